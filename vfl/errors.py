@@ -1,0 +1,104 @@
+"""The exception tree. A message carries cause and remedy, and never a cell, an id or a count taken from data.
+
+    VflError
+    ├── SpecificationError      what was asked for is wrong; found before any data is read
+    │   ├── PartitionError      columns, parties and blocks do not fit together
+    │   ├── PrivacyError        a guarantee that cannot be given as asked
+    │   │   └── UnknownEvent    an accountant was shown an event that it cannot vouch for
+    │   └── JobFileError        a job file that cannot be read as a job
+    ├── DataError               a party's own data do not fit the job; raised at the owner, before the federation starts
+    ├── BudgetError             the book refuses
+    │   ├── BudgetExceeded      a release would exceed what is left; nothing was released
+    │   └── LedgerError         the book is damaged, of another version, or not writable
+    ├── FederationError         something between the participants
+    │   ├── PartyLost           a party did not answer in time, or died
+    │   ├── PlacementError      the cluster lacks what the job asks for
+    │   └── VersionMismatch     participants run different code
+    └── OutputError             a run folder that cannot be written or read
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class VflError(Exception):
+    """Base of all errors raised on purpose. `exit_code` is the command line's."""
+
+    exit_code = 1
+
+
+class SpecificationError(VflError, ValueError):
+    """What was asked for is wrong; found before any data is read."""
+
+    exit_code = 2
+
+
+class PartitionError(SpecificationError):
+    """Columns, parties and blocks do not fit together."""
+
+
+class PrivacyError(SpecificationError):
+    """A guarantee that cannot be given as asked."""
+
+
+class UnknownEvent(PrivacyError):
+    """An accountant was shown an event that it cannot vouch for."""
+
+
+class JobFileError(SpecificationError):
+    """A job file that cannot be read as a job."""
+
+
+class DataError(VflError, ValueError):
+    """A party's own data do not fit the job; raised at the owner, before the federation starts."""
+
+    exit_code = 3
+
+
+class BudgetError(VflError):
+    """The book refuses."""
+
+    exit_code = 4
+
+
+class BudgetExceeded(BudgetError):
+    """A release would exceed what is left; nothing was released."""
+
+
+class LedgerError(BudgetError):
+    """The book is damaged, of another version, or not writable."""
+
+
+class FederationError(VflError):
+    """Something between the participants."""
+
+    exit_code = 5
+
+
+class PartyLost(FederationError):
+    """A party did not answer in time, or died."""
+
+
+class PlacementError(FederationError):
+    """The cluster lacks what the job asks for."""
+
+
+class VersionMismatch(FederationError):
+    """Participants run different code."""
+
+
+class OutputError(VflError):
+    """A run folder that cannot be written or read."""
+
+    exit_code = 6
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a clause ' (did you mean …?)' with the nearest known names, or '' when none is near."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f" (did you mean {' or '.join(repr(c) for c in close)}?)" if close else ""

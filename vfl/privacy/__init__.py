@@ -1,0 +1,1 @@
+"""Events → accountants → calibration → ledger; mechanisms and noise apart from them."""

@@ -1,0 +1,102 @@
+"""What a release costs, as typed facts. An event names its adjacency, sensitivity and noise; it never computes ε.
+
+The party draws its noise from the same event object that the coordinator charged, so charge and draw cannot differ.
+Accountants (vfl.privacy.accountants) give events their meaning; one they do not know raises UnknownEvent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vfl.errors import PrivacyError
+from vfl.types import Adjacency
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Base of all events. `adjacency` is required: a sensitivity means nothing without it."""
+
+    adjacency: Adjacency
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(Event):
+    """A vector query of Euclidean sensitivity Δ plus N(0, σ² I): exactly Δ/σ-GDP (Dong, Roth, Su 2022, Thm. 2.7).
+
+    sensitivity : Δ > 0, in the units of the noise.
+    sigma : noise standard deviation σ > 0 of every coordinate.
+    dimension : number of coordinates; informative, the guarantee does not depend on it.
+    """
+
+    sensitivity: float
+    sigma: float
+    dimension: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("sensitivity", self.sensitivity), ("sigma", self.sigma)):
+            if not (math.isfinite(value) and value > 0):
+                raise PrivacyError(f"Gaussian event: {name} must be positive and finite, not {value!r}")
+        if self.dimension < 1:
+            raise PrivacyError(f"Gaussian event: dimension must be at least 1, not {self.dimension!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedRange(Event):
+    """A selection whose privacy loss has range ε: the exponential mechanism (Dong, Durfee, Rogers 2020).
+
+    epsilon : range of the privacy loss; ε²/8-zCDP and ε-DP (Cesar & Rogers 2021).
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise PrivacyError(f"BoundedRange event: epsilon must be positive and finite, not {self.epsilon!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Laplace(Event):
+    """A query of L1 sensitivity Δ plus Laplace noise of the given scale: pure Δ/scale-DP."""
+
+    sensitivity: float
+    scale: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("sensitivity", self.sensitivity), ("scale", self.scale)):
+            if not (math.isfinite(value) and value > 0):
+                raise PrivacyError(f"Laplace event: {name} must be positive and finite, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonSubsampledGaussian(Event):
+    """A Gaussian release on a secret Poisson sample of the records, each drawn with probability `rate`.
+
+    sensitivity : Δ under replace-one, that is, twice the cap on one record's contribution.
+    Accounted as the replace-one pair of mixtures, never by an add/remove formula.
+    """
+
+    sensitivity: float
+    sigma: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("sensitivity", self.sensitivity), ("sigma", self.sigma)):
+            if not (math.isfinite(value) and value > 0):
+                raise PrivacyError(f"PoissonSubsampledGaussian event: {name} must be positive and finite, not {value!r}")
+        if not 0 < self.rate <= 1:
+            raise PrivacyError(f"PoissonSubsampledGaussian event: rate must be in (0, 1], not {self.rate!r}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReleaseKey:
+    """Names one attempt at one release: idempotency key in the ledger, counter of the seeded noise source.
+
+    round : running number of the query in the run.
+    part : running number of the release in its query (the block of a visit; the party of a joint release).
+    attempt : 0 at first, +1 for each repetition, which is a new release with fresh noise and a charge of its own.
+    """
+
+    round: int
+    part: int = 0
+    attempt: int = 0
