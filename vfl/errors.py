@@ -1,20 +1,20 @@
 """The exception tree. A message carries cause and remedy, and never a cell, an id or a count taken from data.
 
-    VflError
-    ├── SpecificationError      what was asked for is wrong; found before any data is read
-    │   ├── PartitionError      columns, parties and blocks do not fit together
-    │   ├── PrivacyError        a guarantee that cannot be given as asked
-    │   │   └── UnknownEvent    an accountant was shown an event that it cannot vouch for
-    │   └── JobFileError        a job file that cannot be read as a job
-    ├── DataError               a party's own data do not fit the job; raised at the owner, before the federation starts
-    ├── BudgetError             the book refuses
-    │   ├── BudgetExceeded      a release would exceed what is left; nothing was released
-    │   └── LedgerError         the book is damaged, of another version, or not writable
-    ├── FederationError         something between the participants
-    │   ├── PartyLost           a party did not answer in time, or died
-    │   ├── PlacementError      the cluster lacks what the job asks for
-    │   └── VersionMismatch     participants run different code
-    └── OutputError             a run folder that cannot be written or read
+VflError
+├── SpecificationError      what was asked for is wrong; found before any data is read
+│   ├── PartitionError      columns, parties and blocks do not fit together
+│   ├── PrivacyError        a guarantee that cannot be given as asked
+│   │   └── UnknownEvent    an accountant was shown an event that it cannot vouch for
+│   └── JobFileError        a job file that cannot be read as a job
+├── DataError               a party's own data do not fit the job; raised at the owner, before the federation starts
+├── BudgetError             the book refuses
+│   ├── BudgetExceeded      a release would exceed what is left; nothing was released
+│   └── LedgerError         the book is damaged, of another version, or not writable
+├── FederationError         something between the participants
+│   ├── PartyLost           a party did not answer in time, or died
+│   ├── PlacementError      the cluster lacks what the job asks for
+│   └── VersionMismatch     participants run different code
+└── OutputError             a run folder that cannot be written or read
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The notation: words at the interface, symbols inside, and this one table that joins them.
+r"""The notation: words at the interface, symbols inside, and this one table that joins them.
 
 | symbol | name in the interface | shape | meaning |
 |---|---|---|---|
 | n, p | ``n_records``, ``n_features`` | | records, features over all parties |
-| X, X_S | | (n, p), (n, \\|S\\|) | features; columns of block S |
+| X, X_S | | (n, p), (n, \|S\|) | features; columns of block S |
 | y | ``label`` | (n,) | ±1 for classification, real for regression |
 | w, w_S | ``coef_`` | (p,) | the model; its coordinates in S |
 | Xw | margins | (n,) | the auxiliary vector, Σ over parties of X_k w_k |

@@ -1,0 +1,96 @@
+"""The coordinator as a Ray actor, and the transport that it drives the parties' actors with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from coordinator.coordinator import Coordinator
+from vfl.errors import PartyLost, VflError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from coordinator.coordinator import Outcome
+    from coordinator.rounds import Round
+    from vfl.job import Job
+    from vfl.messages import Greeting, Query, Records, Reply
+    from vfl.plan import Plan
+    from vfl.privacy.events import ReleaseKey
+    from vfl.types import Vector
+
+INLINE_BYTES = 100_000
+"""Up to here an argument is cheaper inline than through the object store."""
+
+
+class RayTransport:
+    """Asks the parties' actors, all addressed ones at once; every wait has a limit.
+
+    actors : {party: handle}.
+    timeout : seconds to wait for one answer.
+    """
+
+    def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
+        self._actors = actors
+        self._timeout = timeout
+        self._labels: tuple[Vector, Any] | None = None
+
+    def greet(self) -> dict[str, Greeting]:
+        """Return every party's greeting."""
+        return self._gather({name: actor.greet.remote() for name, actor in self._actors.items()})
+
+    def labels(self, party: str) -> Vector:
+        """Return y, (n,)."""
+        labels: Vector = self._gather({party: self._actors[party].labels.remote()})[party]
+        return labels
+
+    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
+        """Put each share to its party, all at the same time; n-vectors that several need are stored once."""
+        shared = len(shares) > 1
+        weights, margins = (self._argument(v, shared) for v in (records.weights, records.margins))
+        labels = self._argument_labels(records.labels)
+        refs = {
+            name: self._actors[name].answer.remote(share, key, weights, margins, labels)
+            for name, share in shares.items()
+        }
+        return self._gather(refs)
+
+    def _argument(self, vector: Vector | None, shared: bool) -> Any:
+        return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector
+
+    def _argument_labels(self, labels: Vector | None) -> Any:
+        """Labels are the same in every visit: stored once, then passed by reference."""
+        if labels is None or labels.nbytes <= INLINE_BYTES:
+            return labels
+        if self._labels is None or self._labels[0] is not labels:
+            self._labels = (labels, ray.put(labels))
+        return self._labels[1]
+
+    def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
+
+
+def answer_of(party: str, ref: Any, timeout: float) -> Any:
+    """Wait for one answer of a party's actor: its own errors come through as they are, its loss is a PartyLost."""
+    try:
+        return ray.get(ref, timeout=timeout)
+    except RayTaskError as error:
+        cause = error.cause
+        raise (cause if isinstance(cause, VflError) else error) from None
+    except GetTimeoutError:
+        raise PartyLost(f"party {party!r} did not answer within {timeout:g} s") from None
+    except RayActorError as error:
+        raise PartyLost(f"party {party!r} died: {error}") from error
+
+
+class CoordinatorActor:
+    """Runs a job over the parties' actors and streams its rounds to the driver."""
+
+    def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
+        self._coordinator = Coordinator(RayTransport(actors, timeout))
+
+    def run(self, job: Job) -> Iterator[Plan | Round | Outcome]:
+        """Yield the plan, the rounds and the outcome."""
+        yield from self._coordinator.stream(job)

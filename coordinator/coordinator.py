@@ -1,0 +1,104 @@
+"""The coordinator of one run: checks who is there, reserves the budget, then drives the schedule over the parties."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coordinator.executor import Executor
+from coordinator.margins import Margins
+from coordinator.rounds import Round, rounds
+from vfl.errors import DataError, VersionMismatch
+from vfl.messages import Moments, Query
+from vfl.plan import Plan
+from vfl.plan import plan as make_plan
+from vfl.privacy.ledger import FitBook
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+
+    from coordinator.transport import Transport
+    from vfl.job import Job
+    from vfl.messages import Greeting
+    from vfl.privacy.ledger import Book, Reservation, Statement
+    from vfl.problem import Problem
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a finished run leaves behind.
+
+    w : (p,) the model on the scaled features.
+    statement : what the book says of the run; None without privacy.
+    """
+
+    plan: Plan
+    w: Vector
+    statement: Statement | None
+
+
+def agreed_records(greetings: Mapping[str, Greeting]) -> int:
+    """Return n when all parties run this version and hold equally many records; the errors name the parties."""
+    for party, greeting in greetings.items():
+        if greeting.version != __version__:
+            raise VersionMismatch(
+                f"party {party!r} runs vfl {greeting.version}, the coordinator {__version__}: install one version everywhere"
+            )
+    (first, n_records), *others = ((party, greeting.n_records) for party, greeting in greetings.items())
+    for other, count in others:
+        if count != n_records:
+            raise DataError(
+                f"parties {first!r} and {other!r} hold different numbers of records: "
+                "every party needs the same records in the same order"
+            )
+    return n_records
+
+
+def unnoised_queries(problem: Problem) -> tuple[type[Query], ...]:
+    """Return the kinds of query that the job itself declares to be released without noise."""
+    if not problem.private:
+        return (Query,)
+    return (Moments,) if isinstance(problem.smoothness, str) and problem.smoothness == "data" else ()
+
+
+class Coordinator:
+    """Drives one job. It holds the margins and the reservation; it cannot name the class that holds raw columns.
+
+    book : where the budget is kept; None covers the one fit only.
+    expand : put every Descend as its parts.
+    """
+
+    def __init__(self, transport: Transport, book: Book | None = None, *, expand: bool = False) -> None:
+        self._transport = transport
+        self._book = book
+        self._expand = expand
+
+    def run(self, job: Job) -> Generator[Plan | Round, None, Outcome]:
+        """Yield the plan, then a record for every query; return the model.
+
+        The whole plan is reserved before any party computes on its columns; every release is charged before it is made.
+        """
+        plan = make_plan(job, agreed_records(self._transport.greet()))
+        reservation = self._reserve(plan)
+        yield plan
+        margins = Margins(self._transport.labels(job.partition.label_party))
+        execute = Executor(
+            self._transport, margins, reservation, unnoised=unnoised_queries(plan.problem), expand=self._expand
+        )
+        w = yield from rounds(plan.solver.schedule(plan.problem), execute)
+        return Outcome(plan, w, reservation.settle() if reservation else None)
+
+    def stream(self, job: Job) -> Iterator[Plan | Round | Outcome]:
+        """Yield what `run` yields and then what it returns, for carriers that know no return value."""
+        outcome = yield from self.run(job)
+        yield outcome
+
+    def _reserve(self, plan: Plan) -> Reservation | None:
+        problem = plan.problem
+        if problem.epsilon is None or problem.delta is None:
+            return None
+        book = self._book or FitBook(problem.epsilon, problem.delta)
+        return book.reserve(plan.releases, job=plan.job.digest, run=uuid.uuid4().hex)

@@ -1,0 +1,86 @@
+"""One query, start to end: charge → transport → margins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.errors import PrivacyError
+from vfl.messages import Backward, Descend, Forward
+from vfl.privacy.events import ReleaseKey
+
+if TYPE_CHECKING:
+    from coordinator.margins import Margins
+    from coordinator.transport import Transport
+    from vfl.messages import Query, Reply
+    from vfl.privacy.ledger import Reservation
+    from vfl.solvers.protocol import Released
+
+
+class Executor:
+    """Every release is charged, durably where the book is durable, before any party is asked for it.
+
+    A failure after the charge leaves it charged. Nothing is retried here: a second attempt is a second release.
+
+    reservation : what the book granted; None for a run without privacy, which charges nothing.
+    unnoised : the kinds of query that the job declares to be released without noise; any other un-noised release is
+        refused.
+    expand : put the parts of a Descend one by one, for a setting that offers no Descend.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        margins: Margins,
+        reservation: Reservation | None,
+        *,
+        unnoised: tuple[type[Query], ...] = (),
+        expand: bool = False,
+    ) -> None:
+        self._transport = transport
+        self._margins = margins
+        self._reservation = reservation
+        self._unnoised = unnoised
+        self._expand = expand
+        self._round = 0
+
+    def __call__(self, query: Query) -> Released:
+        """Return what the query releases."""
+        key = ReleaseKey(self._round)
+        self._round += 1
+        self._charge(query, key)
+        if self._expand and isinstance(query, Descend):
+            return self._expanded(query, key)
+        return query.combine(self._ask(query, key))
+
+    def _charge(self, query: Query, key: ReleaseKey) -> None:
+        events = query.events()
+        if any(event is None for event in events) and not isinstance(query, self._unnoised):
+            raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
+        charges = [(ReleaseKey(key.round, part), event) for part, event in enumerate(events) if event is not None]
+        if charges:
+            if self._reservation is None:
+                raise PrivacyError(f"{type(query).__name__} is to be charged, and nothing was reserved for this run")
+            self._reservation.charge(charges)
+
+    def _ask(self, query: Query, key: ReleaseKey) -> dict[str, Reply]:
+        replies = dict(self._transport.ask(query.shares(), self._margins.records(query), key))
+        self._margins.absorb(query.target, [r.vector for r in replies.values() if r.vector is not None])
+        return replies
+
+    def _expanded(self, query: Descend, key: ReleaseKey) -> Released:
+        """Descend as Backward → rule → Forward, step by step; the same releases under the same keys."""
+        released: list[Released] = []
+        w = {party: start.copy() for party, start in query.start.items()}
+        pending = []
+        for part, step in enumerate(query.ordered()):
+            backward = Backward(query.weighting, (step.block,), (step.centre,), (step.scale,), step.clip, step.event, part)
+            released.append(backward.combine(self._ask(backward, key)))
+            own = w[step.block.party][step.block.local]
+            delta = step.rule(own, released[-1][0])
+            own += delta
+            pending.append(Forward({step.block.party: (step.block, delta)}))
+            if query.sweep:
+                self._ask(pending.pop(), key)
+        for forward in pending:
+            self._ask(forward, key)
+        return tuple(u for us in released for u in us)

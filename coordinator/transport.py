@@ -1,0 +1,28 @@
+"""How the coordinator reaches the parties: one protocol, however the messages travel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.messages import Greeting, Query, Records, Reply
+    from vfl.privacy.events import ReleaseKey
+    from vfl.types import Vector
+
+
+class Transport(Protocol):
+    """Carries shares to parties and replies back; answers are in the order of the shares. Never repeats a question."""
+
+    def greet(self) -> Mapping[str, Greeting]:
+        """Return every party's greeting; PartyLost names the one that does not answer."""
+        ...
+
+    def labels(self, party: str) -> Vector:
+        """Return y, (n,), from the label party."""
+        ...
+
+    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
+        """Put each share to its party, all at the same time, and wait for the replies."""
+        ...

@@ -1,0 +1,1 @@
+"""The parties: each holds its own columns and answers queries over them."""

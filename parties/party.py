@@ -1,0 +1,166 @@
+"""A party: its own columns and a noise source. No model, no solver, no ledger; what it needs to know comes with a query.
+
+A restarted party only reloads its data. The queries that it answers are a closed set, so that its owner can read here
+all that can ever be computed on its columns, and what of it leaves without noise (`Reply.vector`, to margins only).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl import kernels
+from vfl.errors import PrivacyError
+from vfl.messages import Backward, Descend, Forward, Greeting, Moments, RecordNorms, Reply
+from vfl.privacy.geometry import GRID_BITS
+from vfl.privacy.mechanisms import release
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from parties.columns import Columns
+    from vfl.messages import Block, Query, Records, Step, Weighting
+    from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.privacy.geometry import Clip
+    from vfl.privacy.noise import NoiseSource
+    from vfl.types import Integers, Matrix, Vector
+
+UNIT_GRID = 2.0**-GRID_BITS
+
+
+class Party:
+    """Answers queries over its column-major (n, p_k) features.
+
+    columns : its features in canonical order, scaled, the intercept last if it owns it.
+    noise : where the noise of its releases comes from.
+    labels : (n,) y, at the label party.
+    """
+
+    def __init__(self, name: str, columns: Columns, noise: NoiseSource, labels: Vector | None = None) -> None:
+        self.name = name
+        self._columns = columns
+        self._noise = noise
+        self._labels = labels
+
+    def greet(self) -> Greeting:
+        """Return what the party says of itself before training."""
+        return Greeting(__version__, self._columns.n_records)
+
+    def labels(self) -> Vector:
+        """Return y, (n,), to margins only."""
+        if self._labels is None:
+            raise PrivacyError(f"party {self.name!r} holds no label")
+        return self._labels
+
+    def answer(self, query: Query, records: Records, key: ReleaseKey) -> Reply:
+        """Return the reply to this party's share of a query.
+
+        Noise is drawn from the event that the query carries, which the coordinator has charged, in a stream of its own
+        for every release: `key` with the release's number as its part.
+        """
+        start = time.perf_counter()
+        match query:
+            case Descend() if query.sweep:
+                reply = self._visit(query, records, key)
+            case Descend():
+                reply = self._together(query, records, key)
+            case Backward(blocks=(block,), centres=(centre,), scales=(scale,)):
+                sums = self._sum(block, centre, scale, query.clip, _required(records.weights))
+                reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part)),))
+            case Forward(coordinates={self.name: (block, w)}):
+                reply = Reply(vector=kernels.forward(self._block(block), w, self._zeros()))
+            case Moments():
+                reply = Reply((self._moments(query, replace(key, part=query.part)),))
+            case RecordNorms(scales={self.name: (block, scale)}):
+                reply = Reply(vector=kernels.forward(self._block(block) ** 2, scale**2, self._zeros()))
+            case _:
+                raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
+        return replace(reply, seconds=time.perf_counter() - start)
+
+    def _visit(self, query: Descend, records: Records, key: ReleaseKey) -> Reply:
+        """Walk through the steps: release u, Δ = rule(w_S, u), add X_S Δ to the margins, and so on.
+
+        X_S Δ is added by the same pass over the records that computes the next gradient.
+        """
+        entered = _required(records.margins)
+        v, y = entered.copy(), _required(records.labels)
+        w = query.start[self.name].copy()
+        pending, delta, shift = self._columns.block(0, 0), np.zeros(0), 0.0
+        released = []
+        for part, step in enumerate(query.steps[self.name], query.parts.get(self.name, 0)):
+            X = self._block(step.block)
+            sums = _next_sum(pending, delta, shift, v, y, query.weighting, X, step)
+            released.append(self._release(sums, step.clip, step.event, replace(key, part=part)))
+            own = w[step.block.local]
+            pending, delta = X, step.rule(own, released[-1])
+            shift = -float(step.centre @ delta)
+            own += delta
+        kernels.forward(pending, delta, v, shift)
+        return Reply(tuple(released), v - entered)
+
+    def _together(self, query: Descend, records: Records, key: ReleaseKey) -> Reply:
+        """Take all steps from the same weights r."""
+        r = _required(records.weights)
+        w = query.start[self.name].copy()
+        moved = self._zeros()
+        released = []
+        for part, step in enumerate(query.steps[self.name], query.parts.get(self.name, 0)):
+            sums = self._sum(step.block, step.centre, step.scale, step.clip, r)
+            released.append(self._release(sums, step.clip, step.event, replace(key, part=part)))
+            own = w[step.block.local]
+            delta = step.rule(own, released[-1])
+            own += delta
+            kernels.forward(self._block(step.block), delta, moved, -float(step.centre @ delta))
+        return Reply(tuple(released), moved)
+
+    def _sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector) -> Integers | Vector:
+        """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip."""
+        X = self._block(block)
+        if clip.finite:
+            return kernels.gradient(X, centre, r, r, kernels.WEIGHTS, scale, clip.cap, clip.grid)
+        return kernels.plain_gradient(X, centre, r, r, kernels.WEIGHTS, scale)
+
+    def _release(self, sums: Integers | Vector, clip: Clip, event: Gaussian | None, key: ReleaseKey) -> Vector:
+        return release(sums, clip.grid if clip.finite else 1.0, event, self._noise, key)
+
+    def _moments(self, query: Moments, key: ReleaseKey) -> Vector:
+        """Release Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
+        X = self._columns.block(0, query.widths[self.name])
+        if query.reach is None:
+            squares = np.einsum("ij,ij->j", X, X, dtype=np.float64)
+            sums = np.concatenate([X.sum(axis=0, dtype=np.float64), squares]) if query.means else squares
+            return release(sums, 1.0, query.event, self._noise, key)
+        reach = query.reach[self.name]
+        parts = [kernels.first_moments(X, reach, UNIT_GRID)] if query.means else []
+        parts.append(kernels.second_moments(X, reach**2, UNIT_GRID))
+        return release(np.concatenate(parts), UNIT_GRID, query.event, self._noise, key)
+
+    def _block(self, block: Block) -> Matrix:
+        return self._columns.block(block.start, block.stop)
+
+    def _zeros(self) -> Vector:
+        return np.zeros(self._columns.n_records)
+
+
+def _next_sum(
+    pending: Matrix, delta: Vector, shift: float, v: Vector, y: Vector, weighting: Weighting, X: Matrix, step: Step
+) -> Integers | Vector:
+    """Add pending·Δ + shift to the margins v in place, then return the clipped sum over X at the new margins."""
+    code = kernels.CODES.get(weighting.kernel)
+    if code is None:
+        kernels.forward(pending, delta, v, shift)
+        pending, delta, shift = pending[:, :0], delta[:0], 0.0
+        v, code = weighting(v, y), kernels.WEIGHTS
+    if step.clip.finite:
+        return kernels.step(
+            pending, delta, shift, v, y, code, X, step.centre, step.scale, step.clip.cap, step.clip.grid
+        )
+    return kernels.plain_step(pending, delta, shift, v, y, code, X, step.centre, step.scale)
+
+
+def _required(vector: Vector | None) -> Vector:
+    if vector is None:
+        raise PrivacyError("a query came without the per-record vectors that it works on")
+    return vector

@@ -1,0 +1,185 @@
+"""Where a party's data come from: one interface over files and tables, opened in the party's own process.
+
+A source says how many records it can hold at most and yields Arrow record batches of the columns that are asked for, in
+a bounded piece of memory at a time. Other kinds of data become a module of their own and a line in `open_source`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from vfl.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from vfl.partition import FeaturePartition
+
+T = TypeVar("T")
+
+Content: TypeAlias = Literal["number", "boolean", "text"]
+"""How a CSV field is read; 'text' also lets the columns of typed sources pass as they are."""
+
+CHUNK_CELLS = 1 << 20
+MAX_CHUNK_ROWS = 1 << 16
+
+
+class Source(Protocol):
+    """One party's data.
+
+    origin : names party and place in errors.
+    names : all columns that are there.
+    typed : whether values come with types of their own; False for text files.
+    n_records : number of records, None while it is not known.
+    at_most : an upper bound of it, exact for all but CSV with blank lines or line breaks inside fields.
+    """
+
+    origin: Origin
+    names: tuple[str, ...]
+    typed: bool
+    n_records: int | None
+    at_most: int
+
+    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the records in order, with the columns asked for (None: all that were wanted) in that order.
+
+        rows : at most so many records in a batch, where the source can choose; None keeps a batch below 2²⁰ cells.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Names a party and its file or table in errors, which hold neither cells nor counts."""
+
+    party: str | None
+    place: str
+
+    def error(self, problem: str) -> DataError:
+        """Return the error that says what is wrong here."""
+        return DataError(f"{self.place if self.party is None else f'party {self.party!r}, {self.place}'}: {problem}")
+
+    def attempt(self, read: Callable[[], T], problem: str) -> T:
+        """Return read(), or raise the error in place of a reader's.
+
+        A reader's own message may quote cells, so it is neither shown nor kept as the cause or context of the error.
+        """
+        try:
+            return read()
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 — readers of damaged files raise anything
+            error = self.error(problem)
+        raise error
+
+    def each(self, batches: Iterable[T], problem: str) -> Iterator[T]:
+        """Yield from batches; a failure on the way becomes the error, as in `attempt`."""
+        iterator = iter(batches)
+        end = object()
+        while (item := self.attempt(lambda: next(iterator, end), problem)) is not end:
+            yield item  # type: ignore[misc]
+
+    def check_columns(self, names: Sequence[str], wanted: Iterable[str]) -> None:
+        """Check that the wanted columns are there, each once."""
+        known = set(names)
+        for column in wanted:
+            if column not in known:
+                raise self.error(f"there is no column {column!r}{nearest(column, names)}")
+            if list(names).count(column) > 1:
+                raise self.error(f"column {column!r} is there more than once: rename one")
+
+    def not_a_number(self, column: str) -> DataError:
+        """Return the error for text in a numeric column."""
+        return self.error(
+            f"column {column!r} holds text where numbers are declared: clean the cells, declare what marks a missing "
+            "value, or declare the column categorical"
+        )
+
+    def not_boolean(self, column: str) -> DataError:
+        """Return the error for other values in a boolean column."""
+        return self.error(f"column {column!r} is declared boolean but holds values other than true, false, 1 and 0")
+
+
+def chunk_rows(n_columns: int) -> int:
+    """Return how many records of so many columns make a chunk."""
+    return max(1, min(MAX_CHUNK_ROWS, CHUNK_CELLS // max(1, n_columns)))
+
+
+def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source:
+    """Open one party's data; where a path is given, call this in the party's process.
+
+    spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
+        path with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns
+        are `columns` in order; a structured array; or a function without arguments that returns one of these.
+    columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
+
+    Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
+    """
+    numbers: Content = "number"
+    contents = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, numbers)
+    source = _opened(spec, contents, party)
+    source.origin.check_columns(source.names, contents)
+    return source
+
+
+def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source:
+    from parties import csvfile, files, tables
+
+    if callable(spec) and not hasattr(spec, "__arrow_c_stream__"):
+        spec = spec()
+    if isinstance(spec, str | Path | csvfile.Csv):
+        return files.open_file(spec, contents, party)
+    return tables.open_table(spec, tuple(contents), Origin(party, "the table"))
+
+
+def read_table(spec: Any, columns: Sequence[str]) -> pa.Table:
+    """Read some columns of any source that `open_source` takes into one Arrow table, to simulate several parties.
+
+    Columns of a CSV file become numbers where every field is one or missing, else text. Raises as `open_source`.
+    """
+    source = _opened(spec, _texts(columns), None)
+    source.origin.check_columns(source.names, columns)
+    return _whole(source, columns)
+
+
+def split_table(table: Any, partition: FeaturePartition, *, label: bool = True) -> dict[str, pa.Table]:
+    """Give every party its columns of one table, to simulate from a single frame.
+
+    table : any kind of source that `open_source` takes; the columns of a 2-D array are all features in the partition's
+        order, then the label.
+    label : whether the label is wanted.
+
+    Returns {party: Arrow table}. Raises PartitionError when the table lacks a column, else as `open_source`.
+    """
+    wanted = (*partition.features, *((partition.label_column,) if label else ()))
+    source = _opened(table, _texts(wanted), None)
+    partition.check(source.names, label=label)
+    source.origin.check_columns(source.names, wanted)
+    whole = _whole(source, wanted)
+    return {party: whole.select(list(partition.wanted(party, label=label))) for party in partition.parties}
+
+
+def _texts(columns: Sequence[str]) -> dict[str, Content]:
+    return dict.fromkeys(columns, "text")
+
+
+def _whole(source: Source, columns: Sequence[str]) -> pa.Table:
+    batches = list(source.batches(columns))
+    if not sum(batch.num_rows for batch in batches):
+        raise source.origin.error("there are no records")
+    table = pa.Table.from_batches(batches)
+    return (
+        table if source.typed else pa.table([_numbers_if_all(column) for column in table.columns], names=list(columns))
+    )
+
+
+def _numbers_if_all(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return pc.utf8_trim_whitespace(text).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return text

@@ -1,0 +1,148 @@
+"""Kernel rates as ratios in one run: `python -m tests.benchmarks.kernels`. Competitors alternate; the best time counts.
+
+The machine's own rate wanders by a factor of two, so that only ratios mean anything.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+import numba
+import numpy as np
+
+from vfl import kernels, kernels_loops
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GRID = 2.0**-20
+
+
+@numba.njit(error_model="numpy")
+def unrounded(columns, v, y, loss, scale, clip):
+    """Return the clipped sum in floating point, without the grid: what rounding is measured against."""
+    s, n = columns.shape
+    rows = kernels_loops._chunk(s)
+    out, r, h2 = np.zeros(s), np.empty(rows), np.empty(rows)
+    for a in range(0, n, rows):
+        b = min(a + rows, n)
+        kernels_loops.weights(v[a:b], y[a:b], loss, r)
+        kernels_loops._square_norms(columns, scale, a, b - a, h2)
+        kernels_loops._clip(r, h2, b - a, clip, 1.0)
+        kernels_loops._add_dots(columns, r, a, b, n, out)
+    return scale * out
+
+
+@numba.njit
+def bare_pass(X, w, v, y, scale, clip, rate):
+    """Do a single-coordinate logistic pass as one would write it: scalar exp, clip, sum, margin update."""
+    for j in range(X.shape[1]):
+        x, u = X[:, j], 0.0
+        for i in range(v.size):
+            c = -y[i] / (1.0 + math.exp(y[i] * v[i])) * x[i] * scale[j]
+            u += min(max(c, -clip), clip)
+        delta = -rate * u
+        w[j] += delta
+        for i in range(v.size):
+            v[i] += delta * x[i]
+
+
+def our_pass(X, w, v, y, scale, clip, rate):
+    """Do the same pass with fused, exactly summed steps."""
+    previous, delta = X[:, :0], np.zeros(0)
+    for j in range(X.shape[1]):
+        block = X[:, j : j + 1]
+        q = kernels.step(previous, delta, v, y, kernels.LOGISTIC, block, scale[j : j + 1], clip, GRID)
+        previous, delta = block, -rate * GRID * q
+        w[j : j + 1] += delta
+    kernels.forward(previous, delta, v)
+
+
+def best(repeats: int, **runs: Callable[[], object]) -> dict[str, float]:
+    """Return the best time in seconds of each, alternating."""
+    times = dict.fromkeys(runs, math.inf)
+    for run in runs.values():
+        run()
+    for _ in range(repeats):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name] = min(times[name], time.perf_counter() - start)
+    return times
+
+
+def show(title: str, times: dict[str, float], base: str) -> None:
+    """Print times and their ratios to the base."""
+    print(f"\n{title}")
+    for name, seconds in times.items():
+        print(f"  {name:28s} {1e6 * seconds:12.1f} µs   {seconds / times[base]:6.2f} × {base}")
+
+
+def large(n: int, s: int, dtype: type, repeats: int = 15) -> None:
+    """Time everything on one block that no cache holds."""
+    rng = np.random.default_rng(0)
+    X = np.asfortranarray(rng.normal(size=(n, s)).astype(dtype))
+    X_prev = np.asfortranarray(rng.normal(size=(n, s)).astype(dtype))
+    v, y = rng.normal(size=n), np.sign(rng.normal(size=n))
+    scale, delta, clip = np.ones(s), 1e-9 * np.ones(s), 3.0 * math.sqrt(s)
+    k = kernels
+    times = best(
+        repeats,
+        sum=X.sum,
+        gradient_squared=lambda: k.gradient(X, v, y, k.SQUARED, scale, clip, GRID),
+        gradient_logistic=lambda: k.gradient(X, v, y, k.LOGISTIC, scale, clip, GRID),
+        unrounded_squared=lambda: unrounded(X.T, v, y, k.SQUARED, scale, clip),
+        plain_squared=lambda: k.plain_gradient(X, v, y, k.SQUARED, scale),
+        plain_logistic=lambda: k.plain_gradient(X, v, y, k.LOGISTIC, scale),
+        forward=lambda: k.forward(X, delta, v),
+        two_sums=lambda: (X.sum(), X_prev.sum()),
+        step_squared=lambda: k.step(X_prev, delta, v, y, k.SQUARED, X, scale, clip, GRID),
+        step_logistic=lambda: k.step(X_prev, delta, v, y, k.LOGISTIC, X, scale, clip, GRID),
+        plain_step_logistic=lambda: k.plain_step(X_prev, delta, v, y, k.LOGISTIC, X, scale),
+        second_moments=lambda: k.second_moments(X, scale, GRID),
+        gradient_logistic_2_threads=lambda: k.gradient(X, v, y, k.LOGISTIC, scale, clip, GRID, threads=2),
+        step_logistic_2_threads=lambda: k.step(X_prev, delta, v, y, k.LOGISTIC, X, scale, clip, GRID, threads=2),
+    )
+    show(f"{n} × {s} {np.dtype(dtype).name}", times, "sum")
+
+
+def single_coordinates(n: int = 45_312, p: int = 9) -> None:
+    """Time a single-coordinate pass of Electricity's shape, Python calls included."""
+    rng = np.random.default_rng(0)
+    X = np.asfortranarray(rng.normal(size=(n, p)))
+    y, scale, rate = np.sign(rng.normal(size=n)), np.ones(p), 1.0 / n
+    w, v, w2, v2 = np.zeros(p), np.zeros(n), np.zeros(p), np.zeros(n)
+    bare_pass(X, w, v, y, scale, 3.0, rate)
+    our_pass(X, w2, v2, y, scale, 3.0, rate)
+    np.testing.assert_allclose(w2, w, rtol=0, atol=1e-6)
+    times = best(
+        100,
+        bare=lambda: bare_pass(X, w, v, y, scale, 3.0, rate),
+        ours=lambda: our_pass(X, w2, v2, y, scale, 3.0, rate),
+    )
+    show(f"single-coordinate pass, {n} × {p}", times, "bare")
+
+
+def calls() -> None:
+    """Time what a call costs when there is nothing to do."""
+    X, v, one = np.ones((1, 1), order="F"), np.ones(1), np.ones(1)
+    k = kernels
+    times = best(
+        3000,
+        gradient=lambda: k.gradient(X, v, v, k.SQUARED, one, 1.0, GRID),
+        step=lambda: k.step(X, one, v, v, k.SQUARED, X, one, 1.0, GRID),
+        forward=lambda: k.forward(X, one, v),
+        plain_gradient=lambda: k.plain_gradient(X, v, v, k.SQUARED, one),
+    )
+    show("call overhead", times, "gradient")
+
+
+if __name__ == "__main__":
+    large(1_000_000, 16, np.float64)
+    large(1_000_000, 16, np.float32)
+    large(100_000, 10, np.float64)
+    large(100_000, 100, np.float64)
+    single_coordinates()
+    calls()

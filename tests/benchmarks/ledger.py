@@ -1,0 +1,87 @@
+"""Durable charges against bare SQLite inserts, in one run; both write ahead and sync each commit.
+
+    python tests/benchmarks/ledger.py [charges]
+
+Rounds alternate between the contenders, and the median of the rounds' ratios is what counts.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.ledger import ChargeAhead, SqliteLedger
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROUNDS = 9
+EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-7, 1.0, 4)
+
+
+def bare(folder: Path, charges: int) -> Callable[[int], None]:
+    """Insert rows of a charge's size."""
+    connection = sqlite3.connect(folder / "bare.sqlite", isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("CREATE TABLE charge (seq INTEGER PRIMARY KEY, run TEXT, round INTEGER, body TEXT, hash BLOB)")
+    body, digest = "x" * 160, b"h" * 32
+
+    def work(start: int) -> None:
+        for i in range(start, start + charges):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO charge VALUES (?, ?, ?, ?, ?)", (i + 1, "run", i, body, digest))
+            connection.execute("COMMIT")
+
+    return work
+
+
+def ledger(folder: Path, charges: int, batch: int) -> Callable[[int], None]:
+    """Charge releases one by one, `batch` in a transaction."""
+    book = SqliteLedger(folder / f"ledger-{batch}.sqlite")
+    book.set_cap("data", epsilon=1.0, delta=1e-9)
+    inner = book.book("data").reserve([(EVENT, charges * ROUNDS)], job="job", run="run")
+    upcoming = ((ReleaseKey(i), EVENT) for i in range(charges * ROUNDS))
+    reservation = ChargeAhead(inner, upcoming, batch=batch) if batch > 1 else inner
+
+    def work(start: int) -> None:
+        for i in range(start, start + charges):
+            reservation.charge([(ReleaseKey(i), EVENT)])
+
+    return work
+
+
+def main() -> None:
+    """Print charges a second and their ratios to bare inserts, then the cost of verifying the chain."""
+    charges = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+        folder = Path(name)
+        work = {
+            "bare SQLite": bare(folder, charges),
+            "ledger": ledger(folder, charges, 1),
+            "ledger, 32 ahead": ledger(folder, charges, 32),
+        }
+        seconds: dict[str, list[float]] = {label: [] for label in work}
+        for i in range(ROUNDS):
+            for label, run in work.items():
+                start = time.perf_counter()
+                run(i * charges)
+                seconds[label].append(time.perf_counter() - start)
+        for label, taken in seconds.items():
+            ratio = statistics.median(b / t for b, t in zip(seconds["bare SQLite"], taken, strict=True))
+            print(f"{label:>17}: {charges / statistics.median(taken):9,.0f} charges/s, {ratio:7.0%} of bare SQLite")
+        start = time.perf_counter()
+        head = SqliteLedger(folder / "ledger-1.sqlite").verify()
+        rate = head.seq / (time.perf_counter() - start)
+        print(f"{'verify':>17}: {rate:9,.0f} entries/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parties.columns import contents_of, read_columns
+from parties.sources import open_source
+from vfl.errors import DataError
+from vfl.schema import BinaryLabel, Boolean, Categorical, RealLabel, Scaling, Schema
+
+NAN, INF = np.nan, np.inf
+
+
+def load(data, schema=None, columns=None, scaling="none", label=None, **options):
+    schema = schema or Schema()
+    columns = list(data) if columns is None else columns
+    intercept = options.get("intercept", False)
+    scale = Scaling.of(schema, columns, scaling=scaling, intercept=intercept)
+    source = open_source(data, contents_of(schema, columns, label), party="bank")
+    return read_columns(source, columns, schema, scale, label=label, **options)
+
+
+def values(data, schema=None, **options):
+    return load(data, schema, **options)[0].array.tolist()
+
+
+def test_values_are_stored_column_by_column():
+    columns, label = load({"a": [1, 2, 3], "b": [4.0, 5, 6]}, intercept=True)
+    assert label is None
+    assert columns.names == ("a", "b", "(intercept)")
+    assert (columns.n_records, columns.n_coordinates) == (3, 3)
+    np.testing.assert_array_equal(columns.array, [[1, 4, 1], [2, 5, 1], [3, 6, 1]])
+    assert columns.array.flags.f_contiguous
+    block = columns.block(1, 3)
+    assert block.flags.f_contiguous
+    assert np.shares_memory(block, columns.array)
+    assert columns.block(0, 0).shape == (3, 0)
+    with pytest.raises(ValueError, match="read-only"):
+        block[0, 0] = 1.0
+
+
+def test_the_order_is_that_of_the_coordinates_not_of_the_source():
+    columns, _ = load({"a": [1.0], "b": [2.0]}, columns=["b", "a"])
+    assert columns.names == ("b", "a")
+    assert columns.array.tolist() == [[2.0, 1.0]]
+
+
+def test_the_users_own_array_is_left_alone():
+    mine = {"a": np.array([NAN, 5.0, 99.0])}
+    load(mine, Schema(bounds={"a": (0, 10)}, fill={"a": 3}), scaling="bounds")
+    np.testing.assert_array_equal(mine["a"], [NAN, 5.0, 99.0])
+
+
+def test_a_party_with_the_label_alone():
+    columns, label = load({"y": [0, 1, 1]}, columns=[], label=("y", BinaryLabel()), intercept=True)
+    assert columns.array.tolist() == [[1.0], [1.0], [1.0]]
+    assert label.tolist() == [-1.0, 1.0, 1.0]
+    columns, _ = load({"y": [0, 1, 1]}, columns=[], label=("y", BinaryLabel()))
+    assert columns.array.shape == (3, 0)
+
+
+def test_values_outside_the_bounds_are_clamped_and_never_refused():
+    data = {"a": [-INF, -5.0, 0.0, 5.0, 10.0, 1e300, INF]}
+    schema = Schema(bounds={"a": (0, 10)})
+    flat = np.ravel(values(data, schema)).tolist()
+    assert flat == [0, 0, 0, 5, 10, 10, 10]
+    scaled = np.ravel(values(data, schema, scaling="bounds", intercept=True)).reshape(-1, 2)
+    assert scaled[:, 0].tolist() == [-1, -1, -1, 0, 1, 1, 1]
+    assert scaled[:, 1].tolist() == [1] * 7
+    assert np.ravel(values(data, schema, scaling="bounds")).tolist() == [0, 0, 0, 0.5, 1, 1, 1]
+
+
+@pytest.mark.parametrize("missing", [NAN, None])
+def test_missing_values_are_filled_as_declared(missing):
+    data = {"a": pa.array([1.0, missing], from_pandas=False)}
+    schema = Schema(bounds={"a": (0, 8)}, fill={"a": 2})
+    assert values(data, schema) == [[1.0], [2.0]]
+    assert values(data, schema, scaling="bounds") == [[0.125], [0.25]]
+
+
+edge = st.floats(allow_nan=False, width=64)
+
+
+@settings(deadline=None)
+@given(
+    ends=st.tuples(edge, edge).filter(lambda e: np.isfinite(e).all() and e[1] / 2 - e[0] / 2 > 0),
+    cells=st.lists(st.floats(width=64), min_size=1, max_size=8),
+    scaling=st.sampled_from(["bounds", "none"]),
+    intercept=st.booleans(),
+    dtype=st.sampled_from([np.float64, np.float32]),
+)
+def test_no_value_exceeds_the_reach_that_a_sensitivity_rests_on(ends, cells, scaling, intercept, dtype):
+    schema = Schema(bounds={"a": ends}, fill={"a": ends[0]})
+    scale = Scaling.of(schema, ["a"], scaling=scaling, intercept=intercept)
+    source = open_source({"a": np.array(cells)}, ["a"], party="bank")
+    columns, _ = read_columns(source, ["a"], schema, scale, dtype=dtype)
+    assert columns.array.dtype == dtype
+    assert (np.abs(columns.array.astype(np.float64)) <= scale.reach).all()
+
+
+def test_reach_holds_in_float32_where_rounding_a_bound_would_break_it():
+    schema = Schema(bounds={"a": (-0.1, 0.1)})
+    assert float(np.float32(0.1)) > 0.1
+    columns, _ = load({"a": [0.1, -0.1, 1.0, -1.0]}, schema, dtype=np.float32)
+    assert (np.abs(columns.array.astype(float)) <= 0.1).all()
+
+
+@pytest.mark.parametrize(
+    "cells", [[True, False, None], [1, 0, None], [1.0, 0.0, NAN], ["true", "false", None], ["1", "0", None]]
+)
+def test_booleans(cells):
+    schema = Schema({"a": Boolean(fill=True)})
+    assert values({"a": cells}, schema) == [[1.0], [0.0], [1.0]]
+    assert [row[0] for row in values({"a": cells}, schema, scaling="bounds", intercept=True)] == [1.0, -1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1", "3", None, "2"],
+        [1, 3, None, 2],
+        [1.0, 3.0, NAN, 2.0],
+        ["1.0", "3", None, "2.0"],
+        pd.Series(["1", "3", None, "2"], dtype="category"),
+    ],
+)
+def test_categories_become_a_coordinate_each(cells):
+    schema = Schema({"a": Categorical((1, 2), fill=2, unknown="zero")})
+    columns, _ = load({"a": cells, "b": [5.0] * 4}, schema)
+    assert columns.names == ("a=1", "a=2", "b")
+    assert columns.array.tolist() == [[1, 0, 5], [0, 0, 5], [0, 1, 5], [0, 1, 5]]
+    scaled, _ = load({"a": cells}, schema, scaling="bounds", intercept=True)
+    assert scaled.array[:, :2].tolist() == [[1, -1], [-1, -1], [-1, 1], [-1, 1]]
+
+
+def test_categories_that_are_text_are_compared_as_text():
+    schema = Schema({"a": Categorical(("01", "1"))})
+    assert values({"a": ["01", "1", " 1"]}, schema) == [[1, 0], [0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [0, 1, 0],
+        [-1, 1, -1],
+        [-1.0, 1.0, -1.0],
+        [False, True, False],
+        ["0", "1", "0"],
+        ["-1", "+1", "-1.0"],
+        ["False", "true", "FALSE"],
+        pd.Series([0, 1, 0], dtype="category"),
+    ],
+)
+def test_a_binary_label_becomes_plus_and_minus_one(cells):
+    _, y = load({"x": [1, 2, 3], "y": cells}, columns=["x"], label=("y", BinaryLabel()))
+    assert y.dtype == np.float64
+    assert y.tolist() == [-1.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("classes", "cells"),
+    [
+        (("no", "yes"), ["no", "yes", "no"]),
+        ((2, 1), [2, 1, 2]),
+        ((2, 1), ["2.0", "1", "2"]),
+        ((True, False), [True, False, True]),
+        ((1, 0), [1.0, 0.0, 1.0]),
+    ],
+)
+def test_declared_classes(classes, cells):
+    _, y = load({"x": [1, 2, 3], "y": cells}, columns=["x"], label=("y", BinaryLabel(classes)))
+    assert y.tolist() == [-1.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize(("cells", "sign"), [([0, 0], -1.0), ([1, 1], 1.0), ([-1, -1], -1.0)])
+def test_a_label_of_one_class_is_no_error(cells, sign):
+    _, y = load({"x": [1, 2], "y": cells}, columns=["x"], label=("y", BinaryLabel()))
+    assert y.tolist() == [sign, sign]
+
+
+def test_real_labels():
+    data = {"x": [1, 2, 3], "y": [-5.0, 2.5, INF]}
+    _, y = load(data, columns=["x"], label=("y", RealLabel((0, 5))))
+    assert y.tolist() == [0.0, 2.5, 5.0]
+    _, y = load({"x": [1], "y": [7]}, columns=["x"], label=("y", RealLabel()))
+    assert y.tolist() == [7.0]
+
+
+def test_blank_lines_of_csv_leave_no_gap(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("a,b,y\n\n1,2,1\n\n\n3,4,0\n" + "\n" * 50)
+    label = ("y", BinaryLabel())
+    for options in ({}, {"dtype": np.float32}):
+        columns, y = load(str(path), columns=["a", "b"], label=label, intercept=True, **options)
+        assert columns.array.tolist() == [[1, 2, 1], [3, 4, 1]]
+        assert columns.array.flags.f_contiguous
+        assert y.tolist() == [1.0, -1.0]
+
+
+def test_many_chunks_give_what_one_does(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(150_000, 3)).round(4), columns=["a", "b", "c"])
+    frame.to_csv(tmp_path / "d.csv", index=False)
+    schema = Schema(bounds=dict.fromkeys("abc", (-2, 2)))
+    whole, _ = load(frame, schema, scaling="bounds", intercept=True)
+    file, _ = load(str(tmp_path / "d.csv"), schema, columns=["a", "b", "c"], scaling="bounds", intercept=True)
+    np.testing.assert_array_equal(whole.array[:, :3], np.clip(frame / 2, -1, 1))
+    np.testing.assert_array_equal(file.array, whole.array)
+
+
+TEXT = (
+    "column 'a' holds text where numbers are declared: clean the cells, declare what marks a missing value, or declare "
+    "the column categorical"
+)
+MISSING = "column 'a' has missing values: declare fill={'a': value}, or complete it"
+NOT_BOOLEAN = "column 'a' is declared boolean but holds values other than true, false, 1 and 0"
+NOT_DECLARED = (
+    "column 'a' holds a category that is not declared: declare it, or let such values be none of them: "
+    "Categorical(..., unknown='zero')"
+)
+NOT_FINITE = (
+    "column 'a' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are then "
+    "clamped"
+)
+SEX = Schema({"a": Categorical(("F", "M"))})
+WRONG = {
+    "text": ({"a": ["1", "SECRET"]}, {}, TEXT),
+    "text as categories": ({"a": pd.Series(["1", "SECRET"], dtype="category")}, {}, TEXT),
+    "dates": (
+        {"a": np.array(["2020-01-01"], dtype="datetime64[s]")},
+        {},
+        "column 'a' holds values of type timestamp[s], not numbers: convert or leave it out",
+    ),
+    "missing": ({"a": [1.0, NAN]}, {}, MISSING),
+    "null": ({"a": [1, None]}, {}, MISSING),
+    "all missing": ({"a": [None, None]}, {}, MISSING),
+    "infinite": ({"a": [1.0, INF]}, {}, NOT_FINITE),
+    "too large for float32": ({"a": [1e300]}, {"dtype": np.float32}, NOT_FINITE),
+    "no records": ({"a": np.zeros(0)}, {}, "there are no records"),
+    "boolean": ({"a": [0, 2]}, {"schema": Schema({"a": Boolean()})}, NOT_BOOLEAN),
+    "boolean text": ({"a": ["true", "SECRET"]}, {"schema": Schema({"a": Boolean()})}, NOT_BOOLEAN),
+    "boolean missing": ({"a": [True, None]}, {"schema": Schema({"a": Boolean()})}, MISSING),
+    "category": ({"a": ["F", "SECRET"]}, {"schema": SEX}, NOT_DECLARED),
+    "category missing": ({"a": ["F", None]}, {"schema": SEX}, MISSING),
+    "three labels": (
+        {"x": [1, 2, 3], "a": [0, 1, 2]},
+        {"columns": ["x"], "label": ("a", BinaryLabel())},
+        "label 'a' is not binary: declare classes=(negative, positive)",
+    ),
+    "mixed codes": (
+        {"x": [1, 2, 3], "a": [0, 1, -1]},
+        {"columns": ["x"], "label": ("a", BinaryLabel())},
+        "label 'a' is not binary: declare classes=(negative, positive)",
+    ),
+    "text label": (
+        {"x": [1, 2], "a": ["SECRET", "no"]},
+        {"columns": ["x"], "label": ("a", BinaryLabel())},
+        "label 'a' is not binary: declare classes=(negative, positive)",
+    ),
+    "other classes": (
+        {"x": [1, 2], "a": ["SECRET", "no"]},
+        {"columns": ["x"], "label": ("a", BinaryLabel(("no", "yes")))},
+        "label 'a' holds values other than the two declared classes",
+    ),
+    "label missing": (
+        {"x": [1, 2], "a": [0, None]},
+        {"columns": ["x"], "label": ("a", BinaryLabel())},
+        "label 'a' has missing values: a record without a label must be left out",
+    ),
+    "real label missing": (
+        {"x": [1, 2], "a": [0, NAN]},
+        {"columns": ["x"], "label": ("a", RealLabel((0, 1)))},
+        "label 'a' has missing values: a record without a label must be left out",
+    ),
+    "real label infinite": (
+        {"x": [1, 2], "a": [0, INF]},
+        {"columns": ["x"], "label": ("a", RealLabel())},
+        "label 'a' holds infinite values: declare its bounds",
+    ),
+    "real label text": ({"x": [1], "a": ["SECRET"]}, {"columns": ["x"], "label": ("a", RealLabel())}, TEXT),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named_without_a_cell(case):
+    data, options, problem = WRONG[case]
+    with pytest.raises(DataError) as caught:
+        load(data, **options)
+    assert str(caught.value) == f"party 'bank', the table: {problem}"
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+def test_a_late_text_in_a_csv_file_is_named(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("a,y\n" + "1,0\n" * 300_000 + "SECRET,1\n")
+    with pytest.raises(DataError) as caught:
+        load(str(path), columns=["a"], label=("y", BinaryLabel()))
+    assert str(caught.value) == f"party 'bank', file {str(path)!r}: {TEXT}"

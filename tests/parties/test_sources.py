@@ -1,0 +1,400 @@
+import gzip
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+from parties.csvfile import Csv
+from parties.sources import open_source, read_table, split_table
+from vfl import FeaturePartition
+from vfl.errors import DataError, PartitionError, SpecificationError
+
+WANTED = ["b", "a"]
+EXPECTED = {"b": [10.0, None, 30.0], "a": [1.0, 2.5, -3.0]}
+FRAME = pd.DataFrame({"a": [1.0, 2.5, -3.0], "text": ["x", "y", "z"], "b": [10, None, 30]})
+TABLE = pa.table({"a": [1.0, 2.5, -3.0], "text": ["x", "y", "z"], "b": [10, None, 30]})
+ARRAY = np.array([[10, 1.0], [np.nan, 2.5], [30, -3.0]])
+STRUCTURED = np.array([(1.0, b"x", 10.0), (2.5, b"y", np.nan), (-3.0, b"z", 30.0)], dtype="f8,S1,f8")
+STRUCTURED.dtype.names = ("a", "text", "b")
+CSV = "a,text,b\n1,x,10\n 2.5 ,y,NA\n-3,z,30\n"
+
+
+def csv_file(folder):
+    (folder / "d.csv").write_text(CSV)
+    return folder / "d.csv"
+
+
+def gzipped(folder):
+    (folder / "d.csv.gz").write_bytes(gzip.compress(CSV.encode()))
+    return folder / "d.csv.gz"
+
+
+def tsv(folder):
+    (folder / "d.tsv").write_text(CSV.replace(",", "\t"))
+    return folder / "d.tsv"
+
+
+def other_csv(folder):
+    text = CSV.replace(",", ";").replace("NA", "?").replace("x", "é")
+    (folder / "d.csv").write_bytes(text.encode("latin-1"))
+    return Csv(str(folder / "d.csv"), delimiter=";", missing=("?",), encoding="latin-1")
+
+
+def parquet(folder):
+    pyarrow.parquet.write_table(TABLE, folder / "d.parquet")
+    return str(folder / "d.parquet")
+
+
+def parquet_folder(folder):
+    inner = folder / "all"
+    inner.mkdir()
+    pyarrow.parquet.write_table(TABLE.slice(2), inner / "part-2.parquet")
+    pyarrow.parquet.write_table(TABLE.slice(0, 2), inner / "part-1.parquet")
+    (inner / "_SUCCESS").touch()
+    return inner
+
+
+def feather(folder):
+    pyarrow.feather.write_feather(TABLE, folder / "d.feather", chunksize=2)
+    return folder / "d.feather"
+
+
+def npy(folder):
+    np.save(folder / "d.npy", ARRAY)
+    return folder / "d.npy"
+
+
+def npz_named(folder):
+    np.savez(folder / "d.npz", a=ARRAY[:, 1], b=ARRAY[:, 0], other=np.arange(2))
+    return folder / "d.npz"
+
+
+def npz_single(folder):
+    np.savez_compressed(folder / "d.npz", ARRAY)
+    return folder / "d.npz"
+
+
+IN_FILES = [csv_file, gzipped, tsv, other_csv, parquet, parquet_folder, feather, npy, npz_named, npz_single]
+IN_MEMORY = {
+    "pandas": FRAME,
+    "pandas, other index": FRAME.set_index(pd.Index([7, 8, 9])),
+    "polars": pl.from_pandas(FRAME),
+    "arrow": TABLE,
+    "arrow in chunks": pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1)]),
+    "batch": TABLE.to_batches()[0],
+    "array": ARRAY,
+    "column-major": np.asfortranarray(ARRAY),
+    "swapped bytes": ARRAY.astype(">f4"),
+    "objects": ARRAY.astype(object),
+    "structured": STRUCTURED,
+    "mapping": {"b": ARRAY[:, 0], "a": [1, 2.5, -3], "other": FRAME["text"]},
+    "mapping of series": {"b": FRAME["b"], "a": pl.Series([1.0, 2.5, -3.0])},
+    "function": lambda: FRAME,
+}
+
+
+def read(source, columns=WANTED, rows=None):
+    batches = list(source.batches(columns, rows))
+    assert all(batch.schema.names == list(columns) for batch in batches)
+    table = pa.Table.from_batches(batches)
+    return {c: [None if v != v else v for v in table.column(c).to_pylist()] for c in columns}
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+@pytest.mark.parametrize("make", IN_FILES)
+def test_every_kind_of_file_yields_the_same(make, rows, tmp_path):
+    source = open_source(pickle.loads(pickle.dumps(make(tmp_path))), WANTED, party="bank")  # noqa: S301
+    assert source.at_most == 3
+    assert source.n_records in (3, None)
+    assert read(source, rows=rows) == EXPECTED
+    assert source.n_records == 3
+    assert read(source, ["a"]) == {"a": EXPECTED["a"]}
+
+
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_every_kind_of_table_yields_the_same(name):
+    source = open_source(IN_MEMORY[name], WANTED, party="bank")
+    assert source.n_records == source.at_most == 3
+    assert read(source) == EXPECTED
+    assert read(source, rows=2) == EXPECTED
+
+
+def test_a_record_batch_reader_is_read_once_and_kept():
+    source = open_source(TABLE.to_reader(), WANTED, party="bank")
+    assert read(source) == read(source) == EXPECTED
+
+
+def test_batches_are_cut_to_rows(tmp_path):
+    for spec in (csv_file(tmp_path), parquet(tmp_path), feather(tmp_path), npy(tmp_path), TABLE):
+        assert {b.num_rows for b in open_source(spec, WANTED, party="bank").batches(rows=1)} == {1}
+
+
+def test_booleans_and_text_of_csv(tmp_path):
+    (tmp_path / "d.csv").write_text('flag,kind\ntrue,"a, ""b"""\n0,NA\n,01\n')
+    source = open_source(tmp_path / "d.csv", {"flag": "boolean", "kind": "text"}, party="bank")
+    assert read(source, ["flag", "kind"]) == {"flag": [True, False, None], "kind": ['a, "b"', None, "01"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b\n1,2\n\n\n3,4\n\n",
+        "a,b\r\n1,2\r\n3,4",
+        "a,b\r1,2\r3,4\r",
+        "\ufeffa,b\n1,2\n3,4\n",
+        'a,b,c\n1,2,"x\ny"\n3,4,"z\n\n"\n',
+        "\n\na,b\n1,2\n3,4\n",
+    ],
+)
+def test_the_bound_holds_for_any_line_ends(text, tmp_path):
+    (tmp_path / "d.csv").write_bytes(text.encode())
+    source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
+    assert source.at_most >= 2
+    assert read(source, ["a", "b"]) == {"a": [1, 3], "b": [2, 4]}
+    assert source.n_records == 2
+
+
+def test_csv_of_many_blocks_with_line_breaks_in_fields(tmp_path):
+    text = "a,b,note\n" + "".join(f'{i},{-i},"line\n{i}"\n' for i in range(200_000))
+    (tmp_path / "d.csv").write_text(text)
+    source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
+    total = sum(batch.column(0).sum().as_py() for batch in source.batches())
+    assert total == sum(range(200_000))
+    assert source.n_records == 200_000
+
+
+def broken(name, content):
+    def make(folder):
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return folder / name
+
+    return make
+
+
+def cut_short(make, keep):
+    def make_short(folder):
+        from pathlib import Path
+
+        path = Path(make(folder))
+        path.write_bytes(path.read_bytes()[:keep])
+        return path
+
+    return make_short
+
+
+def corrupt_page(folder):
+    path = folder / "d.parquet"
+    pyarrow.parquet.write_table(TABLE, path, compression="gzip")
+    content = bytearray(path.read_bytes())
+    content[4:60] = b"\xff" * 56
+    path.write_bytes(content)
+    return path
+
+
+def object_npy(folder):
+    np.save(folder / "d.npy", np.array([{}, {}]), allow_pickle=True)
+    return folder / "d.npy"
+
+
+def sparse_npz(folder):
+    import scipy.sparse
+
+    scipy.sparse.save_npz(folder / "d.npz", scipy.sparse.eye(2, format="csc"))
+    return folder / "d.npz"
+
+
+def empty_folder(folder):
+    (folder / "none").mkdir()
+    return folder / "none"
+
+
+def unequal_folder(folder):
+    inner = parquet_folder(folder)
+    pyarrow.parquet.write_table(TABLE.select(["a"]), inner / "part-3.parquet")
+    return inner
+
+
+late = "a,b\n" + "1,2\n" * 700_000 + "1,SECRET\n"
+DAMAGED = "is damaged, cut short or not of the kind that its name says"
+SHAPE = (
+    "is no well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one record "
+    "is far longer than the others"
+)
+TEXT = (
+    "column 'b' holds text where numbers are declared: clean the cells, declare what marks a missing value, or declare "
+    "the column categorical"
+)
+ENCODING = "is not text in the encoding 'utf-8': name the file's own, Csv(path, encoding=...)"
+BROKEN_FILES = {
+    "not there": (lambda f: f / "no.csv", "is not there; a relative path starts at the folder of the party's process"),
+    "extension": (
+        broken("d.xlsx", ""),
+        (
+            "has an unknown extension; known are .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .pq, .feather, .arrow, .ipc, "
+            ".npy, .npz"
+        ),
+    ),
+    "missing column": (broken("d.csv", "a,bb\n1,2\n"), "there is no column 'b' (did you mean 'bb'?)"),
+    "missing column, parquet": (
+        lambda f: pyarrow.parquet.write_table(TABLE.drop_columns("b"), f / "d.parquet") or f / "d.parquet",
+        "there is no column 'b'",
+    ),
+    "column twice": (broken("d.csv", "a,b,b\n1,2,3\n"), "column 'b' is there more than once: rename one"),
+    "empty": (broken("d.csv", ""), "is empty: it needs a header line with the names of its columns"),
+    "no header": (
+        broken("d.csv", "0.123456,7.5\n1,2\n"),
+        "has no header: its first line holds numbers, not the names of columns",
+    ),
+    "semicolons": (
+        broken("d.csv", "a;b\n1;2\n"),
+        "has a single column when cut at ',': give Csv(path, delimiter=...)",
+    ),
+    "text": (broken("d.csv", "a,b\n1,SECRET\n"), TEXT),
+    "late text": (broken("d.csv", late), TEXT),
+    "late text, compressed": (broken("d.csv.gz", gzip.compress(late.encode())), TEXT),
+    "ragged": (broken("d.csv", "a,b\n1,2\nSECRET\n"), SHAPE),
+    "late ragged": (broken("d.csv", late.replace("SECRET", "2,SECRET")), SHAPE),
+    "huge field": (broken("d.csv", "a,b,c\n1,2,x\n1,2," + "SECRET" * 2_000_000 + "\n"), SHAPE),
+    "open quote": (
+        broken("d.csv", 'a,b,c\n1,2,"SECRET\n3,4,z\n'),
+        "has a quote that is never closed, which swallows the records after it",
+    ),
+    "utf-16": (broken("d.csv", "a,b\n1,2\n".encode("utf-16")), ENCODING),
+    "latin-1": (broken("d.csv", "a,b\n1,SECRÉT\n".encode("latin-1")), "column 'b' " + ENCODING),
+    "gzip cut short": (broken("d.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 99_999, 0)[:-12]), "cannot be read"),
+    "gzip in name only": (broken("d.csv.gz", "a,b\n1,2\n"), "has no header that can be read"),
+    "parquet cut short": (cut_short(parquet, 200), DAMAGED),
+    "parquet in name only": (broken("d.parquet", CSV), DAMAGED),
+    "parquet page": (corrupt_page, DAMAGED),
+    "folder without files": (empty_folder, "is a folder without .parquet files"),
+    "feather cut short": (cut_short(feather, 300), DAMAGED),
+    "feather in name only": (broken("d.arrow", CSV), DAMAGED),
+    "npy cut short": (cut_short(npy, 150), DAMAGED + ", or holds objects"),
+    "npy of objects": (object_npy, DAMAGED + ", or holds objects"),
+    "npz cut short": (cut_short(npz_named, 100), DAMAGED + ", or holds objects"),
+    "sparse": (sparse_npz, "holds a SciPy sparse matrix: save its dense array (.toarray()) or a table"),
+}
+
+
+def assert_says(caught, message):
+    assert str(caught.value) == message
+    assert "SECRET" not in message
+    # A chained error would carry the reader's message, which quotes the cell.
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("case", BROKEN_FILES)
+def test_broken_files(case, tmp_path):
+    make, problem = BROKEN_FILES[case]
+    path = make(tmp_path)
+    with pytest.raises(DataError) as caught:
+        list(open_source(path, ["a", "b"], party="bank").batches())
+    assert_says(caught, f"party 'bank', file {str(path)!r}: {problem}")
+
+
+def test_a_file_of_other_columns_in_a_folder(tmp_path):
+    folder = unequal_folder(tmp_path)
+    with pytest.raises(DataError, match=r"part-3\.parquet': has other columns than the first file of its folder"):
+        open_source(folder, WANTED, party="bank")
+
+
+def test_a_boolean_column_of_other_values(tmp_path):
+    (tmp_path / "d.csv").write_text("flag\n1\nSECRET\n")
+    with pytest.raises(DataError) as caught:
+        list(open_source(tmp_path / "d.csv", {"flag": "boolean"}, party="bank").batches())
+    problem = "column 'flag' is declared boolean but holds values other than true, false, 1 and 0"
+    assert_says(caught, f"party 'bank', file {str(tmp_path / 'd.csv')!r}: {problem}")
+
+
+def test_a_file_that_grows_while_it_is_read(tmp_path):
+    path = csv_file(tmp_path)
+    source = open_source(path, WANTED, party="bank")
+    path.write_text(CSV + "4,w,40\n")
+    with pytest.raises(DataError, match="changed while it was read"):
+        list(source.batches())
+
+
+MIXED = "column 'b' mixes values of different types, or of an unknown one"
+SHAPE_2D = "an array without column names must be two-dimensional with exactly the columns wanted, in order (a, b)"
+BROKEN_TABLES = {
+    "pandas, column": (FRAME.rename(columns={"b": "bb"}), "there is no column 'b' (did you mean 'bb'?)"),
+    "pandas, mixed": (pd.DataFrame({"a": [1.0, 2], "b": pd.Series([1, "SECRET"], dtype=object)}), MIXED),
+    "pandas, numbered": (
+        pd.DataFrame(ARRAY),
+        "not all of its column names are text: rename them, frame.columns = frame.columns.astype(str)",
+    ),
+    "pandas, twice": (
+        pd.DataFrame(np.ones((2, 3)), columns=["a", "b", "b"]),
+        "column 'b' is there more than once: rename one",
+    ),
+    "polars, column": (pl.DataFrame({"a": [1]}), "there is no column 'b'"),
+    "arrow, twice": (
+        pa.Table.from_arrays([pa.array([1])] * 3, names=["a", "b", "b"]),
+        "column 'b' is there more than once: rename one",
+    ),
+    "array, width": (np.ones((3, 3)), SHAPE_2D),
+    "array, one-dimensional": (np.ones(3), SHAPE_2D),
+    "objects, mixed": (np.array([[1, 2], [1, "SECRET"]], dtype=object), MIXED),
+    "lengths": ({"a": [1, 2], "b": [1]}, "its columns have different lengths"),
+    "mapping, mixed": ({"a": [1, 2], "b": [1, "SECRET"]}, MIXED),
+    "mapping, two-dimensional": ({"a": [1], "b": np.ones((1, 1))}, "column 'b' must be one-dimensional"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN_TABLES)
+def test_broken_tables(case):
+    table, problem = BROKEN_TABLES[case]
+    with pytest.raises(DataError) as caught:
+        list(open_source(table, ["a", "b"], party="bank").batches())
+    assert_says(caught, f"party 'bank', the table: {problem}")
+
+
+def test_unknown_kinds_of_source():
+    import scipy.sparse
+
+    with pytest.raises(SpecificationError, match="a source may not be of type 'int': give a path, a pandas, Polars"):
+        open_source(3, WANTED, party="bank")
+    with pytest.raises(SpecificationError, match="a source may not be a sparse matrix: give its dense array"):
+        open_source(scipy.sparse.eye(2, format="csc"), WANTED, party="bank")
+
+
+PARTITION = FeaturePartition({"bank": ["b"], "telco": ["a"]}, label=("telco", "text"))
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars", "arrow"])
+def test_one_table_is_split_by_the_partition(name):
+    parts = split_table(IN_MEMORY[name], PARTITION)
+    assert {party: part.column_names for party, part in parts.items()} == {"bank": ["b"], "telco": ["a", "text"]}
+    assert parts["telco"].to_pydict() == {"a": [1.0, 2.5, -3.0], "text": ["x", "y", "z"]}
+    assert read(open_source(parts["bank"], ["b"], party="bank"), ["b"]) == {"b": EXPECTED["b"]}
+
+
+def test_one_array_and_one_file_are_split_by_the_partition(tmp_path):
+    parts = split_table(ARRAY, PARTITION, label=False)
+    assert parts["telco"].to_pydict() == {"a": EXPECTED["a"]}
+    parts = split_table(csv_file(tmp_path), PARTITION)
+    assert parts["bank"].to_pydict() == {"b": EXPECTED["b"]}
+    assert parts["telco"].to_pydict() == {"a": EXPECTED["a"], "text": ["x", "y", "z"]}
+
+
+def test_a_table_that_lacks_a_column_of_the_partition():
+    with pytest.raises(PartitionError) as caught:
+        split_table(FRAME.rename(columns={"b": "bb"}), PARTITION)
+    assert str(caught.value) == "column 'b' of party 'bank' is not in the table (did you mean 'bb'?)"
+    with pytest.raises(PartitionError, match="label 'text' of party 'telco' is not in the table"):
+        split_table(FRAME.drop(columns="text"), PARTITION)
+    with pytest.raises(DataError, match="the table: there are no records"):
+        split_table(FRAME[:0], PARTITION)
+
+
+def test_read_table_types_the_columns_of_a_csv_file(tmp_path):
+    table = read_table(csv_file(tmp_path), ["text", "a"])
+    assert table.schema.types == [pa.string(), pa.float64()]
+    with pytest.raises(DataError, match=r"there is no column 'txt' \(did you mean 'text'"):
+        read_table(csv_file(tmp_path), ["txt"])

@@ -1,0 +1,170 @@
+"""Several processes on one ledger: the cap holds, and what was charged before a kill stays charged."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vfl.errors import BudgetError, BudgetExceeded, LedgerError
+from vfl.privacy import gaussian_dp
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.ledger import ChargeAhead, SqliteLedger
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SLOTS = 12
+EVENT = Gaussian(Adjacency.REPLACE_ONE, 1.0, noise_multiplier(gaussian_dp.mu_of(1.0, 1e-9), SLOTS), 1)
+
+
+def fork(action: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        with contextlib.suppress(BaseException):
+            action()
+            code = 0
+        os._exit(code)
+    return pid
+
+
+def wait(pids: list[int]) -> None:
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * len(pids)
+
+
+@pytest.mark.parametrize("repetition", range(10))
+def test_four_processes_asking_for_more_than_the_cap_get_exactly_the_cap(tmp_path, repetition):
+    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
+    gate, release = os.pipe()
+
+    def ask(worker: int) -> None:
+        os.close(release)
+        os.read(gate, 1)  # returns for all at once when the parent closes its end
+        refused = 0
+        for i in range(SLOTS // 2):
+            try:
+                reservation = ledger.book("credit").reserve([(EVENT, 1)], job="j", run=f"{worker}-{i}")
+            except BudgetExceeded:
+                refused += 1
+                continue
+            reservation.charge([(ReleaseKey(0), EVENT)])
+            reservation.settle()
+        (tmp_path / f"refused-{worker}").write_text(str(refused))
+
+    pids = [fork(lambda worker=worker: ask(worker)) for worker in range(4)]
+    os.close(gate)
+    os.close(release)
+    wait(pids)
+    ledger.verify()
+    (balance,) = ledger.show()
+    assert sum(run.releases for run in balance.runs) == len(balance.runs) == SLOTS
+    assert sum(int((tmp_path / f"refused-{worker}").read_text()) for worker in range(4)) == 4 * (SLOTS // 2) - SLOTS
+    assert 1 - 1e-9 < balance.spent <= 1
+
+
+def test_processes_making_one_ledger_at_once_make_one(tmp_path):
+    def make(worker: int) -> None:
+        SqliteLedger(tmp_path / "book.sqlite").set_cap(f"data-{worker}", epsilon=1.0, delta=1e-9)
+
+    wait([fork(lambda worker=worker: make(worker)) for worker in range(4)])
+    assert {balance.dataset for balance in SqliteLedger(tmp_path / "book.sqlite").show()} == {
+        f"data-{i}" for i in range(4)
+    }
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("repetition", range(4))
+def test_a_kill_never_leaves_a_release_uncharged(tmp_path, batch, repetition):
+    event = Gaussian(Adjacency.REPLACE_ONE, 1e-6, 1.0, 1)
+    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
+    inner = ledger.book("credit").reserve([(event, 100_000)], job="j", run="r")
+    drawn, noise = os.pipe()
+
+    def train() -> None:
+        upcoming = ((ReleaseKey(i), event) for i in range(100_000))
+        reservation = ChargeAhead(inner, upcoming, batch=batch)
+        for i in range(100_000):
+            reservation.charge([(ReleaseKey(i), event)])
+            os.write(noise, b".")  # the release: seen by the parent even if the child dies right here
+
+    pid = fork(train)
+    os.close(noise)
+    released = len(os.read(drawn, 1))  # it runs
+    time.sleep(random.Random(repetition).uniform(0.0, 0.15))  # noqa: S311
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    while chunk := os.read(drawn, 65536):
+        released += len(chunk)
+    os.close(drawn)
+    after = SqliteLedger(ledger.path)
+    after.verify()
+    charged = after.book("credit").resume("r", job="j").charged()
+    assert {ReleaseKey(i) for i in range(released)} <= charged
+    assert len(charged) <= released + batch
+
+
+def test_a_ledger_in_use_survives_a_fork(tmp_path):
+    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
+    reservation = ledger.book("credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    reservation.charge([(ReleaseKey(0), EVENT)])
+    with ledger._lock:  # another thread may hold it at the fork
+        pid = fork(lambda: reservation.charge([(ReleaseKey(1), EVENT)]))
+    wait([pid])
+    reservation.charge([(ReleaseKey(2), EVENT)])
+    assert len(reservation.charged()) == 3
+    ledger.verify()
+
+
+def test_threads_share_an_instance(tmp_path):
+    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
+    reservation = ledger.book("credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    refused = []
+
+    def charge(part: int) -> None:
+        for i in range(5):
+            try:
+                reservation.charge([(ReleaseKey(i, part), EVENT)])
+            except BudgetExceeded:
+                refused.append(part)
+
+    threads = [threading.Thread(target=charge, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 20 - SLOTS
+    assert reservation.settle().releases == SLOTS
+
+
+def test_two_resumes_of_one_run_at_once_leave_one(tmp_path):
+    ledger = SqliteLedger(tmp_path / "book.sqlite")
+    ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
+    ledger.book("credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    holders = [SqliteLedger(ledger.path).book("credit").resume("r", job="j") for _ in range(2)]
+    with pytest.raises(BudgetError, match="resumed by another"):
+        holders[0].charge([(ReleaseKey(0), EVENT)])
+    holders[1].charge([(ReleaseKey(0), EVENT)])
+
+
+def test_a_ledger_held_for_too_long_is_an_error(tmp_path):
+    ledger = SqliteLedger(tmp_path / "book.sqlite", timeout=0.05)
+    ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
+    reservation = ledger.book("credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    other = SqliteLedger(ledger.path)
+    with other._store.writing(), pytest.raises(LedgerError, match="another process held it"):
+        reservation.charge([(ReleaseKey(0), EVENT)])
+    assert reservation.charged() == frozenset()
+    reservation.charge([(ReleaseKey(0), EVENT)])

@@ -1,0 +1,260 @@
+import pickle
+import tomllib
+
+import pytest
+
+from vfl import FeaturePartition
+from vfl.errors import PartitionError
+
+TWO = {"bank": ["income", "age"], "telco": ["calls", "data_mb"]}
+
+
+def two(**options):
+    return FeaturePartition(TWO, label=("bank", "default"), **options)
+
+
+def test_order_owners_and_wanted_columns():
+    partition = two()
+    assert partition.parties == ("bank", "telco")
+    assert partition.features == ("income", "age", "calls", "data_mb")
+    assert partition.n_features == 4
+    assert partition.columns("telco") == ("calls", "data_mb")
+    assert [partition.owner(c) for c in ("age", "calls", "default")] == ["bank", "telco", "bank"]
+    assert partition.wanted("bank") == ("income", "age", "default")
+    assert partition.wanted("bank", label=False) == ("income", "age")
+    assert partition.wanted("telco") == ("calls", "data_mb")
+
+
+def test_equal_and_hashed_by_content_and_order():
+    assert two() == two()
+    assert hash(two()) == hash(two())
+    assert pickle.loads(pickle.dumps(two())) == two()  # noqa: S301 — our own bytes
+    assert two() != FeaturePartition(dict(reversed(TWO.items())), label=("bank", "default"))
+    with pytest.raises(AttributeError):
+        two().label = ("telco", "default")
+
+
+def test_a_party_may_hold_the_label_alone():
+    partition = FeaturePartition({"bank": ["income"], "court": []}, label=("court", "verdict"))
+    assert partition.columns("court") == ()
+    assert partition.wanted("court") == ("verdict",)
+
+
+def test_explicit_blocks_keep_the_declared_order_and_give_a_canonical_one():
+    partition = FeaturePartition(
+        {"a": ["x0", "x1", "x2"], "b": ["x3"], "c": []}, ("c", "y"), blocks={"b": [["x3"]], "a": [["x2", "x0"], ["x1"]]}
+    )
+    assert partition.blocks == (("a", ("x2", "x0")), ("a", ("x1",)), ("b", ("x3",)))
+    assert partition.columns("a") == ("x0", "x1", "x2")
+    assert partition.canonical_columns("a") == ("x2", "x0", "x1")
+    assert two().canonical_columns("telco") == ("calls", "data_mb")
+
+
+def test_blocks_of_a_size_never_span_parties():
+    partition = FeaturePartition.from_sizes({"a": 5, "b": 2, "c": 0}, label=("c", "y"))
+    assert partition.blocks_of(2) == (("a", ("x0", "x1")), ("a", ("x2", "x3")), ("a", ("x4",)), ("b", ("x5", "x6")))
+    assert partition.blocks_of(100) == (("a", ("x0", "x1", "x2", "x3", "x4")), ("b", ("x5", "x6")))
+    with pytest.raises(PartitionError, match="a block size is a whole number of at least 1, not 0"):
+        partition.blocks_of(0)
+
+
+@pytest.mark.parametrize("blocks", [None, {"bank": [["age"], ["income"]], "telco": [["calls", "data_mb"]]}])
+def test_round_trip_through_toml(blocks):
+    import json
+
+    partition = two(blocks=blocks)
+    plain = partition.to_dict()
+    # JSON arrays of text are TOML arrays too.
+    text = f"label = {json.dumps(plain['label'])}\n"
+    for table in plain.keys() - {"label"}:
+        text += f"[{table}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in plain[table].items())
+    assert FeaturePartition.from_dict(tomllib.loads(text)) == partition
+
+
+def test_repr_is_an_aligned_table():
+    assert repr(two()) == (
+        "FeaturePartition: 2 parties, 4 features, label 'default' at bank\n"
+        "  bank   2  income, age\n"
+        "  telco  2  calls, data_mb"
+    )
+
+
+def test_repr_stays_short():
+    partition = FeaturePartition.from_sizes({f"p{k}": 100 for k in range(200)})
+    lines = repr(partition).splitlines()
+    assert len(lines) == 12
+    assert all(len(line) <= 120 for line in lines)
+    assert lines[0].startswith("FeaturePartition: 200 parties, 20,000 features")
+    assert lines[1].endswith(" more")
+    assert lines[-1] == "  … and 190 more parties"
+
+
+WRONG = {
+    "overlap": (
+        lambda: FeaturePartition({"bank": ["age"], "telco": ["age"]}, ("bank", "y")),
+        "column 'age' is claimed by both 'bank' and 'telco': a column has one owner",
+    ),
+    "listed twice": (
+        lambda: FeaturePartition({"bank": ["age", "age"]}, ("bank", "y")),
+        "party 'bank': column 'age' is listed twice",
+    ),
+    "label is a feature": (
+        lambda: FeaturePartition({"bank": ["x"], "telco": ["y"]}, ("bank", "y")),
+        "column 'y' is a feature of 'telco' and also the label of 'bank': take it out of the features, or rename one",
+    ),
+    "two of one name": (
+        lambda: FeaturePartition([("bank", ["a"]), ("bank", ["b"])], ("bank", "y")),
+        "two parties are named 'bank': every party needs a name of its own",
+    ),
+    "two of one name in a deal": (
+        lambda: FeaturePartition.random(["a", "b"], ["bank", "bank"], label="y", seed=0),
+        "two parties are named 'bank': every party needs a name of its own",
+    ),
+    "case alone": (
+        lambda: FeaturePartition({"Bank": ["a"], "bank": ["b"]}, ("bank", "y")),
+        "parties 'Bank' and 'bank' differ by case alone: rename one",
+    ),
+    "empty party name": (lambda: FeaturePartition({"": ["a"]}, ("", "y")), "a party's name is non-empty text, not ''"),
+    "empty column name": (
+        lambda: FeaturePartition({"a": [" "]}, ("a", "y")),
+        "party 'a': a column name is non-empty text, not ' '",
+    ),
+    "path as a name": (
+        lambda: FeaturePartition({"../a": ["x"]}, ("../a", "y")),
+        (
+            "party name '../a' cannot be part of a file name: use 1 to 64 letters, digits, '_', '-' and '.', the first "
+            "a letter or digit and the last not '.'"
+        ),
+    ),
+    "no party": (lambda: FeaturePartition({}, ("a", "y")), "a partition needs at least one party"),
+    "a text for a list": (
+        lambda: FeaturePartition({"a": "age"}, ("a", "y")),
+        "party 'a': give a list of column names, not the single text 'age'",
+    ),
+    "idle party": (
+        lambda: FeaturePartition({"a": ["x"], "b": []}, ("a", "y")),
+        "party 'b' owns no column and does not hold the label: leave it out",
+    ),
+    "label party unknown": (
+        lambda: FeaturePartition({"bank": ["x"]}, ("bnk", "y")),
+        (
+            "label 'y': there is no party 'bnk' (did you mean 'bank'?); a party that holds the label alone is listed "
+            "without columns: {'bnk': []}"
+        ),
+    ),
+    "label no pair": (
+        lambda: FeaturePartition({"bank": ["x"]}, "y"),
+        "the label is a pair (party, column), not 'y'",
+    ),
+    "blocks leave one out": (
+        lambda: two(blocks={"bank": [["age"]], "telco": [["calls", "data_mb"]]}),
+        "column 'income' of party 'bank' is in no block: blocks must cover all columns",
+    ),
+    "blocks overlap": (
+        lambda: two(blocks={"bank": [["age", "income"], ["age"]], "telco": [["calls", "data_mb"]]}),
+        "column 'age' is in two blocks of party 'bank': blocks may not overlap",
+    ),
+    "block spans parties": (
+        lambda: two(blocks={"bank": [["age", "income", "calls"]], "telco": [["data_mb"]]}),
+        "a block of party 'bank' names column 'calls' of party 'telco': a block never spans two parties",
+    ),
+    "block of an unknown column": (
+        lambda: two(blocks={"bank": [["age", "incom"]]}),
+        "blocks of party 'bank': no party owns a column 'incom' (did you mean 'income'?)",
+    ),
+    "block of an unknown party": (
+        lambda: two(blocks={"bnk": [["age"]]}),
+        "blocks: there is no party 'bnk' (did you mean 'bank'?)",
+    ),
+    "empty block": (lambda: two(blocks={"bank": [[]]}), "party 'bank' has an empty block: leave it out"),
+    "unknown owner": (lambda: two().owner("incme"), "no party owns a column 'incme' (did you mean 'income'?)"),
+    "unknown party": (lambda: two().columns("telko"), "there is no party 'telko' (did you mean 'telco'?)"),
+    "table lacks a column": (
+        lambda: two().check(["income", "age", "cals", "data_mb", "default"]),
+        "column 'calls' of party 'telco' is not in the table (did you mean 'cals'?)",
+    ),
+    "table lacks the label": (
+        lambda: two().check(["income", "age", "defualt"], "bank"),
+        "label 'default' of party 'bank' is not in the table (did you mean 'defualt'?)",
+    ),
+    "unknown key": (
+        lambda: FeaturePartition.from_dict({"partys": {}, "label": ["a", "y"]}),
+        "partition: unknown key 'partys' (did you mean 'parties'?); known are label, parties, blocks",
+    ),
+    "missing key": (lambda: FeaturePartition.from_dict({"parties": {"a": ["x"]}}), "partition: 'label' is missing"),
+    "key of the wrong type": (
+        lambda: FeaturePartition.from_dict({"parties": ["a"], "label": ["a", "y"]}),
+        "partition: 'parties' must be a table from party to columns",
+    ),
+    "sizes and names": (
+        lambda: FeaturePartition.from_sizes({"a": 2, "b": 2}, columns=["p", "q", "r"]),
+        "the sizes add up to 4, but 3 columns are named",
+    ),
+    "negative size": (
+        lambda: FeaturePartition.from_sizes({"a": -1}),
+        "party 'a': a size is a whole number of at least 0, not -1",
+    ),
+    "more parties than columns": (
+        lambda: FeaturePartition.random(["a", "b"], 3, label="y", seed=0),
+        "2 columns cannot be dealt to 3 parties: each needs at least one",
+    ),
+    "no prefix": (
+        lambda: FeaturePartition.by_prefix({"bank": "b_"}, ["b_x", "x"], ("bank", "y")),
+        "column 'x' carries none of the prefixes; leave it out, or name its owner in FeaturePartition(...)",
+    ),
+    "label without a prefix": (
+        lambda: FeaturePartition.by_prefix({"bank": "b_"}, ["b_x"], "y"),
+        "column 'y' carries none of the prefixes; name the label's party: label=(party, column)",
+    ),
+    "one prefix for two": (
+        lambda: FeaturePartition.by_prefix({"a": "x", "b": "x"}, ["x1"], ("a", "y")),
+        "prefix 'x' stands for both 'a' and 'b'",
+    ),
+    "prefix of nothing": (
+        lambda: FeaturePartition.by_prefix({"a": "x", "b": "z"}, ["x1"], ("a", "y")),
+        "no column carries the prefix 'z' of party 'b'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named(case):
+    attempt, message = WRONG[case]
+    with pytest.raises(PartitionError) as caught:
+        attempt()
+    assert str(caught.value) == message
+
+
+def test_from_sizes():
+    partition = FeaturePartition.from_sizes({"a": 1, "b": 2}, columns=["p", "q", "r"], label=("b", "t"))
+    assert partition == FeaturePartition({"a": ["p"], "b": ["q", "r"]}, ("b", "t"))
+    assert FeaturePartition.from_sizes({"a": 1}).label == ("a", "y")
+
+
+def test_random_deals_all_columns_and_repeats():
+    columns = [f"c{j}" for j in range(20)]
+    first = FeaturePartition.random([*columns, "y"], 3, label="y", seed=5)
+    assert first == FeaturePartition.random(columns, 3, label="y", seed=5)
+    assert first != FeaturePartition.random(columns, 3, label="y", seed=6)
+    assert sorted(first.features) == sorted(columns)
+    assert sorted(len(first.columns(party)) for party in first.parties) == [6, 7, 7]
+    for party in first.parties:
+        kept = first.columns(party)
+        assert list(kept) == sorted(kept, key=columns.index)
+
+
+def test_random_is_the_same_on_every_machine():
+    # sha256sum sorts 0:a (9df3…), 0:c (be08…), 0:b (e021…).
+    dealt = FeaturePartition.random(["a", "b", "c"], ["p", "q", "r"], label="y", seed=0)
+    assert tuple(dealt.owner(c) for c in "abc") == ("p", "r", "q")
+
+
+def test_by_prefix_takes_the_longest():
+    partition = FeaturePartition.by_prefix(
+        {"bank": "bank_", "branch": "bank_eu_", "telco": "telco_"},
+        ["bank_a", "telco_b", "bank_eu_c", "telco_y"],
+        label="telco_y",
+    )
+    assert partition == FeaturePartition(
+        {"bank": ["bank_a"], "branch": ["bank_eu_c"], "telco": ["telco_b"]}, ("telco", "telco_y")
+    )

@@ -1,0 +1,195 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vfl.errors import SpecificationError
+from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, RealLabel, Scaling, Schema
+
+finite = st.floats(-1e6, 1e6, allow_nan=False)
+
+
+def test_columns_that_are_not_named_are_plain_numbers():
+    assert Schema()["age"] == Numeric()
+    assert Schema().unbounded(["age"]) == ("age",)
+
+
+def test_short_forms_are_declarations():
+    schema = Schema({"sex": Categorical(("F", "M"))}, bounds={"age": (18, 100)}, fill={"age": 20, "sex": "M", "n": 0})
+    assert schema["age"] == Numeric((18.0, 100.0), fill=20.0)
+    assert schema["sex"] == Categorical(("F", "M"), fill="M")
+    assert schema["n"] == Numeric(fill=0.0)
+    assert schema.unbounded(["age", "sex", "n"]) == ("n",)
+
+
+def test_coordinates_of_categories():
+    schema = Schema({"sex": Categorical(("F", "M")), "grade": Categorical((1, 2.0, True))})
+    assert schema.features(["age", "sex", "grade"]) == ("age", "sex=F", "sex=M", "grade=1", "grade=2", "grade=true")
+
+
+def test_round_trip_and_equality():
+    schema = Schema(
+        {"sex": Categorical(("F", "M"), unknown="zero"), "ok": Boolean(fill=True)},
+        bounds={"b": (0, 1)},
+        fill={"c": 0.5},
+    )
+    assert Schema.from_dict(schema.to_dict()) == schema
+    assert hash(Schema.from_dict(dict(reversed(schema.to_dict().items())))) == hash(schema)
+    assert Schema.from_dict({"a": {"bounds": [0, 2]}}) == Schema(bounds={"a": (0, 2)})
+
+
+WRONG = {
+    "reversed": (
+        lambda: Schema(bounds={"age": (100, 18)}),
+        "column 'age': bounds (100, 18) are reversed: write (18, 100)",
+    ),
+    "constant": (
+        lambda: Schema(bounds={"age": (1, 1)}),
+        "column 'age': bounds (1, 1) leave a constant: widen the range, or leave the column out",
+    ),
+    "infinite": (
+        lambda: Schema(bounds={"age": (0, math.inf)}),
+        "column 'age': bounds (0, inf) are not finite: declare a range, values outside are clamped",
+    ),
+    "not a number": (
+        lambda: Schema(bounds={"age": (0, math.nan)}),
+        "column 'age': bounds (0, nan) are not finite: declare a range, values outside are clamped",
+    ),
+    "text": (
+        lambda: Schema(bounds={"age": ("0", 1)}),
+        "column 'age': bounds are two numbers (lo, hi), not ('0', 1)",
+    ),
+    "three": (
+        lambda: Schema(bounds={"age": (0, 1, 2)}),
+        "column 'age': bounds are two numbers (lo, hi), not (0, 1, 2)",
+    ),
+    "too close": (
+        lambda: Schema(bounds={"age": (0, 5e-324)}),
+        "column 'age': bounds (0.0, 5e-324) are too close to scale by: change the column's unit",
+    ),
+    "fill outside": (
+        lambda: Schema(bounds={"age": (18, 100)}, fill={"age": 0}),
+        "column 'age': fill 0 lies outside the bounds (18, 100)",
+    ),
+    "fill not finite": (lambda: Numeric(fill=math.nan), "fill must be a finite number, not nan"),
+    "fill twice": (
+        lambda: Schema({"age": Numeric(fill=1)}, fill={"age": 2}),
+        "column 'age': fill are declared twice",
+    ),
+    "bounds of categories": (
+        lambda: Schema({"sex": Categorical(("F", "M"))}, bounds={"sex": (0, 1)}),
+        "column 'sex': a categorical column has no 'bounds'; known: categories, fill, unknown",
+    ),
+    "fill no category": (
+        lambda: Schema({"sex": Categorical(("female", "male"))}, fill={"sex": "mal"}),
+        "column 'sex': fill 'mal' is not a declared category (did you mean 'male' or 'female'?)",
+    ),
+    "category twice": (
+        lambda: Categorical((1, "1")),
+        "category '1' is declared twice (categories are compared as text)",
+    ),
+    "one category": (lambda: Categorical(("F",)), "categories are a list of at least two, not ('F',)"),
+    "no categories": (
+        lambda: Schema.from_dict({"sex": {"kind": "categorical"}}),
+        "column 'sex': declare its categories: they may not be taken from the data",
+    ),
+    "unknown policy": (
+        lambda: Categorical(("F", "M"), unknown="drop"),
+        "unknown must be 'refuse' or 'zero', not 'drop'",
+    ),
+    "unknown kind": (
+        lambda: Schema.from_dict({"sex": {"kind": "categoric"}}),
+        ("column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); known: numeric, boolean, categorical"),
+    ),
+    "unknown key": (
+        lambda: Schema.from_dict({"age": {"bound": [0, 1]}}),
+        "column 'age': a numeric column has no 'bound' (did you mean 'bounds'?); known: bounds, fill",
+    ),
+    "unknown column": (
+        lambda: Schema(bounds={"aeg": (0, 1)}).check(["age"]),
+        "schema: no party holds a column 'aeg' (did you mean 'age'?)",
+    ),
+    "boolean fill": (lambda: Boolean(fill=2), "fill of a boolean column is true or false, not 2"),
+    "classes": (
+        lambda: BinaryLabel((1, "1")),
+        "classes are two different labels (negative, positive), not (1, '1')",
+    ),
+    "label bounds": (lambda: RealLabel((5, 0)), "bounds (5, 0) are reversed: write (0, 5)"),
+    "no bounds to scale by": (
+        lambda: Scaling.of(Schema(), ["age"], scaling="bounds", intercept=True),
+        "no bounds for column 'age': declare bounds={'age': (lo, hi)}, or use scaling='none'",
+    ),
+    "unknown scaling": (
+        lambda: Scaling.of(Schema(), ["age"], scaling="standard", intercept=True),
+        "scaling must be 'bounds' or 'none', not 'standard'",
+    ),
+    "one coordinate twice": (
+        lambda: Scaling.of(Schema({"a": Categorical((0, 1))}), ["a", "a=1"], scaling="none", intercept=True),
+        "two columns yield a coordinate 'a=1': rename one",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named(case):
+    attempt, message = WRONG[case]
+    with pytest.raises(SpecificationError) as caught:
+        attempt()
+    assert str(caught.value) == message
+
+
+def test_bounds_map_to_the_unit_interval_when_a_shift_is_allowed():
+    schema = Schema({"ok": Boolean()}, bounds={"age": (20, 100)})
+    scaling = Scaling.of(schema, ["age", "ok"], scaling="bounds", intercept=True)
+    ends = np.array([[20, 0], [100, 1], [60, 0.5]])
+    np.testing.assert_array_equal((ends - scaling.shift) / scaling.width, [[-1, -1], [1, 1], [0, 0]])
+    np.testing.assert_array_equal(scaling.reach, [1, 1])
+
+
+def test_without_an_intercept_there_is_no_shift():
+    scaling = Scaling.of(Schema(bounds={"a": (-4, 2), "b": (20, 100)}), ["a", "b"], scaling="bounds", intercept=False)
+    np.testing.assert_array_equal(scaling.shift, [0, 0])
+    np.testing.assert_array_equal(scaling.width, [4, 100])
+    np.testing.assert_array_equal([scaling.lo, scaling.hi], [[-1, 0.2], [0.5, 1]])
+    np.testing.assert_array_equal(scaling.reach, [1, 1])
+
+
+def test_no_scaling_keeps_what_is_declared():
+    scaling = Scaling.of(Schema(bounds={"a": (-4, 2)}), ["a", "b"], scaling="none", intercept=True)
+    np.testing.assert_array_equal(scaling.reach, [4, math.inf])
+    np.testing.assert_array_equal([*scaling.shift, *scaling.width], [0, 0, 1, 1])
+
+
+def test_a_party_without_columns_has_an_empty_scaling():
+    assert Scaling.of(Schema(), [], scaling="bounds", intercept=True).reach.shape == (0,)
+
+
+def test_bounds_near_the_largest_float_do_not_overflow():
+    scaling = Scaling.of(Schema(bounds={"a": (-1.7e308, 1.7e308)}), ["a"], scaling="bounds", intercept=True)
+    assert scaling.shift[0] == 0.0
+    assert scaling.width[0] == 1.7e308
+
+
+@settings(deadline=None)
+@given(
+    ends=st.tuples(finite, finite).filter(lambda ends: ends[1] - ends[0] > 1e-3),
+    scaling=st.sampled_from(["bounds", "none"]),
+    intercept=st.booleans(),
+    x=finite,
+    w=finite,
+    b=finite,
+)
+def test_coefficients_in_original_units_predict_the_same(ends, scaling, intercept, x, w, b):
+    scale = Scaling.of(Schema(bounds={"a": ends}), ["a"], scaling=scaling, intercept=intercept)
+    b = b if intercept else 0.0
+    scaled = (x - scale.shift[0]) / scale.width[0] * w + b
+    coef, start = scale.original_units(np.array([w]), b)
+    size = abs(coef[0] * x) + abs(coef[0] * scale.shift[0]) + abs(b) + 1e-300
+    assert coef[0] * x + start == pytest.approx(scaled, abs=1e-12 * size)
+    if not intercept:
+        assert start == 0.0
+    back, b_back = scale.scaled_units(coef, start)
+    assert back[0] == pytest.approx(w, rel=1e-12, abs=1e-300)
+    assert b_back == pytest.approx(b, abs=1e-12 * size)

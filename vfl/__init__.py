@@ -1,0 +1,79 @@
+"""Vertical federated training of generalised linear models, (ε, δ)-differentially private for every record.
+
+Public names are loaded when first used, so that `import vfl` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from vfl.certificate import Certificate
+    from vfl.job import Job
+    from vfl.launch.result import Result
+    from vfl.launch.train import train
+    from vfl.partition import FeaturePartition
+    from vfl.penalties import L1, L2, ElasticNet, NoPenalty
+    from vfl.plan import Plan, plan
+    from vfl.privacy.noise import SeededNoise
+    from vfl.privacy.specification import Privacy
+    from vfl.schema import Boolean, Categorical, Numeric
+    from vfl.solvers import SkGD
+
+_HOMES = {
+    "Boolean": "vfl.schema",
+    "Categorical": "vfl.schema",
+    "Numeric": "vfl.schema",
+    "Certificate": "vfl.certificate",
+    "ElasticNet": "vfl.penalties",
+    "FeaturePartition": "vfl.partition",
+    "Job": "vfl.job",
+    "L1": "vfl.penalties",
+    "L2": "vfl.penalties",
+    "NoPenalty": "vfl.penalties",
+    "Plan": "vfl.plan",
+    "Privacy": "vfl.privacy.specification",
+    "Result": "vfl.launch.result",
+    "SeededNoise": "vfl.privacy.noise",
+    "SkGD": "vfl.solvers",
+    "VflError": "vfl.errors",
+    "plan": "vfl.plan",
+    "train": "vfl.launch.train",
+}
+
+__all__ = [
+    "Boolean",
+    "Categorical",
+    "Numeric",
+    "L1",
+    "L2",
+    "Certificate",
+    "ElasticNet",
+    "FeaturePartition",
+    "Job",
+    "NoPenalty",
+    "Plan",
+    "Privacy",
+    "Result",
+    "SeededNoise",
+    "SkGD",
+    "VflError",
+    "__version__",
+    "plan",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vfl' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

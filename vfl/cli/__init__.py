@@ -1,0 +1,65 @@
+"""The command line. Each command lives in its module, which is imported when the command is used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from vfl.version import __version__
+
+COMMANDS = {
+    "run": "train a job",
+    "plan": "show what a job would release, cost and take; touches no data",
+    "predict": "apply a saved model to new records",
+    "doctor": "check this installation",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, so that --help is instant."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """Return the commands in the order of COMMANDS."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+        """Import the command's module."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"vfl.cli.{name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="vfl")
+def vfl() -> None:
+    """Vertical federated training, (ε, δ)-differentially private for every record.
+
+    Start with: vfl run breast_cancer
+    """
+
+
+def main() -> None:
+    """Run the command line; an error on purpose is one line, and its exit code tells the cause (vfl.errors)."""
+    from vfl.errors import VflError
+
+    try:
+        vfl(prog_name="vfl", standalone_mode=False)
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except VflError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)

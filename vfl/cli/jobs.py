@@ -1,0 +1,43 @@
+"""What the commands on jobs share: finding a job by path or example name, and its table if it is simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vfl.job import Job
+    from vfl.jobfile import Environment
+
+
+def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add JOB and --set to a command."""
+    with_set = click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Change a value of the job, for instance --set privacy.epsilon=2; may be repeated.",
+    )
+    return click.argument("job", metavar="JOB")(with_set(command))
+
+
+def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
+    """Read the job file, or the bundled example of that name when there is no such file."""
+    from vfl import examples, jobfile
+    from vfl.errors import JobFileError, nearest
+
+    path = Path(name)
+    if not path.exists() and path.suffix != ".toml":
+        known = examples.names()
+        if name not in known:
+            raise JobFileError(
+                f"there is no job file {name!r}, and no bundled example of that name{nearest(name, known)}; "
+                f"examples: {', '.join(known)}"
+            )
+        path = examples.job_file(name)
+    return jobfile.read(path, assignments)

@@ -1,0 +1,50 @@
+"""`vfl plan JOB`: what a job would release, cost and take, before anything is spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from vfl.cli.jobs import job_argument, read_job
+
+
+@click.command("plan")
+@job_argument
+@click.option("-n", "--records", type=click.IntRange(min=1), metavar="N", help="Records (default: those of the table).")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_json: bool) -> None:
+    """Show the plan of JOB; touches no party's data."""
+    from vfl.launch.simulation import split
+    from vfl.plan import plan
+
+    spec, environment = read_job(job, assignments)
+    if records is None:
+        if environment.table is None:
+            raise click.UsageError("give the number of records: --records N (a plan reads no party's data)")
+        records = split(spec, environment)[0].num_rows
+    planned = plan(spec, records)
+    if not as_json:
+        click.echo(str(planned))
+        return
+    private = spec.privacy is not None
+    click.echo(
+        json.dumps(
+            {
+                "n_records": records,
+                "epsilon": planned.epsilon if private else None,
+                "delta": planned.problem.delta,
+                "releases": [
+                    {"type": type(event).__name__, **dataclasses.asdict(event), "count": count}
+                    for event, count in planned.releases
+                ],
+                "round_trips": planned.round_trips,
+                "bytes": planned.n_bytes,
+                "seconds": planned.seconds,
+                "objective": planned.problem.describe(),
+                "choices": list(planned.solver.explain(planned.problem)),
+            },
+            ensure_ascii=False,
+        )
+    )

@@ -1,0 +1,72 @@
+"""`vfl run JOB`: train, show what happened, and leave model and certificate in a fresh folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vfl.cli.jobs import job_argument, read_job
+
+if TYPE_CHECKING:
+    from vfl.launch.result import Result
+
+
+@click.command("run")
+@job_argument
+@click.option(
+    "--engine", type=click.Choice(["ray", "inprocess"]), default="ray", show_default=True, help="How parties run."
+)
+@click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it a local Ray is started.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+def command(
+    job: str, assignments: tuple[str, ...], engine: str, address: str | None, output: Path | None, *, as_json: bool
+) -> None:
+    """Train JOB: the path of a job file, or the name of a bundled example."""
+    from vfl.cli.progress import Progress
+    from vfl.launch import train
+    from vfl.launch.simulation import evaluate, split
+    from vfl.launch.result import fresh_folder
+
+    spec, environment = read_job(job, assignments)
+    folder = fresh_folder(output or Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    data, held_out = split(spec, environment)
+    with Progress(quiet=as_json) as progress:
+        result = train(spec, data, engine=engine, address=address or environment.address, watch=progress)
+    result.save(folder)
+    evaluation = evaluate(result, held_out) if held_out is not None else None
+    if as_json:
+        click.echo(json.dumps(_summary(result, folder, evaluation), ensure_ascii=False))
+    else:
+        _show(result, folder, evaluation)
+
+
+def _summary(result: Result, folder: Path, evaluation: dict[str, Any] | None) -> dict[str, Any]:
+    certificate = result.certificate
+    private = certificate.noise != "none"
+    return {
+        "output": str(folder),
+        "private": certificate.private,
+        "epsilon": certificate.epsilon if private else None,
+        "delta": certificate.delta if private else None,
+        "adjacency": certificate.adjacency,
+        "flags": list(certificate.flags),
+        "coef": dict(zip(result.feature_names, map(float, result.coef_), strict=True)),
+        "intercept": result.intercept_,
+        "evaluation": evaluation,
+    }
+
+
+def _show(result: Result, folder: Path, evaluation: dict[str, Any] | None) -> None:
+    click.echo()
+    click.echo(str(result.certificate))
+    if evaluation is not None:
+        measures = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "flag")
+        click.echo(f"hold-out: {measures}  ({evaluation['flag']})")
+    click.echo(f"model and certificate: {folder}")

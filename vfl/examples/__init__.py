@@ -1,0 +1,39 @@
+"""Bundled examples: a job file each, run by name (`vfl run breast_cancer`), on data that scikit-learn ships."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfl.errors import JobFileError, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = Path(__file__).parent
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the bundled examples."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def job_file(name: str) -> Path:
+    """Return the job file of an example."""
+    return FOLDER / f"{name}.toml"
+
+
+def table(name: str) -> pa.Table:
+    """Return the table of an example's data set: 'breast_cancer' or 'diabetes', the label last, as `target`.
+
+    breast_cancer : 569 × 30, target 1 = benign. diabetes : 442 × 10, target a measure of disease progression.
+    """
+    import pyarrow as pa
+    from sklearn import datasets
+
+    loaders = {"breast_cancer": datasets.load_breast_cancer, "diabetes": datasets.load_diabetes}
+    if name not in loaders:
+        raise JobFileError(f"there is no example data {name!r}{nearest(name, loaders)}; known: {', '.join(loaders)}")
+    bunch = loaders[name]()
+    columns = {str(feature): bunch.data[:, j] for j, feature in enumerate(bunch.feature_names)}
+    return pa.table(columns | {"target": bunch.target})

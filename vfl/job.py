@@ -1,0 +1,144 @@
+"""The job: public information only. It can be printed, hashed, filed and signed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import PrivacyError, SpecificationError, nearest
+from vfl.losses import loss_of
+from vfl.penalties import NoPenalty
+from vfl.schema import Scaling, Schema
+from vfl.solvers.skgd import SkGD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.partition import FeaturePartition
+    from vfl.penalties import Penalty
+    from vfl.privacy.specification import Privacy
+    from vfl.schema import Category, Declaration
+    from vfl.solvers.protocol import Solver
+
+TRUSTS = ("trusted",)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """What to train, on whose columns, under what guarantee.
+
+    partition : who owns which columns, and the label.
+    loss : 'logistic' or 'squared'.
+    penalty : ψ, on the scaled features; the intercept is never penalised.
+    privacy : Privacy(...), or None, which trains without privacy and says so everywhere.
+    bounds : {column: (low, high)}, declared, never taken from data. Values outside are clamped. With privacy every
+        feature needs them, unless scaling='none' with an explicit clip and smoothness; under squared loss the label does.
+    fill : {column: value} for missing cells; a missing cell of another column is an error at its owner.
+    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for what bounds and fill cannot say.
+    classes : (negative, positive) when the label is not 0/1, −1/1 or boolean.
+    scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' leaves them.
+    trust : 'trusted', the papers' central model (who sees what: see the certificate).
+    dataset : name of the data set in the ledger; None covers this one fit only.
+
+    Raises SpecificationError (PrivacyError where the guarantee is concerned), with the remedy.
+    """
+
+    partition: FeaturePartition
+    privacy: Privacy | None
+    loss: str = "logistic"
+    penalty: Penalty = field(default_factory=NoPenalty)
+    solver: Solver = field(default_factory=SkGD)
+    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    fill: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Declaration] = field(default_factory=dict)
+    classes: tuple[Category, Category] | None = None
+    intercept: bool = True
+    scaling: str = "bounds"
+    trust: str = "trusted"
+    dataset: str | None = None
+    name: str = "job"
+    schema: Schema = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for option in ("bounds", "fill", "columns"):
+            object.__setattr__(self, option, dict(getattr(self, option)))
+        schema = Schema(self.columns, bounds=self.bounds, fill=self.fill)
+        schema.check((*self.partition.features, self.partition.label_column))
+        object.__setattr__(self, "schema", schema)
+        if self.trust not in TRUSTS:
+            raise SpecificationError(f"unknown trust {self.trust!r}; give one of: {', '.join(TRUSTS)}")
+        if self.classes is not None and (not self.classification or len(set(self.classes)) != 2):
+            raise SpecificationError("classes are (negative, positive), two different labels of a classification loss")
+        self.scaling_of(self.partition.features)
+        if self.privacy is not None:
+            self._check_declarations(self.privacy)
+
+    def _check_declarations(self, privacy: Privacy) -> None:
+        """Refuse a private job whose sensitivities or steps would have to be taken from data."""
+        clipped = getattr(self.solver, "clip", None) is not None
+        declared = not isinstance(privacy.smoothness, str)
+        for column in self.schema.unbounded(self.partition.features):
+            if not (declared and clipped):
+                raise PrivacyError(
+                    f"no bounds for column {column!r}: declare bounds={{{column!r}: (lo, hi)}}; without them, "
+                    "scaling='none' needs an explicit clip in the solver and smoothness={column: M_j} in Privacy"
+                )
+        if not isinstance(privacy.smoothness, str):
+            coordinates = self.schema.features(self.partition.features)
+            for coordinate in coordinates:
+                if coordinate not in privacy.smoothness:
+                    raise PrivacyError(f"smoothness declares no M_j for {coordinate!r}")
+            for name in privacy.smoothness:
+                if name not in coordinates:
+                    raise SpecificationError(
+                        f"smoothness names {name!r}, which is no column{nearest(name, coordinates)}"
+                    )
+        label = self.partition.label_column
+        if not math.isfinite(loss_of(self.loss).slope) and self.schema.unbounded([label]) and not clipped:
+            raise PrivacyError(
+                f"{self.loss} loss has an unbounded derivative: declare bounds for the label {label!r}, or give the "
+                "solver an explicit clip"
+            )
+
+    @property
+    def classification(self) -> bool:
+        """Whether labels are classes."""
+        return loss_of(self.loss).classification
+
+    def scaling_of(self, columns: Sequence[str]) -> Scaling:
+        """Return the public scaling of some columns, in order."""
+        return Scaling.of(self.schema, columns, scaling=self.scaling, intercept=self.intercept)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the job as plain tables and lists; `vfl.jobfile.decode` gives it back."""
+        from vfl.jobfile import encode
+
+        return encode(self)
+
+    def to_toml(self) -> str:
+        """Return the text of a job file."""
+        from vfl.jobfile import to_toml
+
+        return to_toml(self)
+
+    @staticmethod
+    def from_toml(path: str) -> tuple[Job, Any]:
+        """Read a job file; returns the job and its environment (vfl.jobfile.Environment)."""
+        from vfl.jobfile import read
+
+        return read(path)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON of the job, hex."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)

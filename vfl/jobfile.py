@@ -1,0 +1,215 @@
+"""Job files: TOML that round-trips with `Job`, and beside it the environment, which is no part of the job's digest.
+
+format = 1
+name = "credit"
+loss = "logistic"
+[partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
+[bounds]               income = [0, 2e5]
+[penalty]              kind = "l2", strength = 1e-4
+[privacy]              epsilon = 1.0               (privacy = "none" trains without)
+[solver]               kind = "SkGD", passes = 10
+[data]                 bank = "bank.parquet"       environment: where each party's actor finds its columns
+[simulation]           table = "all.csv"           environment: or one table, split by the partition
+[ray]                  address = "auto"            environment
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import JobFileError, SpecificationError, nearest
+from vfl.job import Job
+from vfl.partition import FeaturePartition
+from vfl.penalties import PENALTIES
+from vfl.privacy.noise import SeededNoise
+from vfl.privacy.specification import Privacy
+from vfl.schema import Schema
+from vfl.solvers import SOLVERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT = 1
+EXAMPLE = "example:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where a job runs and where the data lie; none of it changes what the job is.
+
+    data : {party: path}, each opened by that party's actor.
+    table : one table for all parties, to simulate; a path, or 'example:NAME'.
+    holdout : share of the table kept out of training and evaluated in the clear, declared public.
+    address : Ray cluster; None starts a local one.
+    """
+
+    data: Mapping[str, str] = field(default_factory=dict)
+    table: str | None = None
+    holdout: float = 0.0
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.holdout < 1:
+            raise JobFileError(f"[simulation] holdout must be at least 0 and below 1, not {self.holdout!r}")
+        if self.table is not None and self.data:
+            raise JobFileError("give [data] with a source for each party, or [simulation] with one table, not both")
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: plain for name, plain in fields.items() if plain is not None}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def encode(job: Job) -> dict[str, Any]:
+    """Return the job as nested plain values; `decode` gives it back."""
+    fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job) if f.init}
+    partition: FeaturePartition = fields.pop("partition")
+    plain: dict[str, Any] = {"format": FORMAT, **{k: _plain(v) for k, v in fields.items() if v is not None}}
+    plain["partition"] = partition.to_dict()
+    plain["columns"] = Schema(job.columns).to_dict()
+    plain["penalty"] = {"kind": job.penalty.name, **_plain(job.penalty)}
+    plain["solver"] = {"kind": job.solver.name, **_plain(job.solver)}
+    if job.privacy is None:
+        plain["privacy"] = "none"
+    scalars = {k: v for k, v in plain.items() if not isinstance(v, dict)}
+    return scalars | {k: v for k, v in plain.items() if isinstance(v, dict)}
+
+
+def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    known = tuple(known)
+    for key in given:
+        if key not in known:
+            raise JobFileError(f"unknown key {key!r} in {where}{nearest(key, known)}; known: {', '.join(known)}")
+
+
+def _table(plain: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = plain.get(key, {})
+    if not isinstance(value, Mapping):
+        raise JobFileError(f"[{key}] must be a table, not {type(value).__name__}")
+    return dict(value)
+
+
+def _of_kind(plain: dict[str, Any], kinds: Mapping[str, Any], where: str) -> Any:
+    kind = plain.pop("kind", None)
+    if kind not in kinds:
+        raise JobFileError(f"{where} needs a kind{nearest(str(kind), kinds)}; known: {', '.join(kinds)}")
+    _known(plain, (f.name for f in dataclasses.fields(kinds[kind])), where)
+    try:
+        return kinds[kind](**plain)
+    except TypeError as error:
+        raise JobFileError(f"{where}: {error}") from error
+
+
+def decode(plain: Mapping[str, Any]) -> Job:
+    """Return the job that `encode` made plain; unknown keys are refused with the nearest known names."""
+    plain = dict(plain)
+    version = plain.pop("format", None)
+    if version != FORMAT:
+        raise JobFileError(f"this vfl reads job files with format = {FORMAT}, not {version!r}")
+    _known(plain, (f.name for f in dataclasses.fields(Job) if f.init), "the job file")
+    if "partition" not in plain:
+        raise JobFileError("the job file has no [partition]: name the parties, their columns and the label")
+    if "privacy" not in plain:
+        raise JobFileError('the job file has no [privacy]: give epsilon, or privacy = "none"')
+    plain["partition"] = FeaturePartition.from_dict(_table(plain, "partition"))
+    if "penalty" in plain:
+        plain["penalty"] = _of_kind(_table(plain, "penalty"), PENALTIES, "[penalty]")
+    if "solver" in plain:
+        plain["solver"] = _of_kind(_table(plain, "solver"), SOLVERS, "[solver]")
+    if plain["privacy"] == "none":
+        plain["privacy"] = None
+    else:
+        privacy = _table(plain, "privacy")
+        _known(privacy, (f.name for f in dataclasses.fields(Privacy)), "[privacy]")
+        if "noise" in privacy:
+            noise = _table(privacy, "noise")
+            _known(noise, ("seed",), "[privacy.noise]")
+            privacy["noise"] = SeededNoise(**noise)
+        plain["privacy"] = Privacy(**privacy)
+    for key in ("bounds", "fill"):
+        if key in plain:
+            plain[key] = _table(plain, key)
+    if "columns" in plain:
+        columns = Schema.from_dict(_table(plain, "columns"))
+        plain["columns"] = {column: columns[column] for column in columns.columns}
+    if "classes" in plain:
+        plain["classes"] = tuple(plain["classes"])
+    try:
+        return Job(**plain)
+    except TypeError as error:
+        raise JobFileError(f"the job file has a value of the wrong type: {error}") from error
+
+
+def to_toml(job: Job) -> str:
+    """Return the job as the text of a job file."""
+    import tomli_w
+
+    return tomli_w.dumps(encode(job))
+
+
+def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
+    """Apply 'dotted.key=value' in place; a value is read as TOML, or as text where it is none."""
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise SpecificationError(f"--set takes key=value, for instance --set privacy.epsilon=2, not {assignment!r}")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        *tables, last = key.split(".")
+        target = plain
+        for name in tables:
+            target = target.setdefault(name, {})
+            if not isinstance(target, dict):
+                raise SpecificationError(f"--set {key}: {name!r} is not a table")
+        target[last] = value
+
+
+def _environment(plain: dict[str, Any], folder: Path) -> Environment:
+    data, simulation, ray = (_table(plain, key) for key in ("data", "simulation", "ray"))
+    _known(simulation, ("table", "holdout"), "[simulation]")
+    _known(ray, ("address",), "[ray]")
+    for party, source in data.items():
+        if not isinstance(source, str):
+            raise JobFileError(f"[data] {party} must be a path")
+    table = simulation.get("table")
+    if table is not None and not table.startswith(EXAMPLE):
+        table = str(folder / table)
+    return Environment(
+        data={party: str(folder / source) for party, source in data.items()},
+        table=table,
+        holdout=simulation.get("holdout", 0.0),
+        address=ray.get("address"),
+    )
+
+
+def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Environment]:
+    """Read a job file; paths in [data] and [simulation] are relative to its folder."""
+    path = Path(path)
+    try:
+        plain = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise JobFileError(f"there is no job file {str(path)!r}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobFileError(f"cannot read job file {str(path)!r}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise JobFileError(f"{str(path)!r} is not valid TOML: {error}") from error
+    override(plain, assignments)
+    environment = _environment(plain, path.resolve().parent)
+    for key in ("data", "simulation", "ray"):
+        plain.pop(key, None)
+    job = decode(plain)
+    _known(environment.data, job.partition.parties, "[data]")
+    return job, environment

@@ -1,0 +1,108 @@
+"""How the loops are compiled, and the few machine operations that numba has no words for.
+
+Numba's cache of a compiled loop watches that loop's own file: after a change here, touch vfl/kernels_loops.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numba.core.base import BaseContext
+    from numba.core.typing.templates import Signature
+
+    Code = Callable[[BaseContext, ir.IRBuilder, Signature, list[ir.Value]], ir.Value]
+
+F = TypeVar("F", bound="Callable[..., object]")
+
+MAGIC = 1.5 * 2.0**52  # c + MAGIC has rint(c) in its low bits, for |c| < 2⁵¹
+MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
+LINE = 64  # bytes that travel together
+
+_WORD, _DOUBLE = ir.IntType(64), ir.DoubleType()
+
+
+_inline = cast("Callable[[Callable[..., tuple[Signature, Code]]], Callable[..., Any]]", intrinsic)
+
+
+def compiled(function: F) -> F:
+    """Compile on first use, release the GIL, keep IEEE arithmetic; division by zero gives infinity."""
+    return cast("F", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def summing(function: F) -> F:
+    """Compile a plain float sum: partial sums in vector lanes, always the same ones for the same rows."""
+    options = {"reassoc", "contract"}
+    return cast("F", numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=options)(function))
+
+
+def _address(
+    context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value], *, inbounds: bool
+) -> ir.Value:
+    """Return the address of columns[j, i], without checks: wrap-around tests and slices cost more than the sums."""
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    n = builder.extract_value(array.shape, 1)
+    return builder.gep(array.data, [builder.add(builder.mul(args[1], n), args[2])], inbounds=inbounds)
+
+
+@_inline
+def load(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type) -> tuple[Signature, Code]:
+    """Return columns[j, i], unchecked."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+        return builder.load(_address(context, builder, signature, args, inbounds=True))
+
+    return columns.dtype(columns, types.int64, types.int64), code
+
+
+@_inline
+def fetch(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type) -> tuple[Signature, Code]:
+    """Ask for the cache line of columns[j, i] ahead of its use (read, to the second level)."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        address = builder.bitcast(_address(context, builder, signature, args, inbounds=False), byte)
+        builder.call(prefetch, [address, flag(0), flag(2), flag(1)])
+        return context.get_dummy_value()
+
+    return types.void(columns, types.int64, types.int64), code
+
+
+@_inline
+def add_bits(_context: BaseContext, _total: types.Type, _x: types.Type) -> tuple[Signature, Code]:
+    """Return total + bits(x) modulo 2⁶⁴ (numba's own integer sum promises the compiler that it never wraps)."""
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        return builder.add(args[0], builder.bitcast(args[1], _WORD))
+
+    return types.int64(types.int64, types.float64), code
+
+
+@_inline
+def unbiased(_context: BaseContext, _total: types.Type, _count: types.Type) -> tuple[Signature, Code]:
+    """Return total − count·bits(MAGIC) modulo 2⁶⁴: what is left of a sum of bits is the sum of the integers."""
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        return builder.sub(args[0], builder.mul(args[1], _WORD(MAGIC_BITS)))
+
+    return types.int64(types.int64, types.int64), code
+
+
+@_inline
+def power_of_two(_context: BaseContext, _k: types.Type) -> tuple[Signature, Code]:
+    """Return 2^k for k given as k + 1023 + MAGIC, −1022 ≤ k ≤ 1024 (the last gives infinity)."""
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        return builder.bitcast(builder.shl(builder.bitcast(args[0], _WORD), _WORD(52)), _DOUBLE)
+
+    return types.float64(types.float64), code

@@ -1,0 +1,47 @@
+"""The in-process transport: the same messages, passed as they are. For debugging, estimators and tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from parties.loading import load
+
+from coordinator.coordinator import Coordinator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from coordinator.coordinator import Outcome
+    from coordinator.rounds import Round
+    from parties.party import Party
+    from vfl.job import Job
+    from vfl.messages import Greeting, Query, Records, Reply
+    from vfl.plan import Plan
+    from vfl.privacy.events import ReleaseKey
+    from vfl.privacy.ledger import Book
+    from vfl.types import Vector
+
+
+class InProcessTransport:
+    """Calls the parties one after the other in this process."""
+
+    def __init__(self, parties: Mapping[str, Party]) -> None:
+        self._parties = parties
+
+    def greet(self) -> dict[str, Greeting]:
+        """Return every party's greeting."""
+        return {name: party.greet() for name, party in self._parties.items()}
+
+    def labels(self, party: str) -> Vector:
+        """Return y, (n,)."""
+        return self._parties[party].labels()
+
+    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
+        """Put each share to its party in turn."""
+        return {name: self._parties[name].answer(share, records, key) for name, share in shares.items()}
+
+
+def run(job: Job, sources: Mapping[str, Any], *, book: Book | None = None) -> Iterator[Plan | Round | Outcome]:
+    """Load every party here, then yield the plan, the rounds and the outcome."""
+    parties = {name: load(job, name, source) for name, source in sources.items()}
+    yield from Coordinator(InProcessTransport(parties), book).stream(job)

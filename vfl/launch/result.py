@@ -1,0 +1,146 @@
+"""The result of a run: the model in original units, its certificate, and what is needed to apply it again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from parties.loading import load_features
+
+from vfl import jobfile, kernels
+from vfl.certificate import Certificate, certify
+from vfl.errors import DataError, OutputError, SpecificationError
+from vfl.launch.sources import sources_of
+from vfl.problem import INTERCEPT
+
+if TYPE_CHECKING:
+    from coordinator.coordinator import Outcome
+    from vfl.job import Job
+    from vfl.types import Vector
+
+FORMAT = 1
+
+
+def fresh_folder(folder: str | Path) -> Path:
+    """Make a folder, or accept one that is empty; OutputError otherwise."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise OutputError(f"the output folder {str(folder)!r} is not empty: name a new one")
+    except OSError as error:
+        raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+    return folder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """A trained model.
+
+    job : what was asked for.
+    certificate : what may be said of its privacy.
+    w : (p,) coordinates on the scaled features, in the order of `coordinates`.
+    coordinates : names of w; the intercept, if any, is '(intercept)'.
+    """
+
+    job: Job
+    certificate: Certificate
+    w: Vector
+    coordinates: tuple[str, ...]
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Self:
+        """Return the result of a finished run."""
+        plan = outcome.plan
+        return cls(plan.job, certify(plan, outcome.statement), outcome.w, plan.problem.layout.names)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features in the partition's order; several for a categorical column."""
+        return self.job.schema.features(self.job.partition.features)
+
+    @property
+    def coef_(self) -> Vector:
+        """(p,) coefficients in original units, in the order of `feature_names`."""
+        return self._unscaled()[0]
+
+    @property
+    def intercept_(self) -> float:
+        """The intercept in original units; 0 when the job has none."""
+        return self._unscaled()[1]
+
+    def _unscaled(self) -> tuple[Vector, float]:
+        scaling = self.job.scaling_of(self.job.partition.features)
+        by_name = dict(zip(self.coordinates, self.w, strict=True))
+        w = np.array([by_name[name] for name in self.feature_names])
+        return scaling.original_units(w, float(by_name.get(INTERCEPT, 0.0)))
+
+    def decision_function(self, data: Any) -> Vector:
+        """Return the margins (n,) of new records; missing cells are filled and values clamped as in training.
+
+        data : as for `train`; the label is not needed.
+        """
+        by_name = dict(zip(self.coordinates, self.w, strict=True))
+        margins = None
+        for party, source in sources_of(self.job.partition, data, label=False).items():
+            if not self.job.partition.columns(party):
+                continue
+            columns = load_features(self.job, party, source)
+            part = kernels.forward(
+                columns.array, np.array([by_name[name] for name in columns.names]), np.zeros(columns.n_records)
+            )
+            if margins is not None and len(part) != len(margins):
+                raise DataError(f"party {party!r} holds another number of records than the parties before it")
+            margins = part if margins is None else margins + part
+        if margins is None:
+            raise SpecificationError("no party has a column to predict from")
+        return margins + by_name.get(INTERCEPT, 0.0)
+
+    def predict(self, data: Any) -> Any:
+        """Return the predicted label (n,) of new records: a class for classification, the margin for regression."""
+        return self.labels_of(self.decision_function(data))
+
+    def labels_of(self, margins: Vector) -> Any:
+        """Return the label (n,) that margins (n,) stand for."""
+        if not self.job.classification:
+            return margins
+        negative, positive = self.job.classes or (0, 1)
+        return np.where(margins > 0, positive, negative)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write model.json, certificate.json and job.toml to a folder that is new or empty; returns it."""
+        folder = fresh_folder(folder)
+        try:
+            model = {
+                "format": FORMAT,
+                "coordinates": list(self.coordinates),
+                "w": [float(value) for value in self.w],
+                "coef": dict(zip(self.feature_names, map(float, self.coef_), strict=True)),
+                "intercept": self.intercept_,
+            }
+            (folder / "model.json").write_text(json.dumps(model, indent=2, ensure_ascii=False), encoding="utf-8")
+            (folder / "certificate.json").write_text(self.certificate.to_json(), encoding="utf-8")
+            (folder / "job.toml").write_text(jobfile.to_toml(self.job), encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what `save` wrote; the same answers to the bit."""
+        folder = Path(folder)
+        try:
+            model = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+        except OSError as error:
+            raise OutputError(f"there is no saved model in {str(folder)!r}: {error.strerror}") from error
+        except ValueError as error:
+            raise OutputError(f"{str(folder / 'model.json')!r} is damaged: {error}") from error
+        if not isinstance(model, dict) or model.get("format") != FORMAT:
+            raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
+        job, _ = jobfile.read(folder / "job.toml")
+        return cls(
+            job, Certificate.load(folder / "certificate.json"), np.array(model["w"]), tuple(model["coordinates"])
+        )

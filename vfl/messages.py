@@ -1,0 +1,356 @@
+"""What coordinator and parties say to each other: frozen queries, and replies.
+
+A query is public: it names blocks, clips, events and released coordinates, so it can be logged, hashed and replayed. The
+per-record vectors that it works on (`Records`) travel beside it and are never part of it. A query addressed to several
+parties is split into one share for each; a share is a query of the same type.
+
+| query | a party computes | released | to margins only | charged as |
+|---|---|---|---|---|
+| Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
+| Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
+| Forward | X_k w_k | | n-vector | |
+| Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian a step |
+| Select | its best noisy score | the winning coordinate only | | one bounded-range event |
+| RecordNorms | Σ_j (scale_j x_ij)² | | n-vector | |
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.privacy.events import BoundedRange, Event, Gaussian
+    from vfl.privacy.geometry import Clip
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Columns start..stop of one party, in the canonical order of its layout.
+
+    index : position among all blocks.
+    offset : position in w of the party's first coordinate.
+    """
+
+    index: int
+    party: str
+    start: int
+    stop: int
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """Return |S|."""
+        return self.stop - self.start
+
+    @property
+    def local(self) -> slice:
+        """Return S as a slice of the party's coordinates."""
+        return slice(self.start, self.stop)
+
+    @property
+    def coordinates(self) -> slice:
+        """Return S as a slice of w."""
+        return slice(self.offset + self.start, self.offset + self.stop)
+
+
+class Weighting(Protocol):
+    """An elementwise function of (margin, label) whose value per record multiplies the record's row.
+
+    kernel : name of a fused kernel that computes it, or '' when there is none.
+    """
+
+    @property
+    def kernel(self) -> str: ...
+    def __call__(self, margins: Vector, labels: Vector) -> Vector: ...
+
+
+class Rule(Protocol):
+    """Δ = rule(w_S, u): a deterministic function of released values, evaluated by party and solver alike."""
+
+    def __call__(self, w: Vector, u: Vector) -> Vector: ...
+
+
+class ScoreRule(Protocol):
+    """Scores of coordinates for a greedy selection, each of sensitivity `sensitivity` under replace-one.
+
+    w, u : (s,) the party's coordinates and its clipped, exact, un-noised sums in units of the cap.
+    """
+
+    @property
+    def sensitivity(self) -> float: ...
+    def __call__(self, w: Vector, u: Vector) -> Vector: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a party says of itself before training.
+
+    version : of the code that it runs.
+    n_records : how many records it holds; conditioned on by the guarantee.
+    """
+
+    version: str
+    n_records: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Per-record vectors that a query works on, (n,) float64 each. Data: never logged, never kept by a party.
+
+    weights : r, when the party may see residuals only.
+    margins, labels : Xw and y, when it may see both.
+    """
+
+    weights: Vector | None = None
+    margins: Vector | None = None
+    labels: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reply:
+    """What a party answers.
+
+    released : one vector per release; noised, free to leave the federation.
+    vector : (n,) for margins only.
+    selected : (coordinate in w, noisy score) for the executor only: losing winners and all scores go no further.
+    seconds : time the party spent on it.
+    """
+
+    released: tuple[Vector, ...] = ()
+    vector: Vector | None = None
+    selected: tuple[int, float] | None = None
+    seconds: float = 0.0
+
+
+class Need(enum.Enum):
+    """What per-record vectors the parties must be shown for a query."""
+
+    NOTHING = "nothing"
+    WEIGHTS = "weights"
+    MARGINS = "margins and labels"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """Base of all queries. What it returns to the schedule is `combine(replies)`: released values only."""
+
+    @property
+    def need(self) -> Need:
+        """Per-record vectors that the addressed parties are shown."""
+        return Need.NOTHING
+
+    @property
+    def target(self) -> str:
+        """What margins do with the n-vectors of the replies: 'add' or 'reset' Xw, or keep the sum under this name."""
+        return "add"
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return the query that each addressed party gets."""
+        raise TypeError(f"{type(self).__name__} does not say whom it is for")
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return what its releases are charged as, in the order of their `part` numbers; None marks an un-noised one."""
+        return ()
+
+    def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
+        """Return the released values in the order of the shares."""
+        return tuple(u for reply in replies.values() for u in reply.released)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighted(Query):
+    """Base of the queries that multiply each record's row by a weight r_i.
+
+    weighting : how margins (or a party that is shown them) compute r.
+    """
+
+    weighting: Weighting
+
+    @property
+    def need(self) -> Need:
+        """Weights, unless a query says otherwise."""
+        return Need.WEIGHTS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments(Query):
+    """Sums of first and second moments over the first `widths[party]` columns of each addressed party, one joint release.
+
+    Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means` it releases (m,): the second alone.
+
+    reach : {party: (m,) B_j ≥ |x_ij|}; None asks for exact sums of x_ij and x_ij² as they are (event must be None).
+    event : its sensitivity is `moments_sensitivity` of all columns together.
+    part : number of the party's noise stream.
+    """
+
+    widths: Mapping[str, int]
+    reach: Mapping[str, Vector] | None
+    means: bool
+    event: Gaussian | None
+    part: int = 0
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return one share for each party, with a noise stream of its own."""
+        return {
+            name: replace(self, widths={name: width}, reach=self.reach and {name: self.reach[name]}, part=k)
+            for k, (name, width) in enumerate(self.widths.items())
+        }
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event."""
+        return (self.event,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward(Weighted):
+    """Σ_i clip(scale ∘ r_i x_{i,S}) over one block a party, one joint release.
+
+    centres, scales : one (s,) vector per block, as in `Step`.
+    clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
+        bound the joint contribution, and `event` carries the joint sensitivity.
+    """
+
+    blocks: tuple[Block, ...]
+    centres: tuple[Vector, ...]
+    scales: tuple[Vector, ...]
+    clip: Clip
+    event: Gaussian | None
+    part: int = 0
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return one share for each block's owner, with a noise stream of its own."""
+        return {
+            block.party: replace(self, blocks=(block,), centres=(centre,), scales=(scale,), part=k)
+            for k, (block, centre, scale) in enumerate(zip(self.blocks, self.centres, self.scales, strict=True))
+        }
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event."""
+        return (self.event,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward(Query):
+    """X_k w_k of each addressed party; nothing is released."""
+
+    coordinates: Mapping[str, tuple[Block, Vector]]
+    into: str = "add"
+
+    @property
+    def target(self) -> str:
+        """`into`: 'add', 'reset', or a name."""
+        return self.into
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return the party's own coordinates."""
+        return {name: replace(self, coordinates={name: own}) for name, own in self.coordinates.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One block release and the update that follows from it.
+
+    centre : (s,) public means that are taken off the columns, both in the gradient and in X_S Δ.
+    scale : (s,) what multiplies r_i x_{i,S} before clipping, 1/√M_j in the default geometry.
+    """
+
+    block: Block
+    centre: Vector
+    scale: Vector
+    clip: Clip
+    rule: Rule
+    event: Gaussian | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Descend(Weighted):
+    """Visits: each addressed party walks through its steps in order.
+
+    start : {party: (p_k,) its coordinates of w before the visit}.
+    parts : {party: number of its first step}, the step's place among the events.
+    sweep : the party gets margins and labels and recomputes r after every step; otherwise it gets r, and all steps of
+        the query are computed from the same r.
+    """
+
+    steps: Mapping[str, tuple[Step, ...]]
+    start: Mapping[str, Vector]
+    sweep: bool = True
+    parts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def need(self) -> Need:
+        """Margins and labels for a sweep, else weights."""
+        return Need.MARGINS if self.sweep else Need.WEIGHTS
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return each party's visit; its steps keep their place among the events."""
+        shares: dict[str, Query] = {}
+        part = 0
+        for name, steps in self.steps.items():
+            own = {name: steps}
+            shares[name] = replace(self, steps=own, start={name: self.start[name]}, parts={name: part})
+            part += len(steps)
+        return shares
+
+    def ordered(self) -> tuple[Step, ...]:
+        """Return the steps in the order of their releases."""
+        return tuple(step for steps in self.steps.values() for step in steps)
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return one event a step."""
+        return tuple(step.event for step in self.ordered())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select(Weighted):
+    """The coordinate with the best noisy score over all addressed parties; only that coordinate is released.
+
+    Bounded-range selection with the exponential mechanism: each party adds Gumbel noise of scale 2Δ/ε to each of its
+    scores and answers its best; the coordinator takes the best of these. One event for all.
+    """
+
+    coordinates: Mapping[str, tuple[Block, Vector]]
+    scales: Mapping[str, Vector]
+    clip: Clip
+    rule: ScoreRule
+    event: BoundedRange | None
+    part: int = 0
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return one share for each party, with a noise stream of its own."""
+        return {
+            name: replace(self, coordinates={name: own}, scales={name: self.scales[name]}, part=k)
+            for k, (name, own) in enumerate(self.coordinates.items())
+        }
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one selection event."""
+        return (self.event,)
+
+    def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
+        """Return the winning coordinate as a vector of one entry; forget everything else."""
+        best = max((reply.selected for reply in replies.values() if reply.selected), key=lambda won: won[1])
+        return (np.array([float(best[0])]),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordNorms(Query):
+    """Σ_j (scale_j x_ij)² per record, to margins only, which keep the sum under the name 'norms'."""
+
+    scales: Mapping[str, tuple[Block, Vector]]
+
+    @property
+    def target(self) -> str:
+        """Margins keep the sum as 'norms'."""
+        return "norms"
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return the party's own scales."""
+        return {name: replace(self, scales={name: own}) for name, own in self.scales.items()}

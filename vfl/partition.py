@@ -1,0 +1,389 @@
+"""Who owns which columns: the one public fact on which parties, blocks, files and coefficients agree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from vfl.errors import PartitionError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+Blocks: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+
+_LONGEST_NAME = 64
+_SHOWN_PARTIES = 12
+_SHOWN_WIDTH = 88
+
+
+@dataclass(frozen=True, init=False, repr=False, slots=True)
+class FeaturePartition:
+    """Which party owns which columns, and which one holds the label. Public; equal and hashed by content and order.
+
+    parties : {party: its columns}, or pairs of these. The order is the order of the coefficients. A party without
+        columns is allowed if it holds the label.
+    label : (party, column). The label is not a feature.
+    blocks : {party: lists of its columns}, an explicit cut of every party's columns into blocks; None leaves the cut to
+        the solver. Parties without columns may be left out.
+
+    A party's name becomes part of file, process and resource names: 1 to 64 letters or digits of any alphabet, '_', '-'
+    and '.', the first a letter or digit and the last not '.'; two names may not differ by case alone. Column names are
+    any non-empty text.
+
+    Raises PartitionError, with the column, its owners and the nearest known names.
+    """
+
+    _owned: Blocks
+    label: tuple[str, str]
+    _blocks: Blocks | None
+
+    def __init__(
+        self,
+        parties: Mapping[str, Sequence[str]] | Iterable[tuple[str, Sequence[str]]],
+        label: tuple[str, str],
+        blocks: Mapping[str, Sequence[Sequence[str]]] | None = None,
+    ) -> None:
+        pairs = list(parties.items() if isinstance(parties, Mapping) else parties)
+        _check_parties([name for name, _ in pairs])
+        owned = tuple((name, _column_names(columns, f"party {name!r}")) for name, columns in pairs)
+        object.__setattr__(self, "_owned", owned)
+        object.__setattr__(self, "label", _check_label(label, owned))
+        _check_ownership(owned, self.label)
+        object.__setattr__(self, "_blocks", None if blocks is None else _explicit_blocks(blocks, owned))
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Return the parties' names in order."""
+        return tuple(party for party, _ in self._owned)
+
+    @property
+    def label_party(self) -> str:
+        """Return the name of the party that holds the label."""
+        return self.label[0]
+
+    @property
+    def label_column(self) -> str:
+        """Return the label's column."""
+        return self.label[1]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Return all feature columns: the parties in order, each party's columns in order."""
+        return tuple(column for _, columns in self._owned for column in columns)
+
+    @property
+    def n_features(self) -> int:
+        """Return the number of feature columns over all parties."""
+        return sum(len(columns) for _, columns in self._owned)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """Return the explicit blocks as (party, columns), or None when the solver chooses."""
+        return self._blocks
+
+    def columns(self, party: str) -> tuple[str, ...]:
+        """Return the feature columns of one party, as declared."""
+        for name, columns in self._owned:
+            if name == party:
+                return columns
+        raise PartitionError(f"there is no party {party!r}{nearest(party, self.parties)}")
+
+    def canonical_columns(self, party: str) -> tuple[str, ...]:
+        """Return the party's columns in the order in which every explicit block is contiguous; else as declared."""
+        declared = self.columns(party)
+        if self._blocks is None:
+            return declared
+        return tuple(column for owner, block in self._blocks if owner == party for column in block)
+
+    def wanted(self, party: str, *, label: bool = True) -> tuple[str, ...]:
+        """Return what a party's data must hold: its columns as declared, then the label if it is held and asked for."""
+        return (*self.columns(party), *((self.label_column,) if label and party == self.label_party else ()))
+
+    def owner(self, column: str) -> str:
+        """Return the party that owns a feature column, or that holds the label."""
+        if column == self.label_column:
+            return self.label_party
+        for party, columns in self._owned:
+            if column in columns:
+                return party
+        raise PartitionError(f"no party owns a column {column!r}{nearest(column, self.features)}")
+
+    def blocks_of(self, size: int) -> Blocks:
+        """Cut every party's columns into consecutive blocks of `size`, as (party, columns), whatever `blocks` says.
+
+        A block never spans two parties: a party's last block may be smaller; a party with fewer columns is one block.
+        """
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise PartitionError(f"a block size is a whole number of at least 1, not {size!r}")
+        return tuple(
+            (party, columns[start : start + size])
+            for party, columns in self._owned
+            for start in range(0, len(columns), size)
+        )
+
+    def check(self, available: Collection[str], party: str | None = None, *, label: bool = True) -> None:
+        """Check that a table holds the columns it should: all of them, or one party's. Raises PartitionError."""
+        known = set(available)
+        for name in self.parties if party is None else (party,):
+            for column in self.wanted(name, label=label):
+                if column not in known:
+                    role = "label" if column == self.label_column else "column"
+                    raise PartitionError(
+                        f"{role} {column!r} of party {name!r} is not in the table{nearest(column, available)}"
+                    )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain tables and lists, for TOML."""
+        plain: dict[str, Any] = {
+            "label": list(self.label),
+            "parties": {party: list(columns) for party, columns in self._owned},
+        }
+        if self._blocks is not None:
+            grouped: dict[str, list[list[str]]] = {}
+            for party, columns in self._blocks:
+                grouped.setdefault(party, []).append(list(columns))
+            plain["blocks"] = grouped
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> FeaturePartition:
+        """Build from what `to_dict` returns. Raises PartitionError on an unknown or missing key."""
+        known = ("label", "parties", "blocks")
+        for key in plain:
+            if key not in known:
+                raise PartitionError(
+                    f"partition: unknown key {key!r}{nearest(key, known)}; known are {', '.join(known)}"
+                )
+        for key in known[:2]:
+            if key not in plain:
+                raise PartitionError(f"partition: {key!r} is missing")
+        for key in ("parties", "blocks"):
+            if not isinstance(plain.get(key, {}), Mapping):
+                raise PartitionError(f"partition: {key!r} must be a table from party to columns")
+        return cls(plain["parties"], label=plain["label"], blocks=plain.get("blocks"))
+
+    @classmethod
+    def from_sizes(
+        cls, sizes: Mapping[str, int], columns: Sequence[str] | None = None, label: tuple[str, str] | str = "y"
+    ) -> FeaturePartition:
+        """Give each party its number of consecutive columns.
+
+        columns : names in order, as many as the sizes add up to; None generates x0, x1, ...
+        label : (party, column); a bare column is held by the first party.
+        """
+        for party, size in sizes.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+                raise PartitionError(f"party {party!r}: a size is a whole number of at least 0, not {size!r}")
+        total = sum(sizes.values())
+        names = tuple(f"x{j}" for j in range(total)) if columns is None else _column_names(columns, "columns")
+        if len(names) != total:
+            raise PartitionError(f"the sizes add up to {total}, but {len(names)} columns are named")
+        rest = iter(names)
+        owned = {party: [next(rest) for _ in range(size)] for party, size in sizes.items()}
+        return cls(owned, _label_of(label, tuple(owned)))
+
+    @classmethod
+    def random(
+        cls, columns: Sequence[str], parties: int | Sequence[str] = 3, *, label: tuple[str, str] | str, seed: int
+    ) -> FeaturePartition:
+        """Deal columns to parties at random; every party gets at least one, and numbers differ by at most one.
+
+        The deal is public and depends on the names and the seed alone, on every machine and version: columns are dealt
+        in the order of SHA-256(seed, name). Each party keeps its columns in the order given.
+
+        parties : their names, or how many (named party0, party1, ...).
+        label : (party, column); a bare column is held by the first party. It is left out of the deal if listed.
+        """
+        if isinstance(parties, int):
+            if parties < 1:
+                raise PartitionError(f"a partition needs at least one party, not {parties}")
+            parties = [f"party{k}" for k in range(parties)]
+        _check_parties(parties)
+        held = _label_of(label, tuple(parties))
+        names = [column for column in _column_names(columns, "columns") if column != held[1]]
+        if len(names) < len(parties):
+            raise PartitionError(
+                f"{len(names)} columns cannot be dealt to {len(parties)} parties: each needs at least one"
+            )
+        dealt = sorted(names, key=lambda column: hashlib.sha256(f"{seed}:{column}".encode()).digest())
+        owner = {column: parties[rank % len(parties)] for rank, column in enumerate(dealt)}
+        return cls({party: [column for column in names if owner[column] == party] for party in parties}, held)
+
+    @classmethod
+    def by_prefix(
+        cls, prefixes: Mapping[str, str], columns: Sequence[str], label: tuple[str, str] | str
+    ) -> FeaturePartition:
+        """Give each column to the party whose prefix it carries; of several that fit, the longest decides.
+
+        prefixes : {party: prefix}.
+        label : (party, column); a bare column is held by the party whose prefix it carries.
+        """
+        for prefix, owners in _grouped((prefix, party) for party, prefix in prefixes.items()):
+            if len(owners) > 1:
+                raise PartitionError(f"prefix {prefix!r} stands for both {owners[0]!r} and {owners[1]!r}")
+
+        def bearer(column: str, remedy: str) -> str:
+            fitting = [party for party, prefix in prefixes.items() if column.startswith(prefix)]
+            if not fitting:
+                raise PartitionError(f"column {column!r} carries none of the prefixes; {remedy}")
+            return max(fitting, key=lambda party: len(prefixes[party]))
+
+        if isinstance(label, str):
+            label = (bearer(label, "name the label's party: label=(party, column)"), label)
+        owned: dict[str, list[str]] = {party: [] for party in prefixes}
+        for column in _column_names(columns, "columns"):
+            if column != label[1]:
+                owned[bearer(column, "leave it out, or name its owner in FeaturePartition(...)")].append(column)
+        for party, kept in owned.items():
+            if not kept and party != label[0]:
+                raise PartitionError(f"no column carries the prefix {prefixes[party]!r} of party {party!r}")
+        return cls(owned, label)
+
+    def __repr__(self) -> str:
+        lines = [
+            f"FeaturePartition: {_counted(len(self._owned), 'party', 'parties')}, "
+            f"{_counted(self.n_features, 'feature', 'features')}, label {self.label_column!r} at {self.label_party}"
+            + ("" if self._blocks is None else f", {_counted(len(self._blocks), 'block', 'blocks')}")
+        ]
+        all_shown = len(self._owned) <= _SHOWN_PARTIES
+        shown = self._owned if all_shown else self._owned[: _SHOWN_PARTIES - 2]
+        name_width = max(len(party) for party, _ in shown)
+        count_width = max(len(str(len(columns))) for _, columns in shown)
+        for party, columns in shown:
+            line = f"  {party:<{name_width}}  {len(columns):>{count_width}}  {_abbreviated(columns)}"
+            lines.append(line.rstrip())
+        if not all_shown:
+            lines.append(f"  … and {len(self._owned) - len(shown)} more parties")
+        return "\n".join(lines)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _abbreviated(columns: tuple[str, ...]) -> str:
+    text = ""
+    for rank, column in enumerate(columns):
+        longer = f"{text}, {column}" if text else column
+        if len(longer) > _SHOWN_WIDTH and rank:
+            return f"{text}, … {len(columns) - rank} more"
+        text = longer
+    return text
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    groups: dict[str, list[str]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    yield from groups.items()
+
+
+def _check_parties(names: Sequence[str]) -> None:
+    if not names:
+        raise PartitionError("a partition needs at least one party")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise PartitionError(f"a party's name is non-empty text, not {name!r}")
+        fit = name[0].isalnum() and name[-1] != "." and all(c.isalnum() or c in "_-." for c in name)
+        if not fit or len(name) > _LONGEST_NAME:
+            raise PartitionError(
+                f"party name {name!r} cannot be part of a file name: use 1 to {_LONGEST_NAME} letters, digits, '_', "
+                "'-' and '.', the first a letter or digit and the last not '.'"
+            )
+    for _, alike in _grouped((name.casefold(), name) for name in names):
+        if len(alike) > 1 and alike[0] == alike[1]:
+            raise PartitionError(f"two parties are named {alike[0]!r}: every party needs a name of its own")
+        if len(alike) > 1:
+            raise PartitionError(f"parties {alike[0]!r} and {alike[1]!r} differ by case alone: rename one")
+
+
+def _column_names(columns: Sequence[str], where: str) -> tuple[str, ...]:
+    if isinstance(columns, str | bytes):
+        raise PartitionError(f"{where}: give a list of column names, not the single text {columns!r}")
+    for column in columns:
+        if not isinstance(column, str) or not column.strip():
+            raise PartitionError(f"{where}: a column name is non-empty text, not {column!r}")
+    for column, twice in _grouped((column, column) for column in columns):
+        if len(twice) > 1:
+            raise PartitionError(f"{where}: column {column!r} is listed twice")
+    return tuple(columns)
+
+
+def _check_label(label: object, owned: Blocks) -> tuple[str, str]:
+    if (
+        not isinstance(label, tuple | list)
+        or len(label) != 2
+        or not all(isinstance(x, str) and x.strip() for x in label)
+    ):
+        raise PartitionError(f"the label is a pair (party, column), not {label!r}")
+    party, column = label
+    known = [name for name, _ in owned]
+    if party not in known:
+        raise PartitionError(
+            f"label {column!r}: there is no party {party!r}{nearest(party, known)}; "
+            f"a party that holds the label alone is listed without columns: {{{party!r}: []}}"
+        )
+    return party, column
+
+
+def _check_ownership(owned: Blocks, label: tuple[str, str]) -> None:
+    for column, owners in _grouped((column, party) for party, columns in owned for column in columns):
+        if len(owners) > 1:
+            raise PartitionError(
+                f"column {column!r} is claimed by both {owners[0]!r} and {owners[1]!r}: a column has one owner"
+            )
+        if column == label[1]:
+            raise PartitionError(
+                f"column {column!r} is a feature of {owners[0]!r} and also the label of {label[0]!r}: take it out of "
+                "the features, or rename one"
+            )
+    for party, columns in owned:
+        if not columns and party != label[0]:
+            raise PartitionError(f"party {party!r} owns no column and does not hold the label: leave it out")
+
+
+def _label_of(label: tuple[str, str] | str, parties: tuple[str, ...]) -> tuple[str, str]:
+    if isinstance(label, str):
+        _check_parties(parties)
+        return parties[0], label
+    return label
+
+
+def _explicit_blocks(blocks: Mapping[str, Sequence[Sequence[str]]], owned: Blocks) -> Blocks:
+    owner = {column: party for party, columns in owned for column in columns}
+    parties = [party for party, _ in owned]
+    for party in blocks:
+        if party not in parties:
+            raise PartitionError(f"blocks: there is no party {party!r}{nearest(party, parties)}")
+    cut: list[tuple[str, tuple[str, ...]]] = []
+    for party, columns in owned:
+        seen: set[str] = set()
+        for listed in blocks.get(party, ()):
+            block = _column_names(listed, f"a block of party {party!r}")
+            if not block:
+                raise PartitionError(f"party {party!r} has an empty block: leave it out")
+            for column in block:
+                if column not in owner:
+                    raise PartitionError(
+                        f"blocks of party {party!r}: no party owns a column {column!r}{nearest(column, owner)}"
+                    )
+                if owner[column] != party:
+                    raise PartitionError(
+                        f"a block of party {party!r} names column {column!r} of party {owner[column]!r}: a block never "
+                        "spans two parties"
+                    )
+                if column in seen:
+                    raise PartitionError(
+                        f"column {column!r} is in two blocks of party {party!r}: blocks may not overlap"
+                    )
+                seen.add(column)
+            cut.append((party, block))
+        for column in columns:
+            if column not in seen:
+                raise PartitionError(
+                    f"column {column!r} of party {party!r} is in no block: blocks must cover all columns"
+                )
+    return tuple(cut)

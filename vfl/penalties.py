@@ -1,0 +1,143 @@
+"""Separable penalties ψ(w) = Σ_j ψ_j(w_j), applied by their proximal operator only: never clipped, never part of M."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from vfl.errors import SpecificationError
+
+if TYPE_CHECKING:
+    from vfl.types import Vector
+
+
+class Penalty(Protocol):
+    """ψ with its proximal operator. All vectors are (s,) float64, the coordinates of one block."""
+
+    name: ClassVar[str]
+
+    @property
+    def convexity(self) -> float:
+        """Modulus of strong convexity of ψ; 0 when it has none."""
+        ...
+
+    def value(self, w: Vector) -> float: ...
+    def prox(self, v: Vector, steps: Vector) -> Vector: ...
+    def describe(self) -> str: ...
+
+
+def _strength(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise SpecificationError(f"{name} needs a finite strength of at least 0, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class NoPenalty:
+    """ψ = 0."""
+
+    name: ClassVar[str] = "none"
+    convexity: ClassVar[float] = 0.0
+
+    def value(self, w: Vector) -> float:
+        """Return 0."""
+        return 0.0 * w.size
+
+    def prox(self, v: Vector, steps: Vector) -> Vector:
+        """Return v."""
+        return v
+
+    def describe(self) -> str:
+        """Return ψ as a term of F."""
+        return "0"
+
+
+@dataclass(frozen=True, slots=True)
+class L1:
+    """ψ(w) = λ‖w‖₁ (scikit-learn: Lasso(alpha=λ)). λ is on the scaled features."""
+
+    strength: float
+    name: ClassVar[str] = "l1"
+    convexity: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        _strength("L1", self.strength)
+
+    def value(self, w: Vector) -> float:
+        """Return λ‖w‖₁."""
+        return self.strength * float(abs(w).sum())
+
+    def prox(self, v: Vector, steps: Vector) -> Vector:
+        """Soft-threshold v at steps·λ."""
+        import numpy as np
+
+        return np.sign(v) * np.maximum(abs(v) - steps * self.strength, 0.0)
+
+    def describe(self) -> str:
+        """Return ψ as a term of F."""
+        return f"{self.strength:g}·‖w‖₁"
+
+
+@dataclass(frozen=True, slots=True)
+class L2:
+    """ψ(w) = (λ/2)‖w‖² (scikit-learn: LogisticRegression(C=1/(nλ)), Ridge(alpha=nλ)). λ is on the scaled features."""
+
+    strength: float
+    name: ClassVar[str] = "l2"
+
+    def __post_init__(self) -> None:
+        _strength("L2", self.strength)
+
+    @property
+    def convexity(self) -> float:
+        """Return λ."""
+        return self.strength
+
+    def value(self, w: Vector) -> float:
+        """Return (λ/2)‖w‖²."""
+        return 0.5 * self.strength * float(w @ w)
+
+    def prox(self, v: Vector, steps: Vector) -> Vector:
+        """Shrink v by 1/(1 + steps·λ)."""
+        return v / (1.0 + steps * self.strength)
+
+    def describe(self) -> str:
+        """Return ψ as a term of F."""
+        return f"({self.strength:g}/2)·‖w‖²"
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticNet:
+    """ψ(w) = λ(ρ‖w‖₁ + (1 − ρ)/2·‖w‖²), scikit-learn's ElasticNet(alpha=λ, l1_ratio=ρ). λ is on the scaled features."""
+
+    strength: float
+    l1_ratio: float = 0.5
+    name: ClassVar[str] = "elastic_net"
+
+    def __post_init__(self) -> None:
+        _strength("ElasticNet", self.strength)
+        if not 0 <= self.l1_ratio <= 1:
+            raise SpecificationError(f"ElasticNet needs l1_ratio between 0 and 1, not {self.l1_ratio!r}")
+
+    @property
+    def convexity(self) -> float:
+        """Return λ(1 − ρ)."""
+        return self.strength * (1 - self.l1_ratio)
+
+    def value(self, w: Vector) -> float:
+        """Return λ(ρ‖w‖₁ + (1 − ρ)/2·‖w‖²)."""
+        return self.strength * (self.l1_ratio * float(abs(w).sum()) + 0.5 * (1 - self.l1_ratio) * float(w @ w))
+
+    def prox(self, v: Vector, steps: Vector) -> Vector:
+        """Soft-threshold at steps·λρ, then shrink by 1/(1 + steps·λ(1 − ρ))."""
+        import numpy as np
+
+        soft = np.sign(v) * np.maximum(abs(v) - steps * self.strength * self.l1_ratio, 0.0)
+        return soft / (1.0 + steps * self.convexity)
+
+    def describe(self) -> str:
+        """Return ψ as a term of F."""
+        return f"{self.strength:g}·({self.l1_ratio:g}·‖w‖₁ + {(1 - self.l1_ratio) / 2:g}·‖w‖²)"
+
+
+PENALTIES: dict[str, type[Penalty]] = {penalty.name: penalty for penalty in (NoPenalty, L1, L2, ElasticNet)}

@@ -1,0 +1,233 @@
+"""Gaussian differential privacy in numbers: δ(ε; μ) and its two inverses, each on the safe side.
+
+A run is μ-GDP when telling two adjacent data sets apart is no easier than telling N(0, 1) from N(μ, 1) (Dong, Roth, Su
+2022, Def. 2.6). It is then (ε, δ)-DP exactly for δ ≥ δ(ε; μ) (there, Cor. 2.13; Balle & Wang 2018, Thm. 8):
+
+    δ(ε; μ) = Φ(−t) − e^ε Φ(−u),    t = ε/μ − μ/2,    u = ε/μ + μ/2.
+
+Read literally that overflows near ε = 710 and cancels wherever δ is small. With Mills' ratio R(x) = Φ(−x)/φ(x) and
+u² − t² = 2ε the exponential disappears, and what is left has an integrand without a sign change:
+
+    δ = φ(t) (R(t) − R(u)) = φ(t) ∫₀^∞ e^{−ts − s²/2} (1 − e^{−μs}) ds.
+
+The difference is taken where it loses at most one digit, the integral elsewhere. Everything is a logarithm, so that
+δ = 1e-3000 is as good as δ = 0.1. `_error` bounds the rounding error of log δ; the functions add it on the safe side.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vfl.types import Vector
+
+_LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+_SQRT_HALF_PI = math.sqrt(0.5 * math.pi)
+_SQRT_HALF = math.sqrt(0.5)
+_SPLIT = 134217729.0  # 2²⁷ + 1: Dekker's constant
+_SMALLEST, _LARGEST = 1e-140, 1e140  # of μ and ε: products and squares neither overflow nor lose bits
+_FAR = 1e70  # of t: log δ is below −1e139 there, and no double is so small
+_CUT = 45.0  # the integral's tail beyond exponent 45 is below 1e-19 of it
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """Return the smallest δ for which every μ-GDP run is (ε, δ)-DP, rounded up; at most 1, and never 0 unless μ is 0.
+
+    epsilon : ε ≥ 0. mu : μ ≥ 0. Relative error below 1e-12 where δ is a normal double. Where δ underflows the smallest
+    double is returned: use `log_delta_of`. Raises PrivacyError for values that are no ε or μ.
+    """
+    if require_mu(mu) == 0.0:
+        require_epsilon(epsilon, zero=True)
+        return 0.0
+    return min(1.0, max(math.exp(log_delta_of(epsilon, mu)), math.ulp(0.0)))
+
+
+def log_delta_of(epsilon: float, mu: float) -> float:
+    """Return log δ(ε; μ), rounded up; at most 0, and −inf for μ = 0 or below −1e139.
+
+    Arguments and errors as in `delta_of`.
+    """
+    require_epsilon(epsilon, zero=True)
+    if require_mu(mu) == 0.0:
+        return -math.inf
+    value, error = _log_delta(epsilon, mu)
+    return min(0.0, value + error)
+
+
+@lru_cache(maxsize=1024)
+def epsilon_of(mu: float, delta: float) -> float:
+    """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 where δ alone covers it.
+
+    mu : μ ≥ 0. delta : 0 < δ < 1. `epsilon_of(mu_of(epsilon, delta), delta) <= epsilon` always holds.
+    Raises PrivacyError for values that are no μ or δ, and where no ε below 1e140 suffices.
+    """
+    target = math.log(require_delta(delta))
+    if require_mu(mu) == 0.0:
+        return 0.0
+
+    def holds(epsilon: float) -> bool:
+        value, error = _log_delta(epsilon, mu)
+        return value + error <= target
+
+    if holds(0.0):
+        return 0.0
+    if not holds(_LARGEST):
+        raise PrivacyError(
+            f"mu = {mu!r} gives no usable epsilon at delta = {delta!r}: use more noise or fewer releases"
+        )
+    return _adjacent(holds, _LARGEST, 0.0)
+
+
+@lru_cache(maxsize=1024)
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest μ such that every μ-GDP run is (ε, δ)-DP, rounded down: the budget that (ε, δ) buys.
+
+    epsilon : ε > 0. delta : 0 < δ < 1. Raises PrivacyError otherwise.
+    """
+    require_epsilon(epsilon)
+    target = math.log(require_delta(delta))
+
+    def holds(mu: float) -> bool:
+        # Four errors here against one in epsilon_of: rounding noise can then not turn the round trip above ε.
+        value, error = _log_delta(epsilon, mu)
+        return value + 4.0 * error <= target
+
+    if not holds(_SMALLEST) or holds(_LARGEST):
+        raise PrivacyError(
+            f"epsilon = {epsilon!r} at delta = {delta!r} is outside what can be computed: "
+            "use an epsilon between 1e-100 and 1e100"
+        )
+    return _adjacent(holds, _SMALLEST, _LARGEST)
+
+
+def require_epsilon(epsilon: float, *, zero: bool = False) -> float:
+    """Return epsilon, or raise PrivacyError unless it is positive (or 0, where allowed) and finite."""
+    if not (math.isfinite(epsilon) and (epsilon > 0 or (zero and epsilon == 0)) and epsilon <= _LARGEST):
+        least = "at least 0" if zero else "positive"
+        raise PrivacyError(f"epsilon must be {least} and finite, not {epsilon!r}: usual values lie between 0.1 and 10")
+    return epsilon
+
+
+def require_delta(delta: float) -> float:
+    """Return delta, or raise PrivacyError unless 0 < δ < 1."""
+    if not 0.0 < delta < 1.0:
+        raise PrivacyError(
+            f"delta must lie strictly between 0 and 1, not {delta!r}: choose one well below 1/n for n records, "
+            "such as 1/n² (Gaussian noise gives no guarantee at delta = 0)"
+        )
+    return delta
+
+
+def require_mu(mu: float) -> float:
+    """Return mu, or raise PrivacyError unless it is 0 or a positive number that can be computed with."""
+    if not (mu == 0 or _SMALLEST <= mu <= _LARGEST):
+        raise PrivacyError(f"mu must be 0 or between 1e-140 and 1e140, not {mu!r}: check sensitivity and sigma")
+    return mu
+
+
+def _log_delta(epsilon: float, mu: float) -> tuple[float, float]:
+    """Return log δ(ε; μ) and a bound on its absolute error. ε ≥ 0, μ > 0."""
+    from scipy.special import erfcx, ndtr
+
+    t, low = _margin(epsilon, mu)
+    if t > _FAR:
+        return -math.inf, 0.0
+    second = _SQRT_HALF_PI * float(erfcx((t + mu) * _SQRT_HALF))
+    log_density = -0.5 * t * t - t * low - _LOG_SQRT_2PI
+    if t >= 0.0:
+        first = _SQRT_HALF_PI * float(erfcx(t * _SQRT_HALF))
+        difference = first - second
+        if difference < 0.1 * first:
+            difference = _difference(t, mu)
+    else:
+        rest = float(ndtr(t)) + math.exp(log_density) * second  # Φ(t) + e^ε Φ(−u) = 1 − δ
+        if rest <= 0.9:
+            return math.log1p(-rest), _error(t, mu)
+        difference = _difference(t, mu)
+    return log_density + _log(difference), _error(t, mu)
+
+
+def _error(t: float, mu: float) -> float:
+    """Bound the absolute error of `_log_delta`: three roundings of t²/2 for t ≥ 0, and 3e-14 for all the rest.
+
+    For t < 0 it is the error of 1 − δ, divided by δ ≥ 0.1: of t itself, below μ·2⁻⁵³, and of t²/2, both times φ(t).
+    """
+    if t >= 0.0:
+        return 2.0**-52 * (t * t) + 3e-14
+    return 2.0**-49 * (mu + t * t) * math.exp(-min(700.0, 0.5 * t * t)) + 3e-14
+
+
+def _log(difference: float) -> float:
+    if not difference > 0.0:
+        raise PrivacyError("delta cancelled to zero in the computation: this is a defect, please report it")
+    return math.log(difference)
+
+
+def _margin(epsilon: float, mu: float) -> tuple[float, float]:
+    """Return t = ε/μ − μ/2 as a double and a correction: rounding t alone would cost t·ulp(ε/μ) in log δ."""
+    quotient = epsilon / mu
+    if not quotient < 1e150:  # only where μ is so small that t is beyond _FAR as well
+        return math.inf, 0.0
+    product, lost = _product(quotient, mu)
+    half = 0.5 * mu
+    t = quotient - half
+    back = t - quotient
+    rounding = (quotient - (t - back)) + (-half - back)
+    return t, rounding + ((epsilon - product) - lost) / mu
+
+
+def _product(a: float, b: float) -> tuple[float, float]:
+    """Return fl(a·b) and its exact rounding error (Dekker 1971)."""
+    product = a * b
+    a_high = _SPLIT * a - (_SPLIT * a - a)
+    b_high = _SPLIT * b - (_SPLIT * b - b)
+    a_low, b_low = a - a_high, b - b_high
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@lru_cache(maxsize=1)
+def _nodes() -> tuple[Vector, Vector]:
+    nodes, weights = np.polynomial.legendre.leggauss(64)
+    return 0.5 * (nodes + 1.0), 0.5 * weights
+
+
+def _difference(t: float, mu: float) -> float:
+    """Return R(t) − R(t+μ) by its integral, for a factor 1 − e^{−μs} that is nearly linear where the weight lies."""
+    nodes, weights = _nodes()
+    end = 2.0 * _CUT / (math.sqrt(t * t + 2.0 * _CUT) + t)  # ts + s²/2 = _CUT
+    s = nodes * end
+    return float(np.dot(weights, np.exp(-s * (t + 0.5 * s)) * -np.expm1(-mu * s))) * end
+
+
+def _adjacent(holds: Callable[[float], bool], good: float, bad: float) -> float:
+    """Return the double at which `holds` turns, on the side where it is true: bisection over the doubles themselves.
+
+    good, bad : non-negative doubles at which it is true and false.
+    """
+    inside, outside = _rank(good), _rank(bad)
+    while abs(inside - outside) > 1:
+        middle = (inside + outside) // 2
+        if holds(_double(middle)):
+            inside = middle
+        else:
+            outside = middle
+    return _double(inside)
+
+
+def _rank(value: float) -> int:
+    rank: int = struct.unpack("<q", struct.pack("<d", value))[0]
+    return rank
+
+
+def _double(rank: int) -> float:
+    value: float = struct.unpack("<d", struct.pack("<q", rank))[0]
+    return value

@@ -1,0 +1,55 @@
+"""The clipping geometry of a block: one object yields cap, grid, sensitivity and noise, so that they cannot disagree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vfl.errors import PrivacyError
+from vfl.privacy.events import Gaussian
+from vfl.types import Adjacency
+
+GRID_BITS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A sum of clipped, rounded contributions has sensitivity `sensitivity` when one record is replaced.
+
+    Each record contributes q_i = rint(c_i/g) with ‖c_i‖ ≤ κ_S in floating point, so
+    g‖q_i‖ ≤ κ_S(1 + 2⁻⁵⁰·s) + g√s/2 =: a (vfl.kernels proves the float slack), and replacing one record moves the sum
+    by at most 2a. The sum itself is exact in 64-bit integers while n·κ_S/g < 2⁵³ (DESIGN §4, "The block release").
+
+    cap : κ_S > 0, Euclidean cap on one record's contribution; inf means no clipping, which nothing can be charged for.
+    dimension : s ≥ 1, coordinates of the block.
+    """
+
+    cap: float
+    dimension: int
+
+    def __post_init__(self) -> None:
+        if not self.cap > 0:
+            raise PrivacyError(f"clip must be positive, not {self.cap!r}")
+
+    @property
+    def finite(self) -> bool:
+        """Whether contributions are clipped at all."""
+        return math.isfinite(self.cap)
+
+    @property
+    def grid(self) -> float:
+        """g, the largest power of two not above κ_S/2²⁰."""
+        return math.ldexp(1.0, math.frexp(self.cap)[1] - 1 - GRID_BITS)
+
+    @property
+    def sensitivity(self) -> float:
+        """Δ = 2a under replace-one, in the units of the cap."""
+        slack = 1.0 + self.dimension * 2.0**-50
+        return 2.0 * (self.cap * slack + self.grid * math.sqrt(self.dimension) / 2.0)
+
+    def event(self, noise_multiplier: float) -> Gaussian:
+        """Return the event of releasing the sum with noise of standard deviation zΔ on every coordinate."""
+        if not self.finite:
+            raise PrivacyError("a sum without a finite clip has no sensitivity: give a clip, or train with privacy=None")
+        Δ = self.sensitivity
+        return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.dimension)

@@ -1,0 +1,99 @@
+"""Events as JSON text that stays readable for decades and gives back the same doubles to the bit.
+
+Doubles are written in hexadecimal (`float.hex`). What cannot be written or read exactly raises; nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import LedgerError, UnknownEvent, VflError
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# The names are part of the ledger's format: a new event adds one, none is ever changed.
+_NAMES: Mapping[type[Event], str] = {
+    Gaussian: "gaussian",
+    BoundedRange: "bounded-range",
+    Laplace: "laplace",
+    PoissonSubsampledGaussian: "poisson-subsampled-gaussian",
+}
+_TYPES: Mapping[str, type[Any]] = {name: kind for kind, name in _NAMES.items()}
+
+
+def canonical(value: object) -> str:
+    """Return the one JSON text of a value: sorted keys, no blanks, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+@lru_cache(maxsize=8192)
+def encode(event: Event) -> str:
+    """Return the event as canonical JSON. A type without a name raises UnknownEvent."""
+    return canonical(as_json(event))
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """Return the event as plain JSON values."""
+    name = _NAMES.get(type(event))
+    if name is None:
+        raise UnknownEvent(
+            f"the ledger has no name for an event of type {type(event).__name__}: add one to vfl.privacy.ledger.codec"
+        )
+    plain: dict[str, Any] = {"type": name}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        plain[field.name] = _WRITE[str(field.type)](value)
+    return plain
+
+
+@lru_cache(maxsize=8192)
+def decode(text: str) -> Event:
+    """Return the event that `encode` wrote; anything else raises LedgerError."""
+    try:
+        return from_json(json.loads(text))
+    except ValueError as error:
+        raise LedgerError(f"an event of the ledger cannot be read: {error}") from error
+
+
+def from_json(plain: Any) -> Event:
+    """Return the event that `as_json` wrote; anything else raises LedgerError."""
+    if not isinstance(plain, dict):
+        raise LedgerError("an event of the ledger cannot be read: it is not a JSON object")
+    kind = _TYPES.get(str(plain.get("type")))
+    if kind is None:
+        raise LedgerError(
+            f"the ledger holds an event of unknown type {plain.get('type')!r}, and counting it as nothing would be "
+            "wrong: use the version of vfl that wrote it"
+        )
+    fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    if set(plain) != {*fields, "type"}:
+        raise LedgerError(
+            f"an event of type {plain['type']!r} in the ledger lacks fields, or has others than this vfl knows"
+        )
+    try:
+        event: Event = kind(**{name: _READ[annotation](plain[name]) for name, annotation in fields.items()})
+    except (TypeError, ValueError, OverflowError, VflError) as error:
+        raise LedgerError(f"an event of the ledger cannot be read: {error}") from error
+    return event
+
+
+def _write_float(value: float) -> str:
+    if float(value) != value:
+        raise UnknownEvent(f"{value!r} is not a double: the ledger could not give it back exactly")
+    return float(value).hex()
+
+
+def _read_int(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+_WRITE: Mapping[str, Callable[[Any], Any]] = {"float": _write_float, "int": int, "Adjacency": str}
+_READ: Mapping[str, Callable[[Any], Any]] = {"float": float.fromhex, "int": _read_int, "Adjacency": Adjacency}

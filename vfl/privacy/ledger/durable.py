@@ -1,0 +1,343 @@
+"""The ledger: one durable book for all jobs on a steward's data sets. `scoped` shows it to one job as a `Book`."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from vfl.errors import BudgetError, LedgerError
+from vfl.privacy.ledger.chain import FORMAT, Entry, Head, Kind, broken, link
+from vfl.privacy.ledger.codec import canonical
+from vfl.privacy.ledger.composition import Accounting, capacity, epsilon_of
+from vfl.privacy.ledger.sqlite import SqliteStore
+from vfl.privacy.ledger.state import LedgerState, charged
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from vfl.privacy.accountants import Accountant
+    from vfl.privacy.events import Event, ReleaseKey
+    from vfl.privacy.ledger.scoped import DatasetBook
+    from vfl.privacy.ledger.state import Scope
+    from vfl.privacy.ledger.store import Rows, Store
+
+    AnyAccountant = TypeVar("AnyAccountant", bound=Accountant)
+
+
+class Draft(NamedTuple):
+    """An entry before it has its place in the chain."""
+
+    dataset: str
+    kind: Kind
+    run: str
+    body: str
+    key: ReleaseKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunBalance:
+    """One run in a data set's account. status : 'open', 'settled', 'stopped early' or 'refunded'; ε at the cap's δ."""
+
+    run: str
+    job: str
+    status: str
+    reserved: float
+    spent: float
+    releases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A data set's account. All ε are at `delta`, rounded up; they do not add up, the ledger adds μ² or ρ.
+
+    spent : ε of all charges. committed : ε of what counts against the cap, open reservations in full.
+    left : ε of the largest plan that still fits. accounting : 'gdp', 'zcdp', or '' before the first reservation.
+    """
+
+    dataset: str
+    adjacency: Adjacency
+    epsilon: float
+    delta: float
+    accounting: str
+    spent: float
+    committed: float
+    left: float
+    runs: tuple[RunBalance, ...]
+
+
+class Ledger:
+    """All releases charged to a data set are together (ε, δ)-DP under its cap, over all jobs, processes and restarts.
+
+    Every call verifies what it has not yet seen of the chain, decides inside one exclusive transaction, and returns
+    when the entry is on disk. What could not be written raises LedgerError, and then nothing may be released. Threads
+    and forked processes may share an instance.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._state: LedgerState | None = None
+        self._lock = threading.Lock()
+        _ledgers.add(self)
+
+    def set_cap(
+        self,
+        dataset: str,
+        *,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency = Adjacency.REPLACE_ONE,
+        accounting: Accounting | None = None,
+    ) -> None:
+        """Open a data set's account, or change its cap; both are entries in the chain. Makes the ledger if need be.
+
+        accounting : how releases are added up; None leaves it to the first reservation ("gdp" when it is all Gaussian).
+        Raises LedgerError for another adjacency or, after a reservation, another accounting than before; BudgetError
+        for a cap below what is spent and reserved.
+        """
+        if not dataset or not dataset.isprintable():
+            raise LedgerError(f"a data set needs a printable name, not {dataset!r}")
+        capacities = {way: capacity(way, epsilon, delta) for way in Accounting}
+
+        def decide(state: LedgerState) -> list[Draft]:
+            scope, way = state.scopes.get(dataset), accounting
+            if scope is not None:
+                way = _unchanged(scope, adjacency, accounting)
+                if way is not None and scope.committed > capacities[way]:
+                    committed = epsilon_of(way, scope.committed, delta)
+                    raise BudgetError(
+                        f"data set {dataset!r} has spent and reserved ε = {committed:.4g} at δ = {delta:.3g}, so its "
+                        f"cap cannot be ε = {epsilon:.4g}: name a larger one; what was released cannot be taken back"
+                    )
+            body = {
+                "adjacency": str(adjacency),
+                "epsilon": float(epsilon).hex(),
+                "delta": float(delta).hex(),
+                "capacity": {name.value: f"{units:x}" for name, units in capacities.items()},
+                "accounting": way.value if way else "",
+            }
+            return [Draft(dataset, Kind.CAP, "", canonical(body))]
+
+        self._store.create()
+        self.write(decide)
+
+    def book(self, dataset: str) -> DatasetBook:
+        """Return the book of one data set, for a job."""
+        from vfl.privacy.ledger.scoped import DatasetBook
+
+        return DatasetBook(self, dataset)
+
+    def show(self) -> tuple[Balance, ...]:
+        """Return every data set's account; readable when exhausted."""
+        with self.read() as state:
+            return tuple(_balance(scope) for scope in state.scopes.values())
+
+    def head(self) -> Head:
+        """Return where the chain stands, to be noted elsewhere."""
+        with self.read() as state:
+            return state.head
+
+    def note(self, book: str, head: Head) -> None:
+        """Record another book's head in this chain, so that a restored backup of that book is noticed."""
+        body = canonical({"book": book, "seq": head.seq, "hash": head.hash})
+        self.write(lambda _: [Draft("", Kind.NOTE, "", body)])
+
+    def noted(self, book: str) -> Head | None:
+        """Return the newest head of another book noted here."""
+        with self.read() as state:
+            return state.notes.get(book)
+
+    def require(self, head: Head) -> None:
+        """Raise LedgerError unless the chain goes through this head, noted earlier."""
+        with self._locked(), self._store.reading() as rows:
+            self._catch_up(rows)
+            found = next(rows.since(head.seq), None) if head.seq else None
+        if head.seq and (found is None or found[0].seq != head.seq or found[1].hex() != head.hash):
+            raise broken(head.seq, "a head that was noted elsewhere is not in it: this is an older or another copy")
+
+    def verify(self) -> Head:
+        """Recompute the whole chain and every sum from the first entry; LedgerError names the first that is wrong."""
+        with self._locked(), self._store.reading() as rows:
+            self._state = None
+            return self._catch_up(rows).head
+
+    def replay(self, dataset: str, accountant: AnyAccountant) -> AnyAccountant:
+        """Compose every charge of a data set into another accountant and return it.
+
+        A better accountant gives a better ε of a list of events fixed beforehand; the guarantee under adaptive choices
+        stays the cap.
+        """
+        counts: Counter[Event] = Counter()
+        with self._locked(), self._store.reading() as rows:
+            self._catch_up(rows).scope(dataset)
+            for entry, _ in rows.since(1):
+                if entry.kind == Kind.CHARGE and entry.dataset == dataset:
+                    counts[charged(entry)[1]] += 1
+        for event, count in counts.items():
+            accountant.compose(event, count)
+        return accountant
+
+    def export(self) -> str:
+        """Return the verified ledger as JSON: format, identity, head, and every entry with its hash."""
+        with self._locked(), self._store.reading() as rows:
+            head = self._catch_up(rows).head
+            entries: list[dict[str, Any]] = [
+                {**entry._asdict(), "body": json.loads(entry.body), "hash": digest.hex()}
+                for entry, digest in rows.since(1)
+            ]
+            identity = rows.identity
+        document = {
+            "format": FORMAT,
+            "ledger": identity,
+            "head": {"seq": head.seq, "hash": head.hash},
+            "entries": entries,
+        }
+        return json.dumps(document, indent=1, ensure_ascii=False)
+
+    @contextmanager
+    def read(self) -> Iterator[LedgerState]:
+        """Give the current state, to look at."""
+        with self._locked():
+            with self._store.reading() as rows:
+                state = self._catch_up(rows)
+            yield state
+
+    def write(self, decide: Callable[[LedgerState], list[Draft]]) -> None:
+        """Append what `decide` answers to the current state, as one durable transaction; it may raise to refuse."""
+        with self._locked():
+            with self._store.writing() as rows:
+                state = self._catch_up(rows)
+                drafts = decide(state)
+                links = _linked(state, drafts)
+                if links:
+                    rows.append(links)
+            # After the commit: a failure above leaves the state as it was, and the next call reads what became durable.
+            self._apply(state, links)
+
+    def _apply(self, state: LedgerState, links: list[tuple[Entry, bytes]]) -> None:
+        try:
+            for entry, digest in links:
+                state.apply(entry, digest)
+        except BaseException:
+            self._state = None
+            raise
+
+    def _catch_up(self, rows: Rows) -> LedgerState:
+        state = self._state or LedgerState(rows.identity)
+        self._state = None  # until all of it is verified
+        state.catch_up(rows.since(state.seq))
+        self._state = state
+        return state
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._lock:
+            yield
+
+    def _after_fork(self) -> None:
+        # Another thread of the parent may have held the lock, in the middle of something.
+        self._lock = threading.Lock()
+        self._state = None
+        self._store.forget()
+
+
+class SqliteLedger(Ledger):
+    """A ledger in an SQLite file, shared by all processes of a machine. Pickled as its path.
+
+    path : the file; `set_cap` makes it, everything else wants it there. timeout : seconds to wait for other writers.
+    readonly : refuse every write; for auditors.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, timeout: float = 30.0, readonly: bool = False) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self._timeout = timeout
+        self._readonly = readonly
+        super().__init__(SqliteStore(self.path, timeout, readonly=readonly))
+
+    def __reduce__(self) -> tuple[Callable[..., SqliteLedger], tuple[str, float, bool]]:
+        return _reopen, (str(self.path), self._timeout, self._readonly)
+
+    def __repr__(self) -> str:
+        return f"SqliteLedger({str(self.path)!r})"
+
+
+def _reopen(path: str, timeout: float, readonly: bool) -> SqliteLedger:
+    return SqliteLedger(path, timeout=timeout, readonly=readonly)
+
+
+_ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
+
+
+def _forget_inherited() -> None:
+    for ledger in list(_ledgers):
+        ledger._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_inherited)
+
+
+def _linked(state: LedgerState, drafts: list[Draft]) -> list[tuple[Entry, bytes]]:
+    seq, previous = state.seq, state.hash
+    recorded = datetime.now(UTC).isoformat(timespec="milliseconds")
+    links = []
+    for dataset, kind, run, body, key in drafts:
+        seq += 1
+        n, part, attempt = (key.round, key.part, key.attempt) if key else (None, None, None)
+        entry = Entry(seq, recorded, dataset, kind.value, run, n, part, attempt, body)
+        previous = link(previous, entry)
+        links.append((entry, previous))
+    return links
+
+
+def _unchanged(scope: Scope, adjacency: Adjacency, accounting: Accounting | None) -> Accounting | None:
+    if adjacency != scope.adjacency:
+        raise LedgerError(
+            f"data set {scope.dataset!r} is kept under {scope.adjacency} adjacency, not {adjacency}: one name has one "
+            "adjacency; keep the other under a name of its own"
+        )
+    if accounting is None or accounting == scope.accounting:
+        return scope.accounting
+    if scope.runs:
+        raise LedgerError(
+            f"data set {scope.dataset!r} adds up as {scope.accounting!s} since its first reservation; changing "
+            "that after releases were seen would void the guarantee"
+        )
+    return accounting
+
+
+def _balance(scope: Scope) -> Balance:
+    way = scope.accounting
+    spent, committed, left = 0.0, 0.0, scope.epsilon
+    if way is not None:
+        sums = (scope.spent, scope.committed, scope.free(way))
+        spent, committed, left = (epsilon_of(way, units, scope.delta) for units in sums)
+    return Balance(
+        dataset=scope.dataset,
+        adjacency=scope.adjacency,
+        epsilon=scope.epsilon,
+        delta=scope.delta,
+        accounting=way.value if way else "",
+        spent=spent,
+        committed=committed,
+        left=min(left, scope.epsilon),
+        runs=tuple(
+            RunBalance(
+                run=name,
+                job=run.account.job,
+                status=run.ended or "open",
+                reserved=epsilon_of(run.allowance.accounting, run.allowance.reserved, scope.delta),
+                spent=epsilon_of(run.allowance.accounting, run.allowance.spent, scope.delta),
+                releases=run.account.count,
+            )
+            for name, run in scope.runs.items()
+        ),
+    )

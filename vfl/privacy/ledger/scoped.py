@@ -1,0 +1,201 @@
+"""A ledger as one job sees it: the book of one data set, and the reservation of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.errors import BudgetError, BudgetExceeded, LedgerError, PrivacyError
+from vfl.privacy.ledger.book import Preview, Statement, adjacency_of, require_adjacency
+from vfl.privacy.ledger.chain import Head, Kind
+from vfl.privacy.ledger.codec import as_json, canonical, encode
+from vfl.privacy.ledger.composition import Accounting, accounting_for, epsilon_of, plan_cost
+from vfl.privacy.ledger.durable import Draft
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.privacy.events import Event, ReleaseKey
+    from vfl.privacy.ledger.composition import Plan
+    from vfl.privacy.ledger.durable import Ledger
+    from vfl.privacy.ledger.state import LedgerState, Run, Scope
+
+
+class DatasetBook:
+    """Grants plans while all that was reserved and spent on the data set stays under its cap, whoever asks.
+
+    Implements `Book`. Picklable where the ledger is.
+    """
+
+    def __init__(self, ledger: Ledger, dataset: str) -> None:
+        self.ledger = ledger
+        self.dataset = dataset
+
+    def preview(self, plan: Plan) -> Preview:
+        """Say what the plan would cost now. Nothing is recorded or held."""
+        adjacency_of(plan)
+        with self.ledger.read() as state:
+            return self._preview(state.scope(self.dataset), plan)
+
+    def reserve(self, plan: Plan, *, job: str, run: str) -> DatasetReservation:
+        """Set the whole plan aside, durably. It counts in full until it is settled or refunded, crashes included.
+
+        Raises BudgetExceeded when it does not fit, BudgetError for a data set without a cap or a run that reserved
+        before (use `resume`), PrivacyError for another adjacency than the data set's.
+        """
+        adjacency = adjacency_of(plan)
+
+        def decide(state: LedgerState) -> list[Draft]:
+            scope = state.scope(self.dataset)
+            if adjacency != scope.adjacency:
+                raise PrivacyError(
+                    f"data set {self.dataset!r} is kept under {scope.adjacency} adjacency and the plan under "
+                    f"{adjacency}: restate it for {scope.adjacency}"
+                )
+            if run in state.dataset_of:
+                raise BudgetError(f"run {run!r} reserved before: continue it with: vfl resume, or take a new run id")
+            preview = self._preview(scope, plan)
+            if not preview.fits:
+                raise BudgetExceeded(
+                    f"data set {self.dataset!r} has spent or reserved ε = {preview.spent:.4g} of its ε = "
+                    f"{preview.cap:.4g} at δ = {preview.delta:.3g}; the plan asks for ε = {preview.asked:.4g} and "
+                    f"ε = {preview.left:.4g} is left; "
+                    "lower epsilon or passes, settle runs that ended, or raise the cap with: "
+                    f"vfl ledger cap LEDGER {self.dataset} --epsilon E --delta {preview.delta:.3g}"
+                )
+            body = {
+                "job": job,
+                "accounting": preview.accounting,
+                "units": f"{plan_cost(plan, Accounting(preview.accounting)):x}",
+                "plan": [[as_json(event), count] for event, count in plan],
+            }
+            return [Draft(self.dataset, Kind.RESERVE, run, canonical(body))]
+
+        self.ledger.write(decide)
+        return DatasetReservation(self, run, 1)
+
+    def resume(self, run: str, *, job: str, head: Head | None = None) -> DatasetReservation:
+        """Take over a run's reservation; whoever held it before can charge no more.
+
+        Every key in `charged()` may have been released: repeat it under a new attempt. A settled run can be resumed
+        too: then `settle` repeats its statement and `charge` refuses.
+        head : the chain's head noted at the checkpoint. Raises LedgerError when the chain does not go through it,
+        BudgetError for an unknown run or another job.
+        """
+        if head is not None:
+            self.ledger.require(head)
+        epoch = 0
+
+        def decide(state: LedgerState) -> list[Draft]:
+            nonlocal epoch
+            account = state.run(self.dataset, run).account
+            if account.job != job:
+                raise BudgetError(f"run {run!r} was reserved for another job: resume with the job file it began with")
+            epoch = account.epoch + account.open
+            return [Draft(self.dataset, Kind.RESUME, run, "{}")] if account.open else []
+
+        self.ledger.write(decide)
+        return DatasetReservation(self, run, epoch)
+
+    def _preview(self, scope: Scope, plan: Plan) -> Preview:
+        way = scope.accounting or accounting_for(plan)
+        asked = plan_cost(plan, way)
+        free = scope.free(way)
+        return Preview(
+            cap=scope.epsilon,
+            delta=scope.delta,
+            spent=epsilon_of(way, scope.committed, scope.delta),
+            asked=epsilon_of(way, asked, scope.delta),
+            left=min(scope.epsilon, epsilon_of(way, free, scope.delta)),
+            fits=asked <= free,
+            accounting=way.value,
+            scope=_covers(self.dataset),
+        )
+
+
+class DatasetReservation:
+    """One run's reservation. Implements `Reservation`; picklable, but only its newest holder may charge."""
+
+    def __init__(self, book: DatasetBook, run: str, epoch: int) -> None:
+        self.book = book
+        self._run = run
+        self._epoch = epoch
+
+    @property
+    def run(self) -> str:
+        """The run that it was granted to."""
+        return self._run
+
+    def charge(self, items: Sequence[tuple[ReleaseKey, Event]]) -> None:
+        """Record charges, all or none, on disk before returning; see `Reservation.charge`."""
+        dataset, name, ledger = self.book.dataset, self._run, self.book.ledger
+
+        def decide(state: LedgerState) -> list[Draft]:
+            scope = state.scope(dataset)
+            account = state.run(dataset, name).account
+            account.require_open(self._epoch)
+            for _, event in items:
+                require_adjacency(event, scope.adjacency)
+            return [Draft(dataset, Kind.CHARGE, name, encode(event), key) for key, event in account.uncharged(items)]
+
+        ledger.write(decide)
+
+    def charged(self) -> frozenset[ReleaseKey]:
+        """Return the keys charged so far; none any more once it is settled."""
+        with self.book.ledger.read() as state:
+            return frozenset(state.run(self.book.dataset, self._run).account.charged)
+
+    def settle(self, *, stopped_early: bool = False) -> Statement:
+        """Close: what was not charged is free for other runs. Settled before, it repeats that statement."""
+
+        def decide(state: LedgerState) -> list[Draft]:
+            found = state.run(self.book.dataset, self._run)
+            if found.ended in ("settled", "stopped early"):
+                return []
+            found.account.require_open(self._epoch)
+            body = {
+                "spent": f"{found.allowance.spent:x}",
+                "releases": found.account.count,
+                "stopped_early": bool(stopped_early),
+            }
+            return [Draft(self.book.dataset, Kind.SETTLE, self._run, canonical(body))]
+
+        self.book.ledger.write(decide)
+        with self.book.ledger.read() as state:
+            return _statement(state.scope(self.book.dataset), state.run(self.book.dataset, self._run))
+
+    def refund(self) -> None:
+        """Close a reservation that was never charged, so never drew noise; BudgetError when it was."""
+
+        def decide(state: LedgerState) -> list[Draft]:
+            account = state.run(self.book.dataset, self._run).account
+            account.require_open(self._epoch)
+            if account.count:
+                raise BudgetError(f"run {self._run!r} was charged, so it may have drawn noise: settle it instead")
+            return [Draft(self.book.dataset, Kind.REFUND, self._run, "{}")]
+
+        self.book.ledger.write(decide)
+
+
+def _covers(dataset: str) -> str:
+    return f"all jobs on data set {dataset!r} that are charged to the same ledger, together under its cap"
+
+
+def _statement(scope: Scope, run: Run) -> Statement:
+    if run.head is None:
+        raise LedgerError(f"run {run.account.run!r} is not settled")
+    allowance, stopped_early = run.allowance, run.ended == "stopped early"
+    spent = epsilon_of(allowance.accounting, allowance.spent, allowance.delta)
+    reserved = epsilon_of(allowance.accounting, allowance.reserved, allowance.delta)
+    return Statement(
+        epsilon=reserved if stopped_early else spent,
+        delta=allowance.delta,
+        adjacency=scope.adjacency,
+        accounting=allowance.accounting.value,
+        spent=spent,
+        reserved=reserved,
+        releases=run.account.count,
+        stopped_early=stopped_early,
+        scope=_covers(scope.dataset),
+        entries=run.head.seq,
+        head=run.head.hash,
+    )

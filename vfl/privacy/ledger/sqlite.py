@@ -1,0 +1,196 @@
+"""Entries in an SQLite file: write-ahead log, synced at each commit, one writer at a time across processes."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from vfl.errors import LedgerError
+from vfl.privacy.ledger.chain import FORMAT, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_SCHEMA = (
+    "CREATE TABLE format (version INTEGER NOT NULL, ledger TEXT NOT NULL)",
+    """CREATE TABLE entries (
+        seq INTEGER PRIMARY KEY, recorded TEXT NOT NULL, dataset TEXT NOT NULL, kind TEXT NOT NULL, run TEXT NOT NULL,
+        round INTEGER, part INTEGER, attempt INTEGER, body TEXT NOT NULL, hash BLOB NOT NULL)""",
+    # Against accidents; against intent there is the chain.
+    """CREATE TRIGGER entries_are_not_changed BEFORE UPDATE ON entries
+        BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+    """CREATE TRIGGER entries_are_not_deleted BEFORE DELETE ON entries
+        BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
+)
+_SINCE = "SELECT * FROM entries WHERE seq >= ? ORDER BY seq"
+_APPEND = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+# SQLite forbids to use or to close a connection that came over a fork, and a dropped one would be closed.
+_inherited: list[sqlite3.Connection] = []
+
+
+class SqliteStore:
+    """One connection per process, opened when first needed. The caller lets one thread in at a time.
+
+    path : the file, on a local file system (the write-ahead log needs shared memory).
+    timeout : seconds to wait for another process's transaction.
+    readonly : refuse every write; for auditors.
+    """
+
+    def __init__(self, path: Path, timeout: float, *, readonly: bool) -> None:
+        self.path = path
+        self.timeout = timeout
+        self.readonly = readonly
+        self._connection: sqlite3.Connection | None = None
+        self._identity = ""
+
+    def create(self) -> None:
+        """Make an empty ledger unless there is one."""
+        with self._explained():
+            connection = self._open("ro" if self.readonly else "rwc")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+                    for statement in _SCHEMA:
+                        connection.execute(statement)
+                    connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, uuid.uuid4().hex))
+                self._read_identity(connection)  # whatever else is in the file is left alone
+                connection.execute("COMMIT")
+            finally:
+                connection.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[_Rows]:
+        """Return a consistent view."""
+        with self._transaction("BEGIN") as rows:
+            yield rows
+
+    @contextmanager
+    def writing(self) -> Iterator[_Rows]:
+        """Return exclusive access, durable when left without an exception."""
+        with self._transaction("BEGIN IMMEDIATE") as rows:
+            yield rows
+
+    def forget(self) -> None:
+        """Let go of the connection of a parent process."""
+        if self._connection is not None:
+            _inherited.append(self._connection)
+            self._connection = None
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[_Rows]:
+        with self._explained():
+            connection = self._connection or self._connect()
+            connection.execute(begin)
+            try:
+                yield _Rows(connection, self._identity)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _connect(self) -> sqlite3.Connection:
+        if not self.path.exists():
+            raise LedgerError(
+                f"there is no ledger at {str(self.path)!r}: its steward makes one with: "
+                f"vfl ledger cap {self.path} DATASET --epsilon E --delta D"
+            )
+        connection = self._open("ro" if self.readonly else "rw")
+        try:
+            self._identity = self._read_identity(connection)
+            if not self.readonly:
+                self._write_ahead(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self.timeout,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        # The switch needs the file for itself and does not wait for it, so it is repeated.
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+                break
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        if mode != "wal":
+            raise LedgerError(
+                f"the file system of {str(self.path)!r} cannot keep a write-ahead log: put the ledger on a local disk"
+            )
+        connection.execute("PRAGMA synchronous=FULL")
+        if sys.platform == "darwin":  # there a plain sync stops at the drive's cache
+            connection.execute("PRAGMA fullfsync=ON")
+
+    def _read_identity(self, connection: sqlite3.Connection) -> str:
+        try:
+            found = connection.execute("SELECT version, ledger FROM format").fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error):
+                raise
+            found = []
+        if len(found) != 1:
+            raise LedgerError(f"{str(self.path)!r} is not a ledger: name another file")
+        version, identity = found[0]
+        if version != FORMAT:
+            raise LedgerError(
+                f"the ledger {str(self.path)!r} is of format {version}, this vfl writes format {FORMAT}: "
+                "use the vfl that made it; nothing was changed"
+            )
+        return str(identity)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            name = getattr(error, "sqlite_errorname", "")
+            cause = next((text for start, text in _CAUSES.items() if name.startswith(start)), "SQLite refused")
+            raise LedgerError(
+                f"the ledger {str(self.path)!r} could not be used, so nothing was charged or released: "
+                f"{cause} ({error})"
+            ) from error
+
+
+_CAUSES = {
+    "SQLITE_FULL": "the disk is full; make room and resume",
+    "SQLITE_READONLY": "it cannot be written; check the permissions of the file and of its folder",
+    "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and may be written",
+    "SQLITE_BUSY": "another process held it for too long; find out which, or wait longer",
+    "SQLITE_NOTADB": "it is not an SQLite file; name another, or restore a copy",
+    "SQLITE_CORRUPT": "the file is damaged; restore the newest copy whose chain head was noted elsewhere",
+    "SQLITE_IOERR": "the disk failed or is full; mend it and resume",
+}
+
+
+class _Rows:
+    __slots__ = ("_connection", "identity")
+
+    def __init__(self, connection: sqlite3.Connection, identity: str) -> None:
+        self._connection = connection
+        self.identity = identity
+
+    def since(self, seq: int) -> Iterator[tuple[Entry, bytes]]:
+        for row in self._connection.execute(_SINCE, (seq,)):
+            yield Entry._make(row[:9]), row[9]
+
+    def append(self, rows: Sequence[tuple[Entry, bytes]]) -> None:
+        self._connection.executemany(_APPEND, [(*entry, digest) for entry, digest in rows])

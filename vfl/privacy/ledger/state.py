@@ -1,0 +1,225 @@
+"""What a ledger's entries amount to. One fold decides about new entries, verifies old ones and answers questions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import BudgetError, LedgerError, VflError
+from vfl.privacy.events import Event, ReleaseKey
+from vfl.privacy.ledger.account import Account, Allowance
+from vfl.privacy.ledger.chain import Entry, Head, Kind, broken, genesis, link
+from vfl.privacy.ledger.codec import decode, from_json
+from vfl.privacy.ledger.composition import Accounting, capacity, plan_cost
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+@dataclass(slots=True)
+class Scope:
+    """One named data set: its adjacency, its cap, and the runs that reserved from it.
+
+    capacity : the cap in units, for either accounting, as computed when it was set: versions and machines that differ
+        in the last digit then agree on what fits.
+    accounting : fixed by the steward or by the first reservation; None before.
+    closed : units spent by runs that are closed. runs : all of them, by id.
+    """
+
+    dataset: str
+    adjacency: Adjacency
+    epsilon: float
+    delta: float
+    capacity: Mapping[Accounting, int]
+    accounting: Accounting | None
+    closed: int = 0
+    runs: dict[str, Run] = field(default_factory=dict)
+    open: dict[str, Run] = field(default_factory=dict)
+
+    @property
+    def spent(self) -> int:
+        """Units of all charges."""
+        return self.closed + sum(run.allowance.spent for run in self.open.values())
+
+    def free(self, accounting: Accounting) -> int:
+        """Return the units that a plan may still reserve."""
+        return self.capacity[accounting] - self.committed
+
+    @property
+    def committed(self) -> int:
+        """Units that count against the cap: spent by closed runs, reserved by open ones."""
+        return self.closed + sum(run.allowance.reserved for run in self.open.values())
+
+
+@dataclass(slots=True)
+class Run:
+    """One reservation. `ended` is how: '' while open, then 'settled', 'stopped early' or 'refunded'."""
+
+    account: Account
+    allowance: Allowance
+    ended: str = ""
+    head: Head | None = None
+
+
+class LedgerState:
+    """The fold. `apply` raises LedgerError on an entry that does not follow from those before it."""
+
+    def __init__(self, identity: str) -> None:
+        self.seq = 0
+        self.hash = genesis(identity)
+        self.scopes: dict[str, Scope] = {}
+        self.dataset_of: dict[str, str] = {}
+        self.notes: dict[str, Head] = {}
+
+    @property
+    def head(self) -> Head:
+        """Where the chain stands."""
+        return Head(self.seq, self.hash.hex())
+
+    def catch_up(self, rows: Iterable[tuple[Entry, bytes]]) -> None:
+        """Verify and apply entries from the last one seen onwards, that one included."""
+        rows = iter(rows)
+        if self.seq:
+            entry, digest = next(rows, (None, b""))
+            if entry is None or entry.seq != self.seq or digest != self.hash:
+                raise broken(
+                    self.seq, "what was read before is gone: the file was replaced by an older or another copy"
+                )
+        for entry, digest in rows:
+            if entry.seq != self.seq + 1:
+                raise broken(self.seq + 1, "it is missing")
+            if link(self.hash, entry) != digest:
+                raise broken(entry.seq, "its hash does not follow from its content and the entry before it")
+            self.apply(entry, digest)
+
+    def apply(self, entry: Entry, digest: bytes) -> None:
+        """Take in one entry, whose hash was checked."""
+        try:
+            handle = _HANDLERS[entry.kind]
+        except KeyError:
+            raise broken(entry.seq, f"its kind {entry.kind!r} is unknown") from None
+        try:
+            handle(self, entry)
+        except LedgerError as error:
+            raise broken(entry.seq, str(error)) from error
+        except (VflError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise broken(entry.seq, f"it does not follow from the entries before it ({error})") from error
+        self.seq, self.hash = entry.seq, digest
+        if entry.kind in (Kind.SETTLE, Kind.REFUND):
+            self.run(entry.dataset, entry.run).head = self.head
+
+    def scope(self, dataset: str) -> Scope:
+        """Return a data set's scope; BudgetError when it has no cap yet."""
+        scope = self.scopes.get(dataset)
+        if scope is None:
+            raise BudgetError(
+                f"the ledger has no data set {dataset!r}, so nothing may be spent on it: its steward sets a cap with: "
+                f"vfl ledger cap LEDGER {dataset} --epsilon E --delta D"
+            )
+        return scope
+
+    def run(self, dataset: str, run: str) -> Run:
+        """Return a run's reservation; BudgetError when the data set has none of that id."""
+        found = self.scope(dataset).runs.get(run)
+        if found is None:
+            raise BudgetError(
+                f"run {run!r} reserved nothing from data set {dataset!r} in this ledger: "
+                "resume with the ledger it began with"
+            )
+        return found
+
+    def _cap(self, entry: Entry) -> None:
+        body = json.loads(entry.body)
+        adjacency = Adjacency(body["adjacency"])
+        epsilon, delta = float.fromhex(body["epsilon"]), float.fromhex(body["delta"])
+        accounting = Accounting(body["accounting"]) if body["accounting"] else None
+        recorded = {way: int(body["capacity"][way], 16) for way in Accounting}
+        if any(units > capacity(way, epsilon, delta) * (1 + Fraction(1, 10**9)) for way, units in recorded.items()):
+            raise LedgerError("its capacity is more than its ε and δ allow")
+        scope = self.scopes.get(entry.dataset)
+        if scope is None:
+            self.scopes[entry.dataset] = Scope(entry.dataset, adjacency, epsilon, delta, recorded, accounting)
+            return
+        if adjacency != scope.adjacency or (scope.runs and accounting != scope.accounting):
+            raise LedgerError("it changes what the data set's entries mean")
+        if accounting is not None and scope.committed > recorded[accounting]:
+            raise LedgerError("it sets a cap below what is spent")
+        scope.epsilon, scope.delta, scope.capacity, scope.accounting = epsilon, delta, recorded, accounting
+
+    def _reserve(self, entry: Entry) -> None:
+        scope = self.scope(entry.dataset)
+        body = json.loads(entry.body)
+        accounting = Accounting(body["accounting"])
+        units = plan_cost([(from_json(event), count) for event, count in body["plan"]], accounting)
+        if (
+            entry.run in self.dataset_of
+            or scope.accounting not in (None, accounting)
+            or units != int(body["units"], 16)
+        ):
+            raise LedgerError("it does not follow from the entries before it")
+        if scope.committed + units > scope.capacity[accounting]:
+            raise LedgerError("it reserves more than the cap")
+        scope.accounting = accounting
+        allowance = Allowance(accounting, units, scope.delta)
+        run = Run(Account(body["job"], entry.run, allowance), allowance)
+        scope.runs[entry.run] = scope.open[entry.run] = run
+        self.dataset_of[entry.run] = entry.dataset
+
+    def _resume(self, entry: Entry) -> None:
+        account = self.run(entry.dataset, entry.run).account
+        account.require_open()
+        account.epoch += 1
+
+    def _charge(self, entry: Entry) -> None:
+        key, event = charged(entry)
+        account = self.scopes[entry.dataset].open[entry.run].account
+        if key in account.charged:
+            raise LedgerError("it charges a release twice")
+        account.allowance.check((event,))
+        account.record(((key, event),))
+
+    def _settle(self, entry: Entry) -> None:
+        scope, run = self.scope(entry.dataset), self.run(entry.dataset, entry.run)
+        body = json.loads(entry.body)
+        run.account.require_open()
+        if int(body["spent"], 16) != run.allowance.spent or body["releases"] != run.account.count:
+            raise LedgerError("it does not add up to the charges before it")
+        self._close(scope, run, "stopped early" if body["stopped_early"] else "settled")
+
+    def _refund(self, entry: Entry) -> None:
+        run = self.run(entry.dataset, entry.run)
+        run.account.require_open()
+        if run.account.count:
+            raise LedgerError("it refunds a reservation that was charged")
+        self._close(self.scope(entry.dataset), run, "refunded")
+
+    def _close(self, scope: Scope, run: Run, how: str) -> None:
+        run.account.close()
+        run.ended = how
+        scope.closed += run.allowance.spent
+        del scope.open[run.account.run]
+
+    def _note(self, entry: Entry) -> None:
+        body = json.loads(entry.body)
+        self.notes[body["book"]] = Head(body["seq"], body["hash"])
+
+
+_HANDLERS: Mapping[str, Callable[[LedgerState, Entry], Any]] = {
+    Kind.CAP: LedgerState._cap,
+    Kind.RESERVE: LedgerState._reserve,
+    Kind.RESUME: LedgerState._resume,
+    Kind.CHARGE: LedgerState._charge,
+    Kind.SETTLE: LedgerState._settle,
+    Kind.REFUND: LedgerState._refund,
+    Kind.NOTE: LedgerState._note,
+}
+
+
+def charged(entry: Entry) -> tuple[ReleaseKey, Event]:
+    """Return what a charge entry charges."""
+    if entry.round is None or entry.part is None or entry.attempt is None:
+        raise LedgerError("a charge names no release")
+    return ReleaseKey(entry.round, entry.part, entry.attempt), decode(entry.body)

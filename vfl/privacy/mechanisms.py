@@ -1,0 +1,33 @@
+"""The one place where noise meets data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.privacy.rounded_gaussian import rounded_gaussian
+
+if TYPE_CHECKING:
+    from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.privacy.noise import NoiseSource
+    from vfl.types import Integers, Vector
+
+
+def release(sums: Integers | Vector, grid: float, event: Gaussian | None, noise: NoiseSource, key: ReleaseKey) -> Vector:
+    """Release exact integer sums: the output is Δ/σ-GDP under replace-one for sums of sensitivity Δ (in units, not grid).
+
+    The noise is the exact rounding to the grid of N(0, σ²). Since rint(q + x) = q + rint(x) for integer q, the output
+    is post-processing of the continuous Gaussian mechanism (DESIGN §4). With event=None nothing is added: legal only
+    where the executor says so.
+
+    sums : (s,) int64, in multiples of `grid`; float64 sums have no sensitivity and are refused under an event.
+    Returns (s,) float64, grid·(sums + noise).
+    """
+    if event is None:
+        return np.asarray(sums * grid, dtype=np.float64)
+    if sums.dtype != np.int64:
+        raise PrivacyError("only exact integer sums can be released under an event: clip them to a grid")
+    noisy = sums + rounded_gaussian(noise.stream(key), event.sigma / grid, sums.size)
+    return np.asarray(noisy * grid, dtype=np.float64)

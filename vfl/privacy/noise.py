@@ -1,0 +1,84 @@
+"""Where noise comes from: a source hands out one keystream for each release.
+
+Two sources exist. `CryptographicNoise` is the one that guarantees hold for. `SeededNoise` repeats itself on purpose,
+is asked for by name, and makes no private result. This module is light: what draws is imported when it draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
+
+from vfl.errors import PrivacyError, SpecificationError
+
+if TYPE_CHECKING:
+    from vfl.privacy.events import ReleaseKey
+    from vfl.privacy.keystream import Keystream
+
+
+class NoiseSource(Protocol):
+    """Hands out keystreams. `private` tells whether a guarantee may be based on them."""
+
+    @property
+    def private(self) -> bool:
+        """False when the noise can be computed by someone else; the result is then stamped NOT PRIVATE."""
+        ...
+
+    def stream(self, key: ReleaseKey) -> Keystream:
+        """Return the keystream of the release that `key` names; to be used for that release alone."""
+        ...
+
+
+class CryptographicNoise:
+    """Noise that nobody can predict or repeat: every stream has a fresh 256-bit key of the operating system.
+
+    Nothing is kept between calls, not even a process key. Hence a forked process, a restored container image and a
+    repeated attempt all draw noise of their own. Refuses to be pickled: who needs noise makes a source where it is.
+    """
+
+    __slots__ = ()
+
+    private: ClassVar[bool] = True
+
+    def stream(self, key: ReleaseKey) -> Keystream:  # noqa: ARG002  # fresh in any case; the key names nothing here
+        """Return a keystream that was never handed out before, whatever `key` is."""
+        from vfl.privacy.keystream import Keystream
+
+        return Keystream(os.urandom(32))
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PrivacyError(
+            "a CryptographicNoise cannot be pickled or copied: noise is drawn in the process that releases. "
+            "Make a new one there; it holds no state"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SeededNoise:
+    """NOT PRIVATE. Noise that repeats: the same seed and release key give the same stream, in any process and order.
+
+    For tests and simulations. Whoever knows or guesses the seed can take the noise off again. Streams of different
+    keys are independent: the ChaCha20 key is SHA-256 of (seed, round, part, attempt) under a tag of its own.
+
+    seed : integer ≥ 0, of any size. Anything else raises SpecificationError.
+    """
+
+    seed: int
+
+    private: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+            raise SpecificationError(f"SeededNoise: seed must be an int, not {type(self.seed).__name__}; use int(...)")
+        if self.seed < 0:
+            raise SpecificationError(f"SeededNoise: seed must be 0 or more, not {self.seed}")
+
+    def stream(self, key: ReleaseKey) -> Keystream:
+        """Return the keystream of (seed, key), always from its beginning."""
+        from vfl.privacy.keystream import Keystream
+
+        # Decimal numbers between separators that no number contains: no two keys have one encoding.
+        name = f"vfl.SeededNoise.v1|{self.seed}|{key.round}|{key.part}|{key.attempt}"
+        return Keystream(hashlib.sha256(name.encode("ascii")).digest())

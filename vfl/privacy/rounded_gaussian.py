@@ -1,0 +1,154 @@
+"""Gaussian noise on the integers: the exact rounding of a continuous normal variable, drawn from a keystream."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from vfl.errors import PrivacyError
+from vfl.privacy.normal_tail import Side, side_of
+
+if TYPE_CHECKING:
+    from vfl.privacy.keystream import Keystream
+    from vfl.types import Integers
+
+# Relative error of scipy.special.ndtri on (0, 1/2]. The greatest seen against mpmath is 0.9e-15, near q = exp(-2) where
+# it changes formulas; this is four times as much. tests/privacy/test_noise.py holds scipy to half of it.
+NDTRI_ERROR = 2.0**-48
+
+# At 2^48 the greatest |Z| of 63 bits, 9.1, gives less than 2^52: half-integers are doubles, and sums fit in int64.
+LARGEST_SCALE = 2.0**48
+
+_TAIL_BITS = 63
+_TAIL_MASK = np.int64(2**_TAIL_BITS - 1)
+_WORD_BITS = 64
+_HALF_UNIT = 2.0**-_WORD_BITS
+
+# Largest ratio Q(z)/φ(z) for z ≥ 0, at 0: a relative change of q by η moves |Z| by at most this times η.
+_MILLS = math.sqrt(math.pi / 2) * (1 + 1e-9)
+# Tails from here on leave |Z| < 3.9 and an interval of relative width 2^-50: one bound serves them all.
+_WIDE_TAIL = 2**50
+_WIDE_TAIL_LARGEST = 3.9
+# Lanes worked at once; a few arrays of them fit in the second-level cache.
+_LANES = 8192
+
+
+def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error: float = NDTRI_ERROR) -> Integers:
+    """Draw rint(N(0, scale²)) exactly: (size,) int64, independent, each the rounding of a *continuous* normal variable.
+
+    Since rint(v + x) = v + rint(x) for integer v, adding the result to an integer query is post-processing of the
+    continuous Gaussian mechanism, and its privacy holds with no term for floating point (DESIGN: the block release).
+    Background: Mironov 2012; Holohan & Braghin 2021; Jin et al. 2022.
+
+    stream : the release's own keystream. Its next `size` words are the lanes: the top bit is the sign (1 is negative),
+        the other 63 are the leading bits of 2q, |Z| = Q⁻¹(q). Lanes that 63 bits do not decide then take further words,
+        64 bits each, in the order of the lanes. So the result is a function of the stream's words alone: not of ndtri,
+        its error bound, chunks, or the platform.
+    scale : standard deviation in units of the grid, 0 < scale ≤ 2⁴⁸, taken as the exact value of the double.
+    ndtri_error : bound on the relative error of ndtri. May be widened, never narrowed; costs time, changes no result.
+
+    How: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
+    compared with both half-integers around it in integer arithmetic (vfl.privacy.normal_tail). The share of such lanes
+    is about 2⁻⁴⁷·scale, some 20 µs each: nothing at 2²⁶, dear at 2⁴⁵.
+
+    Raises PrivacyError when scale, size or ndtri_error is out of range. Never returns an undecided value.
+    """
+    scale = float(scale)
+    if not 0 < scale <= LARGEST_SCALE:
+        raise PrivacyError(
+            "rounded_gaussian: scale must be positive and at most 2^48 grid units, "
+            f"not {scale!r}; choose a coarser grid"
+        )
+    if size < 0:
+        raise PrivacyError(f"rounded_gaussian: size must be 0 or more, not {size!r}")
+    if not NDTRI_ERROR <= ndtri_error <= 1:
+        raise PrivacyError(f"rounded_gaussian: ndtri_error must be between 2^-48 and 1, not {ndtri_error!r}")
+    result = np.empty(size, dtype=np.int64)
+    undecided: list[tuple[int, int]] = []
+    for start in range(0, size, _LANES):
+        lanes = stream.words(min(_LANES, size - start)).view(np.int64)
+        doubtful = _round_lanes(lanes, scale, ndtri_error, result[start : start + len(lanes)])
+        undecided.extend((start + lane, int(lanes[lane])) for lane in doubtful)
+    if undecided:
+        # After all lanes, so that which words a lane takes does not depend on the size of chunks.
+        ratio = scale.as_integer_ratio()
+        for lane, word in undecided:
+            magnitude = _decide(word & int(_TAIL_MASK), ratio, stream)
+            result[lane] = -magnitude if word < 0 else magnitude
+    return result
+
+
+def _round_lanes(lanes: Integers, scale: float, ndtri_error: float, result: Integers) -> list[int]:
+    """Write the rounding of every lane into `result`; return the lanes, ascending, where it is not certain."""
+    tails = lanes & _TAIL_MASK
+    # q at the middle of [k, k+1]·2^-64. Conversion and addition err by 2^-53 each; relative to q that is at most 2^-52.
+    value = tails.astype(np.float64)
+    value += 0.5
+    value *= _HALF_UNIT
+    ndtri(value, out=value)
+    value *= -scale
+    rounded = np.rint(value)
+    result[:] = rounded
+    sign = lanes >> _TAIL_BITS
+    result ^= sign
+    result -= sign
+    value -= rounded  # exact: both are multiples of one ulp, and the difference is at most a half
+    np.abs(value, out=value)
+    limit = 0.5 - scale * (_MILLS * 2.0**-49 + (ndtri_error + 2.0**-52) * _WIDE_TAIL_LARGEST)
+    if tails.min() >= _WIDE_TAIL and value.max() < limit:
+        return []
+    suspects = np.flatnonzero((tails < _WIDE_TAIL) | (value >= limit))
+    certain_below = _certain_below(tails[suspects], rounded[suspects], scale, ndtri_error)
+    return [int(lane) for lane in suspects[value[suspects] >= certain_below]]
+
+
+def _certain_below(
+    tails: Integers, rounded: npt.NDArray[np.float64], scale: float, ndtri_error: float
+) -> npt.NDArray[np.float64]:
+    """Return, for each lane, the distance to its integer below which the rounding is certain. May be negative.
+
+    |computed - scale·|Z|| ≤ scale·(Mills·η + (ndtri's error)·|Z|) + rounding of the product, where η bounds the
+    relative distance from the computed q to any q of the lane: 1/(2k) for the interval and 2^-52 for its middle. Every
+    term is taken generously, which also covers the second order. No bound for k = 0.
+    """
+    with np.errstate(divide="ignore"):
+        q_error = 2.0**-51 + 1.0 / tails
+    certain: npt.NDArray[np.float64] = 0.5 - scale * _MILLS * q_error - (ndtri_error + 2.0**-52) * (rounded + 0.5)
+    return certain
+
+
+def _decide(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
+    """Return rint(scale·|Z|) of the lane with tail k, taking words of the stream for as long as its bits leave it open.
+
+    The first guess only says where to begin: n is returned when |Z| is proven to lie between (n - 1/2)/scale and
+    (n + 1/2)/scale, whatever the bits not yet drawn.
+    """
+    scale_above, scale_below = ratio
+    bits = _TAIL_BITS
+    while True:
+        nearest = _guess(tail, bits, ratio) if tail else 0
+        while tail:
+            above = side_of((2 * nearest + 1) * scale_below, 2 * scale_above, tail, bits)
+            if above is Side.ABOVE:
+                nearest += 1
+                continue
+            below = Side.ABOVE
+            if nearest:
+                below = side_of((2 * nearest - 1) * scale_below, 2 * scale_above, tail, bits)
+            if below is Side.BELOW:
+                nearest -= 1
+                continue
+            if above is Side.BELOW and below is Side.ABOVE:
+                return nearest
+            break
+        tail = tail << _WORD_BITS | int(stream.words(1)[0])
+        bits += _WORD_BITS
+
+
+def _guess(tail: int, bits: int, ratio: tuple[int, int]) -> int:
+    """Return about rint(scale·|Z|), from q's leading bits by ndtri."""
+    return max(0, round(-float(ndtri((2 * tail + 1) / (1 << (bits + 2)))) * (ratio[0] / ratio[1])))

@@ -1,0 +1,286 @@
+r"""Private selection of the best score: the exponential mechanism by Gumbel noise, in fixed point, with its ε exact.
+
+The winner among scores s_1..s_m, each of sensitivity Δ, held by any number of parties, is an ε-bounded-range release
+under replace-one, hence ε-DP and ε²/8-zCDP (McSherry & Talwar 2007; Dong, Durfee & Rogers 2020; Cesar & Rogers 2021).
+
+Mechanism. Every lane j has Y_j = s_j/b + G_j with its own standard Gumbel G_j, and the greatest wins. A party answers
+the best of its lanes, the coordinator takes the best of the answers: the best of all, by one order on all. Nothing but
+the winning coordinate is released, so *one* event covers all lanes of all parties, however they are split.
+
+Range, with exact numbers. P(j) = e^(s_j/b) / Σ_i e^(s_i/b). When one record is replaced, s becomes s' and
+ln P(j) - ln P'(j) = (s_j - s'_j)/b + c with the same c for all j. The first term lies in [-Δ/b, Δ/b], so the range of
+the loss over j is at most 2Δ/b. It contains 0, since probabilities sum to 1, so the loss itself is within ± the range.
+
+Why 2Δ/ε. With Δ/ε the range is ε only when all scores move in one direction (monotone scores), which no score of
+gradients does under replace-one. Two tied scores that move Δ in opposite directions show it: the loser wins with
+probability 1/2 before and 1/(1 + e^(2Δ/b)) after. At b = Δ/ε the ratio is (1 + e^(2ε))/2 > e^ε; at b = 2Δ/ε it is
+(1 + e^ε)/2 ≤ e^ε. (For Laplace noise of scale Δ/ε: e^(2ε)/(1 + ε) > e^ε.)
+
+Range, with the numbers used. Rounding before an argmax is not post-processing: the winner may be another one. But let
+V_j be any numbers with |V_j - Y_j| ≤ e in every lane, and let j win when V_j is greatest, ties broken by any rule. Then
+Y_j > max_(i≠j) Y_i + 2e implies that j wins, which implies Y_j ≥ max_(i≠j) Y_i - 2e. Moving s_j by 2eb moves
+P(j) by a factor within e^(±2e), so the probability P̃(j) of winning satisfies e^(-2e) P(j) ≤ P̃(j) ≤ e^(2e) P(j). Four
+such factors enter the range: it is at most 2Δ/b + 8e, without any δ. Here e ≤ 2^-43 (`_value`), so b is the exact
+rational 2Δ/(ε - 2^-40), and the range is at most ε.
+
+V_j is an integer multiple of 2^-48, computed in integers from the score and the words of the keystream alone. It is the
+same on every platform, compares exactly, and travels as a Python integer. Doubles only tell which lanes cannot win.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache, total_ordering
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from vfl.errors import PrivacyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.privacy.events import BoundedRange, ReleaseKey
+    from vfl.privacy.keystream import Keystream
+    from vfl.privacy.noise import NoiseSource
+    from vfl.types import Integers, Vector
+
+# V is a multiple of 2^-48.
+FRACTION_BITS = 48
+# What fixed point may add to the range of the loss: 8e with e = 2^-43, taken off ε before the scale is computed.
+SLACK = Fraction(1, 2**40)
+# Below, the slack would be felt: from here on the scale grows by less than a thousandth.
+SMALLEST_EPSILON = 2.0**-30
+
+# Lanes whose Y, as computed in doubles, is that much below the greatest cannot have the greatest V (`_candidates`).
+TOLERANCE = 2.0**-32
+
+_TAIL_BITS = 63
+_TAIL_MASK = np.int64(2**_TAIL_BITS - 1)
+_WORD_BITS = 64
+_HALF_UNIT = 2.0**-_WORD_BITS
+# A tail with fewer leading bits than these leaves its Gumbel variable open by more than 2^-44; it takes further words.
+_LEAST_TAIL = 2**44
+
+_LOWEST = -float(np.finfo(np.float64).max)
+# Every double is a multiple of it: the grid of scores without noise.
+_DOUBLE_BITS = 1074
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class NoisyScore:
+    """A party's best score, for the coordinator's comparison only. The greatest wins; of equals, the first.
+
+    coordinate : position of the score; in w, once the party's offset is added (`moved`).
+    value : the noisy score in units that all parties of one selection share, any size. Not shown by repr, so that it
+        gets into no log.
+    """
+
+    coordinate: int
+    value: int = field(repr=False)
+
+    def __lt__(self, other: NoisyScore) -> bool:
+        return (self.value, -self.coordinate) < (other.value, -other.coordinate)
+
+    def moved(self, offset: int) -> NoisyScore:
+        """Return the same score at coordinate + offset."""
+        return NoisyScore(self.coordinate + offset, self.value)
+
+
+def best_of(answers: Sequence[NoisyScore]) -> int:
+    """Return the position in `answers` of the greatest; of equal values, that of the lowest coordinate.
+
+    Raises PrivacyError when there is none.
+    """
+    if not answers:
+        raise PrivacyError("best_of: there is nothing to select from; address at least one party")
+    return max(range(len(answers)), key=answers.__getitem__)
+
+
+def noisy_best(
+    scores: Vector,
+    sensitivity: float,
+    event: BoundedRange | None,
+    noise: NoiseSource,
+    key: ReleaseKey,
+    *,
+    tolerance: float = TOLERANCE,
+) -> NoisyScore:
+    """Answer a party's best noisy score; the best of all parties' answers is an ε-bounded-range release in replace-one.
+
+    The guarantee is that of the winning coordinate alone (module docstring). Every party of the selection must be given
+    the same sensitivity and event, and a stream of its own.
+
+    scores : (s,) float64, s ≥ 1. NaN and infinite ones count as the lowest double: the function is total, and no error
+        depends on data.
+    sensitivity : Δ > 0, the most that replacing one record moves any one score *as computed*, in units of the scores.
+        What the score's own floating point adds is part of it.
+    event : ε. None adds no noise and draws nothing: the greatest score, of equals the first.
+    noise : source of the stream that `key` names. Its first s words are the lanes: the top bit tells the half of (0, 1)
+        that u is in (1 is the upper), the other 63 are the leading bits of twice the distance to that half's outer
+        end, and G = -ln(-ln(1 - u)). Lanes whose 63 bits are below 2⁴⁴ then take further words, 64 bits each, until
+        they are not, in the order of the lanes. So the result is a function of scores and words alone.
+    tolerance : may be widened, never narrowed; costs time, changes no result.
+
+    Raises PrivacyError when the specification is out of range: an empty or wrongly shaped `scores`, Δ not positive and
+    finite, ε below 2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].
+    """
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.ndim != 1 or not scores.size:
+        raise PrivacyError(f"noisy_best: scores must be a vector of at least one entry, not of shape {scores.shape}")
+    if not tolerance >= TOLERANCE:
+        raise PrivacyError(f"noisy_best: tolerance must be at least 2^-32, not {tolerance!r}")
+    scores = np.where(np.isfinite(scores), scores, _LOWEST)
+    if event is None:
+        first = int(scores.argmax())
+        return NoisyScore(first, _floor(float(scores[first]), Fraction(1), _DOUBLE_BITS))
+    scale = _gumbel_scale(sensitivity, event)
+    stream = noise.stream(key)
+    lanes = stream.words(scores.size).view(np.int64)
+    tails = lanes & _TAIL_MASK
+    extended = _extended(tails, stream)
+
+    def at(lane: int) -> NoisyScore:
+        tail, bits = extended.get(lane, (int(tails[lane]), _TAIL_BITS))
+        return NoisyScore(lane, _value(float(scores[lane]), scale, bool(lanes[lane] < 0), tail, bits))
+
+    return max(map(at, _candidates(scores, float(scale), lanes, tails, list(extended), tolerance)))
+
+
+def _gumbel_scale(sensitivity: float, event: BoundedRange) -> Fraction:
+    """Return b = 2Δ/(ε - SLACK), exactly."""
+    if not (math.isfinite(sensitivity) and sensitivity > 0):
+        raise PrivacyError(f"noisy_best: sensitivity must be positive and finite, not {sensitivity!r}")
+    if event.epsilon < SMALLEST_EPSILON:
+        raise PrivacyError(
+            f"noisy_best: epsilon of one selection must be at least 2^-30, not {event.epsilon!r}; "
+            "use fewer rounds or a larger budget"
+        )
+    scale = 2 * Fraction(sensitivity) / (Fraction(event.epsilon) - SLACK)
+    if not Fraction(1, 2**1000) <= scale <= 2**1000:
+        raise PrivacyError("noisy_best: 2·sensitivity/epsilon is beyond 2^±1000; choose other units for the scores")
+    return scale
+
+
+def _extended(tails: Integers, stream: Keystream) -> dict[int, tuple[int, int]]:
+    """Return {lane: (tail, bits)} of the lanes with short tails, after taking words for them. About 2⁻¹⁹ of all."""
+    longer = {}
+    if tails.min() < _LEAST_TAIL:
+        for lane in np.flatnonzero(tails < _LEAST_TAIL).tolist():
+            tail, bits = int(tails[lane]), _TAIL_BITS
+            while tail < _LEAST_TAIL:
+                tail = tail << _WORD_BITS | int(stream.words(1)[0])
+                bits += _WORD_BITS
+            longer[lane] = tail, bits
+    return longer
+
+
+def _candidates(
+    scores: Vector, scale: float, lanes: Integers, tails: Integers, extended: list[int], tolerance: float
+) -> list[int]:
+    """Return lanes, among them every one whose V is greatest. Extended lanes are all returned.
+
+    For the other lanes |G| < 14. With the logarithms of numpy within 2^-48 (relative; tests hold them to half of it)
+    and q within 2^-51, E is within 2^-47 and G within 2^-47 + 14·2^-48 < 2^-43. Scores enter as (s - top)/b, where top
+    is the greatest among these lanes: within 2^-51 relative, 2^-45 for lanes down to -64. V itself is within 2^-46 of
+    what is approximated. So two lanes compare rightly once they differ by 2^-41, of which the tolerance is 512 times.
+    A lane below -64 is computed below -49; the one at `top` has more than -3. It cannot win, and is not returned.
+    """
+    regular = np.ones(len(scores), dtype=np.bool_)
+    regular[extended] = False
+    if not regular.any():
+        return extended
+    top = scores.max() if not extended else scores[regular].max()
+    noisy = _gumbel(lanes, tails)
+    # Overflow goes to minus infinity: a lane that cannot win. Extended lanes may be above top; they are not compared.
+    with np.errstate(over="ignore", under="ignore"):
+        noisy += (scores - top) / scale
+    noisy[extended] = -np.inf
+    return sorted({*np.flatnonzero(noisy >= noisy.max() - tolerance).tolist(), *extended})
+
+
+def _gumbel(lanes: Integers, tails: Integers) -> npt.NDArray[np.float64]:
+    """Return the lanes' standard Gumbel variables in doubles, from 63 bits."""
+    q = tails.astype(np.float64)
+    q += 0.5
+    q *= _HALF_UNIT
+    exponential = np.where(lanes < 0, np.log(q), np.log1p(-q))
+    np.negative(exponential, out=exponential)
+    np.log(exponential, out=exponential)
+    return np.negative(exponential, out=exponential)
+
+
+def _value(score: float, scale: Fraction, upper: bool, tail: int, bits: int) -> int:
+    """Return V·2⁴⁸, where |V - (s/b + G)| ≤ 2⁻⁴³ for every G that the known bits allow.
+
+    upper : whether u is in the upper half.
+    tail : k ≥ 2⁴⁴, so that q, the distance of u to its half's outer end, lies in [k, k + 1]·2^-(bits + 1).
+
+    The floor of the score loses at most 2^-48, that of G 2^-48 + 2^-58 (`_fixed_gumbel`). |dG/dq| is at most 2/q in
+    the lower half (G = -ln(-ln(1 - q)), -ln(1 - q) ≥ q, 1 - q ≥ 1/2) and 1/(q ln 2) in the upper (G = -ln(-ln q)), so
+    that G at the middle of the interval is within 1/k ≤ 2^-44 of G anywhere in it. Altogether less than 2^-43.
+    """
+    return _floor(score, scale, FRACTION_BITS) + _fixed_gumbel(upper, tail, bits)
+
+
+def _floor(score: float, scale: Fraction, fraction_bits: int) -> int:
+    """Return ⌊2^fraction_bits·score/scale⌋."""
+    numerator, denominator = score.as_integer_ratio()
+    return (numerator * scale.denominator << fraction_bits) // (denominator * scale.numerator)
+
+
+def _fixed_gumbel(upper: bool, tail: int, bits: int) -> int:
+    """Return G·2⁴⁸ at q = (2·tail + 1)/2^(bits + 2), rounded down, at most 1 + 2⁻¹⁰ below and 2⁻¹⁰ above.
+
+    The precision P exceeds the bits B by 32 and by more than log2(B), so that 3P ≤ 6B units (`_fixed_log`) are at
+    most 6·2^-(B + 32). E = -ln q or -ln(1 - q) is at least q ≥ 2^(43 - B). So E is off by a relative 2^-72, and
+    ln E by at most that and 2^-92 more.
+    """
+    precision = bits + 32 + bits.bit_length()
+    whole = 1 << (bits + 2)
+    q = 2 * tail + 1
+    exponential = -_fixed_log(q if upper else whole - q, whole, precision)
+    return -_fixed_log(exponential, 1 << precision, precision) >> (precision - FRACTION_BITS)
+
+
+def _fixed_log(numerator: int, denominator: int, precision: int) -> int:
+    """Return ln(numerator/denominator)·2^P within 3P units, for P ≥ 64 and |log2| of the ratio at most P - 2.
+
+    ln x = k ln 2 + 2 artanh z, z = (f - 1)/(f + 1), with x = 2^k f and f in [0.7, 1.43], so z² < 2^-5. z is
+    within 1 unit, z² and every power of z within 1.4, every term within 2.4; there are at most P/5 + 2 terms, and what
+    is omitted is below 2 units. Doubled, that is less than P + 14; k ln 2 is within |k| < P.
+    """
+    exponent = numerator.bit_length() - denominator.bit_length()
+    if exponent >= 0:
+        denominator <<= exponent
+    else:
+        numerator <<= -exponent
+    if 5 * numerator > 7 * denominator:
+        exponent, denominator = exponent + 1, denominator << 1
+    elif 7 * numerator < 5 * denominator:
+        exponent, numerator = exponent - 1, numerator << 1
+    ratio = (abs(numerator - denominator) << precision) // (numerator + denominator)
+    artanh = _fixed_artanh(ratio, precision)
+    return exponent * _log_of_two(precision) + (2 * artanh if numerator >= denominator else -2 * artanh)
+
+
+def _fixed_artanh(ratio: int, precision: int) -> int:
+    """Return the sum of z^(2j+1)/(2j+1), rounding all down, for z = ratio·2^-precision ≥ 0."""
+    square = ratio * ratio >> precision
+    total, power, odd = 0, ratio, 1
+    while power:
+        total += power // odd
+        power = power * square >> precision
+        odd += 2
+    return total
+
+
+@lru_cache(maxsize=64)
+def _log_of_two(precision: int) -> int:
+    """Return ln 2 = 2 artanh(1/3) in units of 2^-precision, at most 1 below: the series loses less than 64 bits."""
+    extra = precision + 64
+    return 2 * _fixed_artanh((1 << extra) // 3, extra) >> 64

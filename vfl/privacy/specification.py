@@ -1,0 +1,54 @@
+"""What guarantee is asked for: the privacy part of a job."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vfl.errors import PrivacyError, SpecificationError, nearest
+
+if TYPE_CHECKING:
+    from vfl.privacy.noise import SeededNoise
+
+SMOOTHNESS = ("private", "bounds", "data")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Privacy:
+    """(ε, δ)-differential privacy of the published model under replace-one of an aligned record.
+
+    epsilon : ε > 0.
+    delta : 0 < δ < 1; None takes 1/n².
+    noise : None draws from the operating system's generator. SeededNoise(seed) repeats and makes NOTHING PRIVATE.
+    smoothness : how M_j is known. 'private' buys it with `smoothness_share` of the budget (μ²); 'bounds' uses L·B_j²; a
+        mapping {column: M_j} declares it; 'data' takes it exactly and uncharged, which the certificate says in words.
+    """
+
+    epsilon: float
+    delta: float | None = None
+    noise: SeededNoise | None = None
+    smoothness: str | Mapping[str, float] = "private"
+    smoothness_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise PrivacyError(
+                f"epsilon must be positive and finite, not {self.epsilon!r}; privacy=None trains without"
+            )
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise PrivacyError(f"delta must lie strictly between 0 and 1, not {self.delta!r}; leave it out for 1/n²")
+        if not 0 < self.smoothness_share < 1:
+            raise PrivacyError(f"smoothness_share must lie strictly between 0 and 1, not {self.smoothness_share!r}")
+        if isinstance(self.smoothness, str):
+            if self.smoothness not in SMOOTHNESS:
+                raise SpecificationError(
+                    f"unknown smoothness {self.smoothness!r}{nearest(self.smoothness, SMOOTHNESS)}; "
+                    f"give one of {', '.join(SMOOTHNESS)}, or a mapping from columns to M_j"
+                )
+        else:
+            for column, value in self.smoothness.items():
+                if not (math.isfinite(value) and value > 0):
+                    raise SpecificationError(f"smoothness of column {column!r} must be positive and finite")
+            object.__setattr__(self, "smoothness", dict(self.smoothness))

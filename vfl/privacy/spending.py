@@ -1,0 +1,111 @@
+"""What one event adds to μ² or to ρ, exactly, and sums of it as integers that are only ever rounded up."""
+
+from __future__ import annotations
+
+import math
+import operator
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from vfl.errors import PrivacyError, UnknownEvent
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vfl.types import Adjacency
+
+UNIT_BITS: Final = 256
+"""One unit is 2⁻²⁵⁶ of μ² or ρ: integers add up without rounding, in any order."""
+
+
+def mu_squared(event: Event) -> Fraction:
+    """Return (Δ/σ)², exactly: a Gaussian release is Δ/σ-GDP and no less (Dong, Roth, Su 2022, Thm. 2.7; Cor. 3.3).
+
+    Raises UnknownEvent for every other event.
+    """
+    if type(event) is Gaussian:  # a subclass could mean something else
+        return (Fraction(event.sensitivity) / Fraction(event.sigma)) ** 2
+    raise unknown(event, "exact Gaussian accounting", "choose_accountant finds one that covers the whole plan")
+
+
+def rho(event: Event) -> Fraction:
+    """Return the ρ for which the release is ρ-zCDP: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8.
+
+    Bun & Steinke 2016, Prop. 1.6 and 1.4; Cesar & Rogers 2021. Raises UnknownEvent for every other event.
+    """
+    kind = type(event)
+    if kind is Gaussian:
+        return mu_squared(event) / 2
+    if isinstance(event, Laplace) and kind is Laplace:
+        return (Fraction(event.sensitivity) / Fraction(event.scale)) ** 2 / 2
+    if isinstance(event, BoundedRange) and kind is BoundedRange:
+        return Fraction(event.epsilon) ** 2 / 8
+    raise unknown(
+        event,
+        "zCDP accounting",
+        "amplification by sampling holds for a plan committed to beforehand (PldAccountant, or committed=True); "
+        "without it, charge Gaussian(Δ, σ), which dominates the sampled release",
+    )
+
+
+def unknown(event: Event, way: str, remedy: str) -> UnknownEvent:
+    """Return the error for an event without a meaning in this way of accounting."""
+    return UnknownEvent(f"{way} cannot vouch for an event of type {type(event).__name__}: {remedy}")
+
+
+def require_event(event: Event, count: int, adjacency: Adjacency) -> int:
+    """Return count, or raise unless it is a whole number ≥ 0 and the event speaks of this adjacency.
+
+    Raises UnknownEvent for what is no Event, PrivacyError otherwise.
+    """
+    if not isinstance(event, Event):
+        raise UnknownEvent(f"no event but a {type(event).__name__}: pass an event of vfl.privacy.events")
+    if event.adjacency != adjacency:
+        raise PrivacyError(
+            f"this accountant counts under {adjacency} adjacency and the event under {event.adjacency}: "
+            f"restate its sensitivity for {adjacency}"
+        )
+    try:
+        count = operator.index(count)
+    except TypeError:
+        raise PrivacyError(f"count must be a whole number, not {count!r}") from None
+    if count < 0:
+        raise PrivacyError(f"count must be at least 0, not {count!r}: what was released cannot be taken back")
+    return count
+
+
+@lru_cache(maxsize=8192)
+def units(event: Event, spending: Callable[[Event], Fraction]) -> int:
+    """Return what one event adds to the sum, in units, rounded up."""
+    return ceil_units(spending(event))
+
+
+def ceil_units(value: Fraction) -> int:
+    """Return the smallest whole number of units that covers the value."""
+    return -((-value.numerator << UNIT_BITS) // value.denominator)
+
+
+def floor_units(value: Fraction) -> int:
+    """Return the largest whole number of units within the value."""
+    return (value.numerator << UNIT_BITS) // value.denominator
+
+
+def float_above(total: int) -> float:
+    """Return the smallest double that is at least `total` units."""
+    return _above(total, UNIT_BITS)
+
+
+def root_above(total: int) -> float:
+    """Return a double at least the square root of `total` units, and at most one ulp above it."""
+    return _above(math.isqrt(total - 1) + 1, UNIT_BITS // 2) if total else 0.0
+
+
+def _above(numerator: int, bits: int) -> float:
+    exact = Fraction(numerator, 1 << bits)
+    try:
+        value = float(exact)
+    except OverflowError:
+        raise PrivacyError("the events add up to more than can be computed: use more noise or fewer releases") from None
+    return value if Fraction(value) >= exact else math.nextafter(value, math.inf)

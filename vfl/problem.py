@@ -1,0 +1,124 @@
+"""The problem as everybody may know it: objective, layout of coordinates, declared bounds, budget. No data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PartitionError
+from vfl.messages import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.losses import Loss
+    from vfl.penalties import Penalty
+    from vfl.types import Vector
+
+INTERCEPT = "(intercept)"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where each coordinate of w lives. The intercept is the last column of the label party.
+
+    columns : {party: names of its columns in canonical order}, so that every block is contiguous.
+    explicit : {party: sizes of its blocks} when the partition names blocks; None lets the solver choose a size.
+    """
+
+    columns: Mapping[str, tuple[str, ...]]
+    explicit: Mapping[str, tuple[int, ...]] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all p coordinates of w."""
+        return tuple(name for names in self.columns.values() for name in names)
+
+    @property
+    def n_coordinates(self) -> int:
+        """Return p, with the intercept."""
+        return sum(len(names) for names in self.columns.values())
+
+    def whole(self) -> dict[str, Block]:
+        """Return one block per party that has columns: all of them."""
+        blocks: dict[str, Block] = {}
+        offset = 0
+        for party, names in self.columns.items():
+            if names:
+                blocks[party] = Block(len(blocks), party, 0, len(names), offset)
+            offset += len(names)
+        return blocks
+
+    def blocks(self, size: int | None) -> tuple[Block, ...]:
+        """Cut every party's columns into blocks of `size` (the last may be smaller); explicit blocks need size=None."""
+        blocks: list[Block] = []
+        for party, whole in self.whole().items():
+            if self.explicit is not None:
+                if size is not None:
+                    raise PartitionError(
+                        "the partition names its blocks: leave block_size out, or leave the blocks out"
+                    )
+                sizes = list(self.explicit[party])
+            else:
+                step = whole.size if size is None else size
+                sizes = [min(step, whole.size - start) for start in range(0, whole.size, step)]
+            start = 0
+            for width in sizes:
+                blocks.append(Block(len(blocks), party, start, start + width, whole.offset))
+                start += width
+        return tuple(blocks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """F(w) = (1/n) Σ ℓ((Xw)_i, y_i) + ψ(w) on the scaled features, and what is publicly known about it.
+
+    reach : (p,) B_j, the largest |x_ij| that scaling and clamping allow; inf where nothing is declared.
+    label_range : width of the declared label bounds, inf when undeclared; 2 for classification.
+    epsilon, delta, mu : the budget, μ the largest Gaussian-DP parameter that (ε, δ) allows; None without privacy.
+    smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
+    smoothness_share : the share of μ² that private smoothness may spend.
+    """
+
+    n_records: int
+    layout: Layout
+    loss: Loss
+    penalty: Penalty
+    reach: Vector
+    label_range: float
+    epsilon: float | None
+    delta: float | None
+    mu: float | None
+    smoothness: str | Vector
+    smoothness_share: float
+
+    @property
+    def private(self) -> bool:
+        """Whether releases are noised and charged."""
+        return self.mu is not None
+
+    @property
+    def intercept(self) -> Vector:
+        """Return (p,) 1 for the intercept, 0 for features."""
+        return 1.0 - self.penalised
+
+    @property
+    def centred(self) -> bool:
+        """Whether released means are taken off the columns: an unpenalised intercept absorbs them."""
+        return INTERCEPT in self.layout.names
+
+    @property
+    def penalised(self) -> Vector:
+        """Return (p,) 1 for features, 0 for the intercept."""
+        return np.array([0.0 if name == INTERCEPT else 1.0 for name in self.layout.names])
+
+    def describe(self) -> str:
+        """Return F in one line."""
+        return f"F(w) = (1/n)·Σ {self.loss.name}((Xw)_i, y_i) + {self.penalty.describe()}"
+
+    def value(self, w: Vector, margins: Vector, labels: Vector) -> float:
+        """Return F(w). Data-dependent and un-noised: for tests, benchmarks and non-private use only."""
+        loss = float(self.loss.value(margins, labels).mean())
+        return loss + self.penalty.value(w * self.penalised)

@@ -1,0 +1,154 @@
+"""Which blocks are drawn, in which order. Public randomness: no privacy is claimed from it.
+
+A sampler turns the blocks into the draws of one pass; a draw is the set of blocks that are updated from the same margins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from vfl.errors import SpecificationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from vfl.messages import Block
+    from vfl.types import Vector
+
+Draw = tuple[int, ...]
+
+
+class Sampler(Protocol):
+    """One way of drawing blocks."""
+
+    name: ClassVar[str]
+
+    def width(self, n_blocks: int) -> int:
+        """Return the most blocks that one draw can hold."""
+        ...
+
+    def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
+        """Return the draws of one pass, as indices into `blocks`. smoothness : (p,) M."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled:
+    """Every block once a pass, in an order drawn afresh for every pass."""
+
+    name: ClassVar[str] = "shuffled"
+
+    def width(self, n_blocks: int) -> int:
+        """One block a draw."""
+        return min(1, n_blocks)
+
+    def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
+        """Return a random order of the blocks."""
+        return [(int(b),) for b in rng.permutation(len(blocks))]
+
+
+@dataclass(frozen=True, slots=True)
+class Cyclic:
+    """Every block once a pass, in the order of the partition."""
+
+    name: ClassVar[str] = "cyclic"
+
+    def width(self, n_blocks: int) -> int:
+        """One block a draw."""
+        return min(1, n_blocks)
+
+    def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
+        """Return the blocks in order."""
+        return [(b,) for b in range(len(blocks))]
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Independent draws of one block, all equally likely."""
+
+    name: ClassVar[str] = "uniform"
+
+    def width(self, n_blocks: int) -> int:
+        """One block a draw."""
+        return min(1, n_blocks)
+
+    def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
+        """Return as many draws as there are blocks."""
+        return [(int(b),) for b in rng.integers(len(blocks), size=len(blocks))]
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """Independent draws of one block, q_i = max_{j∈A_i} M_j / Σ_i max M_j (Maranjyan et al. 2024, importance sampling)."""
+
+    name: ClassVar[str] = "importance"
+
+    def width(self, n_blocks: int) -> int:
+        """One block a draw."""
+        return min(1, n_blocks)
+
+    def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
+        """Return as many draws as there are blocks."""
+        largest = [float(smoothness[block.coordinates].max()) for block in blocks]
+        total = sum(largest)
+        return [(int(b),) for b in rng.choice(len(blocks), size=len(blocks), p=[m / total for m in largest])]
+
+
+@dataclass(frozen=True, slots=True)
+class Nice:
+    """τ-nice: independent uniform subsets of τ blocks, all updated from the same margins."""
+
+    tau: int
+    name: ClassVar[str] = "nice"
+
+    def __post_init__(self) -> None:
+        if self.tau < 1:
+            raise SpecificationError(f"τ-nice sampling needs tau of at least 1, not {self.tau!r}")
+
+    def width(self, n_blocks: int) -> int:
+        """τ blocks a draw."""
+        return min(self.tau, n_blocks)
+
+    def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
+        """Return ⌈b/τ⌉ subsets."""
+        width = self.width(len(blocks))
+        rounds = -(-len(blocks) // width)
+        return [tuple(sorted(int(b) for b in rng.choice(len(blocks), width, replace=False))) for _ in range(rounds)]
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """All blocks at once, from the same margins."""
+
+    name: ClassVar[str] = "full"
+
+    def width(self, n_blocks: int) -> int:
+        """All blocks."""
+        return n_blocks
+
+    def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
+        """Return one draw of all blocks."""
+        return [tuple(range(len(blocks)))]
+
+
+SAMPLERS: dict[str, type[Sampler]] = {s.name: s for s in (Shuffled, Cyclic, Uniform, Importance, Nice, Full)}
+
+
+def sampler_of(name: str, tau: int | None) -> Sampler:
+    """Return the sampler of that name; `tau` belongs to 'nice' alone."""
+    if name not in SAMPLERS:
+        raise SpecificationError(f"unknown sampling {name!r}{nearest(name, SAMPLERS)}; known: {', '.join(SAMPLERS)}")
+    if (name == "nice") != (tau is not None):
+        raise SpecificationError("sampling='nice' needs tau, and no other sampling takes it")
+    return Nice(tau) if tau is not None else SAMPLERS[name]()
+
+
+def grouped_by_owner(draws: list[Draw], blocks: Sequence[Block]) -> list[Draw]:
+    """Order a pass by owner, owners by first appearance; draws that span several blocks stay where they are in turn."""
+    first: dict[str, int] = {}
+    for position, draw in enumerate(draws):
+        first.setdefault(blocks[draw[0]].party, position)
+    return sorted(draws, key=lambda draw: first[blocks[draw[0]].party])

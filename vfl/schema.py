@@ -1,0 +1,362 @@
+"""What is publicly declared about each column, and the scaling that follows from it. Nothing here is taken from data.
+
+A column becomes one coordinate of the model (numeric, boolean) or one for each declared category (categorical). What a
+declaration says of its coordinates (`features`, `limits`) is all that scaling, sensitivities and storage need to know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from vfl.errors import SpecificationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from vfl.types import Vector
+
+Bounds: TypeAlias = tuple[float, float]
+Category: TypeAlias = str | int | float | bool
+
+UNBOUNDED: Bounds = (-math.inf, math.inf)
+
+
+def canonical_category(value: object) -> str:
+    """Return the text by which categories and classes are compared: 1, 1.0 and '1' are one; so are True and 'true'."""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def checked_bounds(bounds: Sequence[float]) -> Bounds:
+    """Return (lo, hi) as finite floats, lo < hi. Raises SpecificationError with the remedy."""
+    numbers = isinstance(bounds, tuple | list) and [
+        float(x) for x in bounds if isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
+    ]
+    if not numbers or len(bounds) != 2 or len(numbers) != 2:
+        raise SpecificationError(f"bounds are two numbers (lo, hi), not {bounds!r}")
+    lo, hi = numbers
+    if not (math.isfinite(lo) and math.isfinite(hi)):
+        raise SpecificationError(f"bounds ({lo:g}, {hi:g}) are not finite: declare a range, values outside are clamped")
+    if lo > hi:
+        raise SpecificationError(f"bounds ({lo:g}, {hi:g}) are reversed: write ({hi:g}, {lo:g})")
+    if lo == hi:
+        raise SpecificationError(f"bounds ({lo:g}, {hi:g}) leave a constant: widen the range, or leave the column out")
+    if hi / 2 - lo / 2 == 0:
+        raise SpecificationError(f"bounds ({lo!r}, {hi!r}) are too close to scale by: change the column's unit")
+    return lo, hi
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """A column of numbers, one coordinate.
+
+    bounds : (lo, hi); values outside are clamped, infinities too. None declares nothing.
+    fill : what a missing value becomes, within the bounds; None makes it an error at the owner.
+    """
+
+    kind: ClassVar[str] = "numeric"
+    bounds: Bounds | None = None
+    fill: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bounds is not None:
+            object.__setattr__(self, "bounds", checked_bounds(self.bounds))
+        if self.fill is None:
+            return
+        if isinstance(self.fill, bool | str) or not math.isfinite(self.fill):
+            raise SpecificationError(f"fill must be a finite number, not {self.fill!r}")
+        lo, hi = self.bounds or UNBOUNDED
+        if not lo <= self.fill <= hi:
+            raise SpecificationError(f"fill {self.fill:g} lies outside the bounds ({lo:g}, {hi:g})")
+        object.__setattr__(self, "fill", float(self.fill))
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return the names of the column's coordinates."""
+        return (column,)
+
+    @property
+    def limits(self) -> Bounds:
+        """The range of every coordinate of the column; infinite where nothing is declared."""
+        return self.bounds or UNBOUNDED
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """A column of true and false (or 1 and 0), one coordinate, 1 and 0.
+
+    fill : what a missing value becomes; None makes it an error at the owner.
+    """
+
+    kind: ClassVar[str] = "boolean"
+    fill: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.fill is not None and self.fill not in (0, 1):
+            raise SpecificationError(f"fill of a boolean column is true or false, not {self.fill!r}")
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return the names of the column's coordinates."""
+        return (column,)
+
+    @property
+    def limits(self) -> Bounds:
+        """The range of every coordinate of the column."""
+        return 0.0, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    """A column of declared categories, one coordinate 'column=category' for each, 1 or 0.
+
+    categories : at least two, in the order of the coordinates; compared as text (`canonical_category`).
+    fill : the category that a missing value becomes; None makes it an error at the owner.
+    unknown : what a value that is not declared does: 'refuse' (an error at the owner) or 'zero' (no category).
+    """
+
+    kind: ClassVar[str] = "categorical"
+    categories: tuple[Category, ...]
+    fill: Category | None = None
+    unknown: str = "refuse"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.categories, tuple | list) or len(self.categories) < 2:
+            raise SpecificationError(f"categories are a list of at least two, not {self.categories!r}")
+        object.__setattr__(self, "categories", tuple(self.categories))
+        texts = self.texts
+        if twice := _repeated(texts):
+            raise SpecificationError(f"category {twice!r} is declared twice (categories are compared as text)")
+        if self.fill is not None and canonical_category(self.fill) not in texts:
+            raise SpecificationError(f"fill {self.fill!r} is not a declared category{nearest(str(self.fill), texts)}")
+        if self.unknown not in ("refuse", "zero"):
+            raise SpecificationError(f"unknown must be 'refuse' or 'zero', not {self.unknown!r}")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The categories as they are compared."""
+        return tuple(canonical_category(category) for category in self.categories)
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return the names of the column's coordinates."""
+        return tuple(f"{column}={text}" for text in self.texts)
+
+    @property
+    def limits(self) -> Bounds:
+        """The range of every coordinate of the column."""
+        return 0.0, 1.0
+
+
+Declaration: TypeAlias = Numeric | Boolean | Categorical
+KINDS: dict[str, type[Declaration]] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical)}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Schema:
+    """The declarations of all columns; a column that is not named is numeric, without bounds and without a fill.
+
+    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}.
+    bounds : {column: (lo, hi)}, short for Numeric(bounds=(lo, hi)).
+    fill : {column: value}; adds to any declaration that has no fill of its own.
+
+    Raises SpecificationError that names the column.
+    """
+
+    _declared: tuple[tuple[str, Declaration], ...]
+
+    def __init__(
+        self,
+        columns: Mapping[str, Declaration] | None = None,
+        *,
+        bounds: Mapping[str, Sequence[float]] | None = None,
+        fill: Mapping[str, Any] | None = None,
+    ) -> None:
+        plain = {column: _arguments(column, declaration) for column, declaration in (columns or {}).items()}
+        for option, values in (("bounds", bounds or {}), ("fill", fill or {})):
+            for column, value in values.items():
+                arguments = plain.setdefault(column, {"kind": Numeric.kind})
+                if option in arguments:
+                    raise SpecificationError(f"column {column!r}: {option} are declared twice")
+                arguments[option] = value
+        built = [(column, _declaration(column, arguments)) for column, arguments in sorted(plain.items())]
+        object.__setattr__(self, "_declared", tuple(built))
+
+    def __getitem__(self, column: str) -> Declaration:
+        return dict(self._declared).get(column, Numeric())
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are declared, sorted."""
+        return tuple(column for column, _ in self._declared)
+
+    def check(self, known: Collection[str]) -> None:
+        """Check that every declared column exists. Raises SpecificationError with the nearest known names."""
+        for column in self.columns:
+            if column not in known:
+                raise SpecificationError(f"schema: no party holds a column {column!r}{nearest(column, known)}")
+
+    def features(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return the names of the coordinates of some columns, in order; several for a categorical one."""
+        declared = dict(self._declared)
+        return tuple(name for column in columns for name in declared.get(column, Numeric()).features(column))
+
+    def unbounded(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Return those of some columns that have no bounds."""
+        declared = dict(self._declared)
+        return tuple(column for column in columns if declared.get(column, Numeric()).limits == UNBOUNDED)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return plain tables and lists, for TOML: {column: {kind: ..., ...}}."""
+        return {
+            column: {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in _arguments(column, declaration).items()
+            }
+            for column, declaration in self._declared
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Mapping[str, Any]]) -> Schema:
+        """Build from what `to_dict` returns; `kind` may be left out for numeric columns."""
+        return cls({column: _declaration(column, arguments) for column, arguments in plain.items()})
+
+
+def _arguments(column: str, declaration: Declaration) -> dict[str, Any]:
+    if not isinstance(declaration, Numeric | Boolean | Categorical):
+        raise SpecificationError(f"column {column!r}: declare Numeric, Boolean or Categorical, not {declaration!r}")
+    given = {field.name: getattr(declaration, field.name) for field in fields(declaration)}
+    return {"kind": declaration.kind, **{name: value for name, value in given.items() if value is not None}}
+
+
+def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration:
+    if not isinstance(arguments, Mapping):
+        raise SpecificationError(f"column {column!r}: a declaration is a table, not {arguments!r}")
+    kind = arguments.get("kind", Numeric.kind)
+    if kind not in KINDS:
+        raise SpecificationError(
+            f"column {column!r}: unknown kind {kind!r}{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}"
+        )
+    given = {name: value for name, value in arguments.items() if name != "kind"}
+    known = [field.name for field in fields(KINDS[kind])]
+    for name in given:
+        if name not in known:
+            raise SpecificationError(
+                f"column {column!r}: a {kind} column has no {name!r}{nearest(name, known)}; known: {', '.join(known)}"
+            )
+    if kind == Categorical.kind and "categories" not in given:
+        raise SpecificationError(f"column {column!r}: declare its categories: they may not be taken from the data")
+    try:
+        return KINDS[kind](**given)
+    except (SpecificationError, TypeError) as error:
+        raise SpecificationError(f"column {column!r}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """x' = (x − shift) / width for every coordinate: public, from declarations alone, so it costs no privacy.
+
+    features : (p,) names of the coordinates.
+    shift, width : (p,) float64, width > 0.
+    lo, hi : (p,) float64, the range of x'; |x'| ≤ reach holds to the last bit of what is stored, see parties.columns.
+    """
+
+    features: tuple[str, ...]
+    shift: Vector
+    width: Vector
+    lo: Vector
+    hi: Vector
+
+    @classmethod
+    def of(cls, schema: Schema, columns: Sequence[str], *, scaling: str, intercept: bool) -> Scaling:
+        """Derive the scaling of some columns, in order.
+
+        scaling : 'bounds' maps the declared bounds to [−1, 1] with an intercept; without one it divides by
+            max(|lo|, |hi|) and does not shift, which would change the model. 'none' leaves values as they are.
+
+        Raises SpecificationError when 'bounds' finds a column without any.
+        """
+        if scaling not in ("bounds", "none"):
+            raise SpecificationError(f"scaling must be 'bounds' or 'none', not {scaling!r}")
+        if scaling == "bounds" and (missing := schema.unbounded(columns)):
+            raise SpecificationError(
+                f"no bounds for column {missing[0]!r}: declare bounds={{{missing[0]!r}: (lo, hi)}}, "
+                "or use scaling='none'"
+            )
+        declared = {column: schema[column] for column in columns}
+        limits = [found.limits for column, found in declared.items() for _ in found.features(column)]
+        lo, hi = np.array(limits, dtype=np.float64).reshape(-1, 2).T
+        names = schema.features(columns)
+        if twice := _repeated(names):
+            raise SpecificationError(f"two columns yield a coordinate {twice!r}: rename one")
+        shift, width = np.zeros(len(names)), np.ones(len(names))
+        if scaling == "none":
+            return cls(names, shift, width, lo, hi)
+        if intercept:
+            # Halves first: hi − lo overflows for bounds near the largest float.
+            return cls(names, hi / 2 + lo / 2, hi / 2 - lo / 2, np.full(len(names), -1.0), np.ones(len(names)))
+        width = np.maximum(np.abs(lo), np.abs(hi))
+        return cls(names, shift, width, lo / width, hi / width)
+
+    @property
+    def reach(self) -> Vector:
+        """(p,) B_j ≥ |x'_j|; inf where nothing is declared."""
+        return np.maximum(np.abs(self.lo), np.abs(self.hi))
+
+    def original_units(self, w: Vector, intercept: float = 0.0) -> tuple[Vector, float]:
+        """Return coefficients (p,) and intercept for x from those for x': w/width and b − Σ w·shift/width."""
+        coef = np.asarray(w, dtype=np.float64) / self.width
+        return coef, float(intercept - coef @ self.shift)
+
+    def scaled_units(self, coef: Vector, intercept: float = 0.0) -> tuple[Vector, float]:
+        """Return coefficients (p,) and intercept for x' from those for x: the inverse of `original_units`."""
+        coef = np.asarray(coef, dtype=np.float64)
+        return coef * self.width, float(intercept + coef @ self.shift)
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryLabel:
+    """A label of two classes, which becomes −1 and +1.
+
+    classes : (negative, positive), compared as text; None accepts 0/1, −1/1 and false/true.
+    """
+
+    classes: tuple[Category, Category] | None = None
+
+    def __post_init__(self) -> None:
+        if self.classes is None:
+            return
+        if not isinstance(self.classes, tuple | list) or len({canonical_category(c) for c in self.classes}) != 2:
+            raise SpecificationError(f"classes are two different labels (negative, positive), not {self.classes!r}")
+        object.__setattr__(self, "classes", tuple(self.classes))
+
+
+@dataclass(frozen=True, slots=True)
+class RealLabel:
+    """A label of numbers.
+
+    bounds : (lo, hi); values outside are clamped. None declares nothing.
+    """
+
+    bounds: Bounds | None = None
+
+    def __post_init__(self) -> None:
+        if self.bounds is not None:
+            object.__setattr__(self, "bounds", checked_bounds(self.bounds))
+
+
+Label: TypeAlias = BinaryLabel | RealLabel

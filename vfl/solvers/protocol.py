@@ -1,0 +1,61 @@
+"""What a solver is: a frozen specification, a plan of its releases, and a schedule of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
+
+from vfl.messages import Query
+from vfl.types import Vector
+
+if TYPE_CHECKING:
+    from vfl.losses import Loss
+    from vfl.privacy.events import Event
+    from vfl.problem import Problem
+
+Released: TypeAlias = tuple[Vector, ...]
+Schedule: TypeAlias = Generator[Query, Released, Vector]
+"""Yields queries, is sent what they released, returns w (p,) on the scaled features. It sees released values only."""
+
+
+class Solver(Protocol):
+    """One algorithm. Fields are its public options; None means: decide from public facts."""
+
+    name: ClassVar[str]
+
+    def resolve(self, problem: Problem) -> Self:
+        """Return the same solver with every option decided by public rules; refuse in a sentence what cannot be."""
+        ...
+
+    def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
+        """Return all that a whole run will charge, as (event, count); `self` is resolved."""
+        ...
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """Run the algorithm; `self` is resolved. Deterministic given the released values."""
+        ...
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence for every option that was decided; `self` is resolved."""
+        ...
+
+    def round_trips(self, problem: Problem) -> int:
+        """Return how many messages the coordinator waits for in a whole run; `self` is resolved."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Derivative:
+    """The weighting r_i = ℓ'(v_i, y_i)."""
+
+    loss: Loss
+
+    @property
+    def kernel(self) -> str:
+        """The loss's name: vfl.kernels has a fused kernel for some."""
+        return self.loss.name
+
+    def __call__(self, margins: Vector, labels: Vector) -> Vector:
+        """Return r, (n,)."""
+        return self.loss.derivative(margins, labels)
