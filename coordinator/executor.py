@@ -73,7 +73,9 @@ class Executor:
         w = {party: start.copy() for party, start in query.start.items()}
         pending = []
         for part, step in enumerate(query.ordered()):
-            backward = Backward(query.weighting, (step.block,), (step.centre,), (step.scale,), step.clip, step.event, part)
+            backward = Backward(
+                query.weighting, (step.block,), (step.centre,), (step.scale,), step.clip, step.event, part
+            )
             released.append(backward.combine(self._ask(backward, key)))
             own = w[step.block.party][step.block.local]
             delta = step.rule(own, released[-1][0])

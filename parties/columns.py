@@ -88,7 +88,8 @@ def read_columns(
     array = store.reshape((n, p), order="F")
     labels = _LabelReader(label, source.origin, n) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
-    wanted = list(dict.fromkeys([*columns, *([label[0]] if label else [])]))
+    # Without a column to read, any one tells the number of records.
+    wanted = list(dict.fromkeys([*columns, *([label[0]] if label else [])])) or source.names[:1]
     count = 0
     for batch in source.batches(wanted):
         rows = slice(count, count + batch.num_rows)
@@ -133,22 +134,14 @@ def _writers(
 
 
 class _Coordinate:
-    """Scales the values of one coordinate and keeps them within its declared range, to the last bit of the storage."""
+    """Scales the values of one coordinate and keeps them within its reach, to the last bit of the storage."""
 
     def __init__(self, scaling: Scaling, j: int, dtype: np.dtype[Any]) -> None:
         self.j = j
         self.shift, self.width = scaling.shift[j], scaling.width[j]
         lo, hi = scaling.lo[j], scaling.hi[j]
         self.bounded = bool(np.isfinite(lo) and np.isfinite(hi))
-        if self.bounded:
-            largest = float(np.finfo(dtype).max)
-            lo, hi = max(lo, -largest), min(hi, largest)
-        self.lo, self.hi = dtype.type(lo), dtype.type(hi)
-        # float32 may round a bound outwards, and a sensitivity that rests on it would no longer hold.
-        if self.lo < lo:
-            self.lo = np.nextafter(self.lo, dtype.type(np.inf))
-        if self.hi > hi:
-            self.hi = np.nextafter(self.hi, dtype.type(-np.inf))
+        self.lo, self.hi = _toward_zero(lo, dtype), _toward_zero(hi, dtype)
 
     def scale(self, values: Vector) -> Matrix:
         """Return (x − shift)/width in the storage's precision, clamped; overwrites `values`."""
@@ -159,6 +152,13 @@ class _Coordinate:
                 values /= self.width
             stored = values.astype(self.lo.dtype, copy=False)
         return np.clip(stored, self.lo, self.hi, out=stored) if self.bounded else stored
+
+
+def _toward_zero(bound: float, dtype: np.dtype[Any]) -> Any:
+    """Return a bound in the storage's precision: float32 may round it outwards, beyond a sensitivity."""
+    with np.errstate(over="ignore"):
+        stored = dtype.type(bound)
+    return np.nextafter(stored, dtype.type(0)) if abs(float(stored)) > abs(bound) else stored
 
 
 def _number_writer(

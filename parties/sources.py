@@ -154,14 +154,16 @@ def split_table(table: Any, partition: FeaturePartition, *, label: bool = True) 
         order, then the label.
     label : whether the label is wanted.
 
-    Returns {party: Arrow table}. Raises PartitionError when the table lacks a column, else as `open_source`.
+    Returns {party: Arrow table}, without a party of which nothing is wanted. Raises PartitionError when the table lacks
+    a column, else as `open_source`.
     """
     wanted = (*partition.features, *((partition.label_column,) if label else ()))
     source = _opened(table, _texts(wanted), None)
     partition.check(source.names, label=label)
     source.origin.check_columns(source.names, wanted)
     whole = _whole(source, wanted)
-    return {party: whole.select(list(partition.wanted(party, label=label))) for party in partition.parties}
+    parts = {party: partition.wanted(party, label=label) for party in partition.parties}
+    return {party: whole.select(list(part)) for party, part in parts.items() if part}
 
 
 def _texts(columns: Sequence[str]) -> dict[str, Content]:

@@ -45,16 +45,16 @@ _HOMES = {
 }
 
 __all__ = [
-    "Boolean",
-    "Categorical",
-    "Numeric",
     "L1",
     "L2",
+    "Boolean",
+    "Categorical",
     "Certificate",
     "ElasticNet",
     "FeaturePartition",
     "Job",
     "NoPenalty",
+    "Numeric",
     "Plan",
     "Privacy",
     "Result",

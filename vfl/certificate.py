@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from vfl.privacy.noise import CryptographicNoise
 from vfl.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from vfl.plan import Plan
     from vfl.privacy.ledger import Statement
 

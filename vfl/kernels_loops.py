@@ -2,8 +2,8 @@
 
 Why the guarantee of vfl.kernels holds. With u = 2⁻⁵³ and t_j the computed products scale_j·(x_ij − c_j):
 (1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵; a record with h² < 1e-280 contributes 0, so what underflows is below
-1e-43·s of the sum. (2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h; with κ in [1e-100, 1e100] and h² ≤ 1e300 (else
-the record contributes 0) it neither over- nor underflows. (3) Dividing by g, a power of two, is exact, or leaves a
+1e-43·s of the sum. (2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h; with κ in [1e-100, 1e100] it neither over-
+nor underflows, or is 0 when h² is infinite. (3) Dividing by g, a power of two, is exact, or leaves a
 number too small to round to anything but 0; the product with t_j is rounded once more. Together
 ‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1. (4) rint moves each coordinate by at most ½. One column alone
 needs no norm: the product itself is clamped to ±κ, without slack.
@@ -82,9 +82,7 @@ def _fetch_columns(columns: Matrix, j: int, start: int, stop: int) -> None:
 
 
 @compiled
-def _add_forward(
-    columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int, end: int
-) -> None:
+def _add_forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int, end: int) -> None:
     """Add X_S Δ + shift to v, rows [start, stop), in place; columns that did not move are not read."""
     s = columns.shape[0]
     m = stop - start
@@ -133,12 +131,11 @@ def _square_norms(columns: Matrix, centre: Vector, scale: Vector, start: int, m:
 
 @compiled
 def _clip(r: Vector, h2: Vector, m: int, clip: float, per_grid: float) -> int:
-    """Clamp r_i to ±κ/h_i and divide by the grid, in place; return how many norms are not finite enough to trust."""
+    """Clamp r_i to ±κ/h_i and divide by the grid, in place; return how many norms are NaN or near overflow."""
     refused = 0
     for i in range(m):
         limit = clip / math.sqrt(h2[i])
         limit = limit if h2[i] >= _TINY else 0.0
-        limit = limit if h2[i] <= _HUGE else 0.0
         limit = limit if abs(r[i]) <= _HUGE else 0.0
         c = r[i] if r[i] < limit else limit  # NaN takes the limit, which is then 0
         c = c if c > -limit else -limit

@@ -29,11 +29,22 @@ class Loss(Protocol):
     classification: ClassVar[bool]
 
     @property
-    def curvature(self) -> float: ...
+    def curvature(self) -> float:
+        """L."""
+        ...
+
     @property
-    def slope(self) -> float: ...
-    def value(self, v: Vector, y: Vector) -> Vector: ...
-    def derivative(self, v: Vector, y: Vector) -> Vector: ...
+    def slope(self) -> float:
+        """R."""
+        ...
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return ℓ(v, y), (n,)."""
+        ...
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return ∂ℓ/∂v, (n,)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

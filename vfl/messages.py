@@ -67,8 +67,13 @@ class Weighting(Protocol):
     """
 
     @property
-    def kernel(self) -> str: ...
-    def __call__(self, margins: Vector, labels: Vector) -> Vector: ...
+    def kernel(self) -> str:
+        """Name of the fused kernel, or ''."""
+        ...
+
+    def __call__(self, margins: Vector, labels: Vector) -> Vector:
+        """Return r, (n,)."""
+        ...
 
 
 class Rule(Protocol):
@@ -84,8 +89,13 @@ class ScoreRule(Protocol):
     """
 
     @property
-    def sensitivity(self) -> float: ...
-    def __call__(self, w: Vector, u: Vector) -> Vector: ...
+    def sensitivity(self) -> float:
+        """How far one score can move."""
+        ...
+
+    def __call__(self, w: Vector, u: Vector) -> Vector:
+        """Return one score per coordinate, (s,)."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def test_a_party_with_the_label_alone():
     columns, label = load({"y": [0, 1, 1]}, columns=[], label=("y", BinaryLabel()), intercept=True)
     assert columns.array.tolist() == [[1.0], [1.0], [1.0]]
     assert label.tolist() == [-1.0, 1.0, 1.0]
-    columns, _ = load({"y": [0, 1, 1]}, columns=[], label=("y", BinaryLabel()))
+    columns, _ = load({"y": [0, 1, 1]}, columns=[])
     assert columns.array.shape == (3, 0)
 
 

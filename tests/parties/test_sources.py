@@ -375,6 +375,12 @@ def test_one_table_is_split_by_the_partition(name):
     assert read(open_source(parts["bank"], ["b"], party="bank"), ["b"]) == {"b": EXPECTED["b"]}
 
 
+def test_a_party_of_which_nothing_is_wanted_gets_nothing():
+    partition = FeaturePartition({"bank": ["b", "a"], "court": []}, label=("court", "text"))
+    assert list(split_table(FRAME, partition, label=False)) == ["bank"]
+    assert list(split_table(FRAME, partition)) == ["bank", "court"]
+
+
 def test_one_array_and_one_file_are_split_by_the_partition(tmp_path):
     parts = split_table(ARRAY, PARTITION, label=False)
     assert parts["telco"].to_pydict() == {"a": EXPECTED["a"]}

@@ -20,18 +20,18 @@ COMMANDS = {
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, so that --help is instant."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+    def list_commands(self, ctx: click.Context) -> list[str]:  # click's signature
         """Return the commands in the order of COMMANDS."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # noqa: ARG002  # click's signature
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:  # click's signature
         """Import the command's module."""
         if name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"vfl.cli.{name}").command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))

@@ -31,8 +31,8 @@ def command(
     """Train JOB: the path of a job file, or the name of a bundled example."""
     from vfl.cli.progress import Progress
     from vfl.launch import train
-    from vfl.launch.simulation import evaluate, split
     from vfl.launch.result import fresh_folder
+    from vfl.launch.simulation import evaluate, split
 
     spec, environment = read_job(job, assignments)
     folder = fresh_folder(output or Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")

@@ -79,9 +79,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def run(
-    job: Job, sources: Mapping[str, Any], *, address: str | None = None, ledger: str | None = None
-) -> Iterator[Plan | Round | Outcome]:
+def run(job: Job, sources: Mapping[str, Any], *, address: str | None = None) -> Iterator[Plan | Round | Outcome]:
     """Start the actors, let each party load its source where it runs, then yield the plan, the rounds and the outcome."""
     with connected(len(sources) + 1, address) as ray:
         from coordinator.actor import CoordinatorActor, answer_of

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from parties.loading import load
-
 from coordinator.coordinator import Coordinator
+from parties.loading import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from parties.loading import load_features
 
+from parties.loading import load_features
 from vfl import jobfile, kernels
 from vfl.certificate import Certificate, certify
 from vfl.errors import DataError, OutputError, SpecificationError
@@ -84,7 +84,7 @@ class Result:
         data : as for `train`; the label is not needed.
         """
         by_name = dict(zip(self.coordinates, self.w, strict=True))
-        margins = None
+        margins: Vector | None = None
         for party, source in sources_of(self.job.partition, data, label=False).items():
             if not self.job.partition.columns(party):
                 continue
@@ -97,7 +97,8 @@ class Result:
             margins = part if margins is None else margins + part
         if margins is None:
             raise SpecificationError("no party has a column to predict from")
-        return margins + by_name.get(INTERCEPT, 0.0)
+        intercept: float = by_name.get(INTERCEPT, 0.0)
+        return margins + intercept
 
     def predict(self, data: Any) -> Any:
         """Return the predicted label (n,) of new records: a class for classification, the margin for regression."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coordinator.coordinator import Outcome
-from coordinator.rounds import Round
 from vfl.errors import SpecificationError
 from vfl.launch.result import Result
 from vfl.launch.sources import sources_of
-from vfl.plan import Plan
 
 if TYPE_CHECKING:
+    from coordinator.rounds import Round
+    from vfl.plan import Plan
     from collections.abc import Callable, Iterator
 
     from vfl.job import Job

@@ -10,7 +10,10 @@ import math
 from dataclasses import dataclass
 
 from vfl.errors import PrivacyError
-from vfl.types import Adjacency
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vfl.types import Adjacency
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,9 @@ class PoissonSubsampledGaussian(Event):
     def __post_init__(self) -> None:
         for name, value in (("sensitivity", self.sensitivity), ("sigma", self.sigma)):
             if not (math.isfinite(value) and value > 0):
-                raise PrivacyError(f"PoissonSubsampledGaussian event: {name} must be positive and finite, not {value!r}")
+                raise PrivacyError(
+                    f"PoissonSubsampledGaussian event: {name} must be positive and finite, not {value!r}"
+                )
         if not 0 < self.rate <= 1:
             raise PrivacyError(f"PoissonSubsampledGaussian event: rate must be in (0, 1], not {self.rate!r}")
 

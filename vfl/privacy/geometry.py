@@ -50,6 +50,8 @@ class Clip:
     def event(self, noise_multiplier: float) -> Gaussian:
         """Return the event of releasing the sum with noise of standard deviation zΔ on every coordinate."""
         if not self.finite:
-            raise PrivacyError("a sum without a finite clip has no sensitivity: give a clip, or train with privacy=None")
+            raise PrivacyError(
+                "a sum without a finite clip has no sensitivity: give a clip, or train with privacy=None"
+            )
         Δ = self.sensitivity
         return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.dimension)

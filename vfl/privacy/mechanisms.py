@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 
-def release(sums: Integers | Vector, grid: float, event: Gaussian | None, noise: NoiseSource, key: ReleaseKey) -> Vector:
+def release(
+    sums: Integers | Vector, grid: float, event: Gaussian | None, noise: NoiseSource, key: ReleaseKey
+) -> Vector:
     """Release exact integer sums: the output is Δ/σ-GDP under replace-one for sums of sensitivity Δ (in units, not grid).
 
     The noise is the exact rounding to the grid of N(0, σ²). Since rint(q + x) = q + rint(x) for integer q, the output

@@ -42,7 +42,7 @@ class CryptographicNoise:
 
     private: ClassVar[bool] = True
 
-    def stream(self, key: ReleaseKey) -> Keystream:  # noqa: ARG002  # fresh in any case; the key names nothing here
+    def stream(self, key: ReleaseKey) -> Keystream:  # fresh in any case; the key names nothing here
         """Return a keystream that was never handed out before, whatever `key` is."""
         from vfl.privacy.keystream import Keystream
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from vfl.privacy.noise import SeededNoise
 
 SMOOTHNESS = ("private", "bounds", "data")

@@ -113,7 +113,7 @@ class SkGD:
     def schedule(self, problem: Problem) -> Schedule:
         """Run DESIGN §3: for t < T, rebuild Xθ; for K draws, release the block and take its prox step."""
         known = yield from curvature(problem)
-        draws = self._draws(problem, known, self._steps(problem, known))
+        draws = self._draws(known, self._steps(problem, known))
         weighting = Derivative(problem.loss)
         whole = problem.layout.whole()
         w = np.zeros(problem.layout.n_coordinates)
@@ -146,7 +146,7 @@ class SkGD:
         """Return how many messages a run waits for: visits, rebuilds, and one for smoothness."""
         p = problem.layout.n_coordinates
         flat = Curvature(np.zeros(p), np.ones(p))
-        draws = self._draws(problem, flat, self._steps(problem, flat))
+        draws = self._draws(flat, self._steps(problem, flat))
         outer = self.outer_rounds or 0
         return outer + sum(1 for _ in range(outer) for _ in self._visits(islice(draws, self.inner_rounds)))
 
@@ -195,7 +195,7 @@ class SkGD:
             steps.append(Step(block, known.centre[S], scale, clip, rule, clip.event(z) if z is not None else None))
         return tuple(steps)
 
-    def _draws(self, problem: Problem, known: Curvature, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
+    def _draws(self, known: Curvature, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
         """Yield draws of blocks for ever, pass after pass, in the order that the seed fixes."""
         rng = np.random.default_rng(self.seed)
         blocks = [step.block for step in steps]

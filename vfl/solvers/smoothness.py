@@ -8,7 +8,6 @@ corner of their declared range this is worth a factor of 100 in error at the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from vfl.problem import INTERCEPT
 from vfl.types import Adjacency, Vector
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
 
@@ -105,7 +105,7 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
         variance = np.minimum(np.maximum(variance, 0.0) + deviation, B**2)
     M = np.where(feature, L * variance, L)
     # A constant column: its gradient is 0 once centred, so any step will do. Exact variances cancel to rounding errors.
-    M[M <= 1e-14 * L * square] = L
+    M[1e-14 * L * square >= M] = L
     return Curvature(centre, M)
 
 
