@@ -72,17 +72,17 @@ class RayTransport:
         return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
 
 
-def answer_of(party: str, ref: Any, timeout: float) -> Any:
-    """Wait for one answer of a party's actor: its own errors come through as they are, its loss is a PartyLost."""
+def answer_of(name: str, ref: Any, timeout: float) -> Any:
+    """Wait for one answer of an actor: errors that it raised come through as they are, its loss is a PartyLost."""
     try:
         return ray.get(ref, timeout=timeout)
     except RayTaskError as error:
         cause = error.cause
         raise (cause if isinstance(cause, VflError) else error) from None
     except GetTimeoutError:
-        raise PartyLost(f"party {party!r} did not answer within {timeout:g} s") from None
+        raise PartyLost(f"{name!r} did not answer within {timeout:g} s") from None
     except RayActorError as error:
-        raise PartyLost(f"party {party!r} died: {error}") from error
+        raise PartyLost(f"{name!r} died: {error}") from error
 
 
 class CoordinatorActor:

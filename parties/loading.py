@@ -44,5 +44,6 @@ def _read(
     job: Job, party: str, source: Any, label: tuple[str, Label] | None, *, intercept: bool
 ) -> tuple[Columns, Vector | None]:
     names = job.partition.canonical_columns(party)
-    opened = open_source(source, contents_of(job.schema, names, label), party=party)
+    # A bare array is in the declared order; the blocks' order is only how columns are stored.
+    opened = open_source(source, contents_of(job.schema, job.partition.columns(party), label), party=party)
     return read_columns(opened, names, job.schema, job.scaling_of(names), intercept=intercept, label=label)

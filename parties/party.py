@@ -14,9 +14,10 @@ import numpy as np
 
 from vfl import kernels
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Descend, Forward, Greeting, Moments, RecordNorms, Reply
+from vfl.messages import Backward, Descend, Forward, Greeting, Moments, RecordNorms, Reply, Select
 from vfl.privacy.geometry import GRID_BITS
 from vfl.privacy.mechanisms import release
+from vfl.privacy.selection import noisy_best
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Gaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
+    from vfl.privacy.selection import NoisyScore
     from vfl.types import Integers, Matrix, Vector
 
 UNIT_GRID = 2.0**-GRID_BITS
@@ -73,6 +75,9 @@ class Party:
                 reply = Reply(vector=kernels.forward(self._block(block), w, self._zeros()))
             case Moments():
                 reply = Reply((self._moments(query, replace(key, part=query.part)),))
+            case Select(coordinates={self.name: (block, w)}):
+                best = self._select(query, block, w, _required(records.weights), replace(key, part=query.part))
+                reply = Reply(selected=best.moved(block.coordinates.start))
             case RecordNorms(scales={self.name: (block, scale)}):
                 reply = Reply(vector=kernels.forward(self._block(block) ** 2, scale**2, self._zeros()))
             case _:
@@ -136,6 +141,18 @@ class Party:
         parts = [kernels.first_moments(X, reach, UNIT_GRID)] if query.means else []
         parts.append(kernels.second_moments(X, reach**2, UNIT_GRID))
         return release(np.concatenate(parts), UNIT_GRID, query.event, self._noise, key)
+
+    def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
+        """Return the best of the noisy scores; the sums that they are computed from stay here."""
+        centre, scale = query.centres[self.name], query.scales[self.name]
+        sums = np.concatenate(
+            [
+                self._sum(replace(block, start=j, stop=j + 1), centre[k : k + 1], scale[k : k + 1], query.clip, r)
+                for k, j in enumerate(range(block.start, block.stop))
+            ]
+        )
+        u = sums * (query.clip.grid if query.clip.finite else 1.0)
+        return noisy_best(query.rule(w, u), query.rule.sensitivity, query.event, self._noise, key)
 
     def _block(self, block: Block) -> Matrix:
         return self._columns.block(block.start, block.stop)

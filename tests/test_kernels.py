@@ -30,9 +30,13 @@ def problem(n, s, dtype=np.float64, seed=0):
     return X, rng.normal(size=n), np.sign(rng.normal(size=n)), rng.uniform(0.5, 2.0, s)
 
 
+def centres(s):
+    return np.linspace(-0.7, 1.3, s)
+
+
 def reference(X, r, scale, clip, grid):
-    """Clip by the norm, divide by the grid, round half to even, and sum: in NumPy, with the same IEEE operations."""
-    t = scale * X.astype(np.float64)
+    """Centre, clip by the norm, divide by the grid, round half to even, and sum: NumPy, with the same IEEE operations."""
+    t = scale * (X.astype(np.float64) - centres(X.shape[1]))
     s = X.shape[1]
     if s == 1:
         return np.rint(np.clip(t * r[:, None], -clip, clip) / grid).astype(np.int64).sum(axis=0)
@@ -51,7 +55,7 @@ def reference(X, r, scale, clip, grid):
 def test_clipped_sum_equals_numpy_to_the_last_integer(n, s, dtype):
     X, v, y, scale = problem(n, s, dtype)
     for clip in (0.3, 3.0 * math.sqrt(s)):  # most records clipped; few
-        got = kernels.gradient(X, v, y, SQUARED, scale, clip, GRID)
+        got = kernels.gradient(X, centres(s), v, y, SQUARED, scale, clip, GRID)
         assert got.dtype == np.int64
         np.testing.assert_array_equal(got, reference(X, v - y, scale, clip, GRID))
 
@@ -61,8 +65,9 @@ def test_each_integer_is_the_nearest_to_the_exact_clipped_value(s):
     X, v, y, scale = problem(50, s)
     clip, grid = 1.0, 2.0**-22
     for i in range(50):
-        q = kernels.gradient(X[i : i + 1].copy(order="F"), v[i : i + 1], y[i : i + 1], SQUARED, scale, clip, grid)
-        c = (v[i] - y[i]) * scale * X[i]
+        one = slice(i, i + 1)
+        q = kernels.gradient(X[one].copy(order="F"), centres(s), v[one], y[one], SQUARED, scale, clip, grid)
+        c = (v[i] - y[i]) * scale * (X[i] - centres(s))
         c *= min(1.0, clip / np.linalg.norm(c))
         assert np.all(np.abs(q - c / grid) < 0.5 + 1e-6)
 
@@ -72,8 +77,8 @@ def test_logistic_sum_is_the_sum_with_its_weights():
     r = kernels.weights(5 * v, y, LOGISTIC, np.empty(3000))
     np.testing.assert_allclose(r, -y / (1 + np.exp(5 * y * v)), rtol=2e-15)
     np.testing.assert_array_equal(
-        kernels.gradient(X, 5 * v, y, LOGISTIC, scale, 2.0, GRID),
-        kernels.gradient(X, r, y, WEIGHTS, scale, 2.0, GRID),
+        kernels.gradient(X, centres(6), 5 * v, y, LOGISTIC, scale, 2.0, GRID),
+        kernels.gradient(X, centres(6), r, y, WEIGHTS, scale, 2.0, GRID),
     )
 
 
@@ -109,7 +114,8 @@ RECORD = st.integers(1, 9).flatmap(lambda s: st.tuples(st.lists(NUMBER, min_size
 def test_share_of_one_record_is_bounded_whatever_its_floats(record, r, data, clip, bits):
     x, s = record
     scale = data.draw(st.lists(st.floats(1e-3, 1e3) | NUMBER, min_size=s, max_size=s))
-    check_share(x, r, scale, clip, bits)
+    centre = data.draw(st.lists(st.just(0.0) | NUMBER, min_size=s, max_size=s))
+    check_share(x, r, scale, clip, bits, centre)
 
 
 @pytest.mark.parametrize("s", [1, 2, 3, 4, 5, 8])
@@ -119,6 +125,7 @@ def test_share_of_one_record_is_bounded_where_squares_under_and_overflow(s, x, r
     check_share([x] * s, r, [1.0] * s, 1.0, 20)
     check_share([x] + [1e-3] * (s - 1), r, [1.0] * s, 1.0, 20)
     check_share([x] * s, r, [1e150] * s, 1.0, 20)
+    check_share([x] * s, r, [1.0] * s, 1.0, 20, [1e-170, -1.7e308, math.inf, math.nan, x, -x, 1.0, 0.0][:s])
 
 
 @settings(max_examples=300, deadline=None)
@@ -131,15 +138,16 @@ def test_clipped_records_reach_the_cap_and_stay_under_it(s, seed, exponent):
     assert norm > 1 - 1e-9
 
 
-def check_share(x, r, scale, clip, bits):
+def check_share(x, r, scale, clip, bits, centre=None):
     """Assert g‖q‖ ≤ κ(1 + s·2⁻⁵⁰) + g√s/2 in exact arithmetic; return q."""
     s = len(x)
     grid = 2.0 ** (math.frexp(clip)[1] - 1 - bits)
     X = np.array([x]).reshape(1, s, order="F")
-    q = [int(k) for k in kernels.gradient(X, np.array([r]), np.array([1.0]), WEIGHTS, np.array(scale), clip, grid)]
+    c = np.zeros(s) if centre is None else np.array(centre)
+    q = [int(k) for k in kernels.gradient(X, c, np.array([r]), np.array([1.0]), WEIGHTS, np.array(scale), clip, grid)]
     A = Fraction(clip) * (1 + Fraction(s, 2**50)) / Fraction(grid)
     excess = sum(k * k for k in q) - A * A - Fraction(s, 4)  # ≤ A√s
-    assert excess <= 0 or excess * excess <= A * A * s, (x, r, scale, clip, grid, q)
+    assert excess <= 0 or excess * excess <= A * A * s, (x, r, scale, clip, grid, centre, q)
     return q
 
 
@@ -148,11 +156,12 @@ def check_share(x, r, scale, clip, bits):
 def test_sum_is_the_sum_of_the_shares_even_with_broken_records_between(s, n, data):
     x = np.array(data.draw(st.lists(NUMBER, min_size=n * s, max_size=n * s))).reshape(n, s, order="F")
     r = np.array(data.draw(st.lists(NUMBER, min_size=n, max_size=n)))
-    one, scale = np.ones(1), np.ones(s)
+    one, c, scale = np.ones(1), centres(s), np.ones(s)
     shares = [
-        kernels.gradient(x[i : i + 1].copy(order="F"), r[i : i + 1], one, WEIGHTS, scale, 1.0, GRID) for i in range(n)
+        kernels.gradient(x[i : i + 1].copy(order="F"), c, r[i : i + 1], one, WEIGHTS, scale, 1.0, GRID)
+        for i in range(n)
     ]
-    np.testing.assert_array_equal(kernels.gradient(x, r, r, WEIGHTS, scale, 1.0, GRID), np.sum(shares, axis=0))
+    np.testing.assert_array_equal(kernels.gradient(x, c, r, r, WEIGHTS, scale, 1.0, GRID), np.sum(shares, axis=0))
 
 
 def test_broken_records_count_as_zero_and_spare_the_others():
@@ -163,9 +172,10 @@ def test_broken_records_count_as_zero_and_spare_the_others():
     clean[[5, 1500, 1501, 2000]] = 0
     harsh = X.copy(order="F")
     harsh[2000, 2] = 1e200  # its square overflows
+    c = centres(6)
     np.testing.assert_array_equal(
-        kernels.gradient(harsh, r, r, WEIGHTS, scale, 1.0, GRID),
-        kernels.gradient(X, clean, r, WEIGHTS, scale, 1.0, GRID),
+        kernels.gradient(harsh, c, r, r, WEIGHTS, scale, 1.0, GRID),
+        kernels.gradient(X, c, clean, r, WEIGHTS, scale, 1.0, GRID),
     )
 
 
@@ -177,27 +187,28 @@ def test_step_is_forward_then_gradient(n, t, s, loss):
     X, _, _, scale = problem(n, s)
     delta = np.linspace(-0.5, 0.5, t)
     v1, v2, v3 = v.copy(), v.copy(), v.copy()
-    q = kernels.step(X_prev, delta, v1, y, loss, X, scale, 2.0, GRID)
-    assert kernels.forward(X_prev, delta, v2) is v2
+    shift, c = 0.125 * t, centres(s)
+    q = kernels.step(X_prev, delta, shift, v1, y, loss, X, c, scale, 2.0, GRID)
+    assert kernels.forward(X_prev, delta, v2, shift) is v2
     np.testing.assert_array_equal(v1, v2)
-    np.testing.assert_allclose(v1, v + X_prev @ delta, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(q, kernels.gradient(X, v2, y, loss, scale, 2.0, GRID))
-    u = kernels.plain_step(X_prev, delta, v3, y, loss, X, scale)
+    np.testing.assert_allclose(v1, v + X_prev @ delta + shift, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(q, kernels.gradient(X, c, v2, y, loss, scale, 2.0, GRID))
+    u = kernels.plain_step(X_prev, delta, shift, v3, y, loss, X, c, scale)
     np.testing.assert_array_equal(v3, v2)
-    np.testing.assert_array_equal(u, kernels.plain_gradient(X, v2, y, loss, scale))
+    np.testing.assert_array_equal(u, kernels.plain_gradient(X, c, v2, y, loss, scale))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_forward_and_plain_sums_equal_numpy_in_double(dtype):
     X, v, y, scale = problem(2000, 7, dtype)
     delta = np.array([0.5, 0, 0, 0, 0, -1, 2.0])
-    wide = X.astype(np.float64)
+    wide, c = X.astype(np.float64), centres(7)
     np.testing.assert_allclose(kernels.forward(X, delta, v.copy()), v + wide @ delta, rtol=0, atol=1e-13)
-    u = kernels.plain_gradient(X, v, y, SQUARED, scale)
-    np.testing.assert_allclose(u, scale * (wide.T @ (v - y)), rtol=1e-12, atol=1e-10)
+    u = kernels.plain_gradient(X, c, v, y, SQUARED, scale)
+    np.testing.assert_allclose(u, scale * ((wide - c).T @ (v - y)), rtol=1e-12, atol=1e-10)
     np.testing.assert_array_equal(
-        kernels.step(X, delta, v.copy(), y, SQUARED, X, scale, 1.0, GRID),
-        kernels.gradient(X, kernels.forward(X, delta, v.copy()), y, SQUARED, scale, 1.0, GRID),
+        kernels.step(X, delta, 0.0, v.copy(), y, SQUARED, X, c, scale, 1.0, GRID),
+        kernels.gradient(X, c, kernels.forward(X, delta, v.copy()), y, SQUARED, scale, 1.0, GRID),
     )
 
 
@@ -212,17 +223,18 @@ def test_threads_change_no_bit(s, monkeypatch):
     monkeypatch.setattr(kernels, "_TASK", 1)
     n = 5 * kernels_loops.PANEL + 77
     X, v, y, scale = problem(n, s)
-    delta = np.linspace(-1, 1, s)
+    delta, c = np.linspace(-1, 1, s), centres(s)
 
     def run(threads):
         moved, plain = v.copy(), v.copy()
         return [
-            kernels.gradient(X, v, y, LOGISTIC, scale, 1.0, GRID, threads=threads),
-            kernels.step(X, delta, moved, y, SQUARED, X, scale, 1.0, GRID, threads=threads),
+            kernels.gradient(X, c, v, y, LOGISTIC, scale, 1.0, GRID, threads=threads),
+            kernels.step(X, delta, 0.5, moved, y, SQUARED, X, c, scale, 1.0, GRID, threads=threads),
             moved,
-            kernels.plain_gradient(X, v, y, LOGISTIC, scale, threads=threads),
-            kernels.plain_step(X, delta, plain, y, LOGISTIC, X, scale, threads=threads),
+            kernels.plain_gradient(X, c, v, y, LOGISTIC, scale, threads=threads),
+            kernels.plain_step(X, delta, 0.5, plain, y, LOGISTIC, X, c, scale, threads=threads),
             kernels.second_moments(X, np.ones(s), GRID, threads=threads),
+            kernels.first_moments(X, np.ones(s), GRID, threads=threads),
             kernels.forward(X, delta, v.copy(), threads=threads),
         ]
 
@@ -237,11 +249,11 @@ def test_threads_change_no_bit(s, monkeypatch):
 def test_a_forked_child_gets_threads_of_its_own(monkeypatch):
     monkeypatch.setattr(kernels, "_TASK", 1)
     X, v, y, scale = problem(3 * kernels_loops.PANEL, 2)
-    before = kernels.gradient(X, v, y, SQUARED, scale, 1.0, GRID, threads=2)
+    before = kernels.gradient(X, centres(2), v, y, SQUARED, scale, 1.0, GRID, threads=2)
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        same = np.array_equal(before, kernels.gradient(X, v, y, SQUARED, scale, 1.0, GRID, threads=2))
+        same = np.array_equal(before, kernels.gradient(X, centres(2), v, y, SQUARED, scale, 1.0, GRID, threads=2))
         os._exit(0 if same else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -263,19 +275,37 @@ def test_second_moment_of_any_float_is_between_zero_and_one(x, cap):
     assert 0 <= q <= 2**20
 
 
+def test_first_moments_equal_numpy():
+    X, *_ = problem(5000, 5)
+    reach = np.array([0.5, 1, 2, 4, 100.0])
+    expected = np.rint(np.clip(X * (0.5 / reach), -0.5, 0.5) / GRID).astype(np.int64).sum(axis=0)
+    np.testing.assert_array_equal(kernels.first_moments(X, reach, GRID), expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(NUMBER, NUMBER)
+@example(math.nan, 1.0)
+@example(0.0, 0.0)
+@example(-math.inf, math.inf)
+def test_first_moment_of_any_float_is_within_a_half(x, reach):
+    (q,) = kernels.first_moments(np.array([[x]]), np.array([reach]), GRID)
+    assert abs(q) <= 2**19
+
+
 def test_read_only_arrays_are_welcome_where_nothing_is_written():
     X, v, y, scale = problem(200, 3)
-    expected = kernels.gradient(X, v, y, SQUARED, scale, 1.0, GRID)
-    for array in (X, v, y, scale):
+    c = centres(3)
+    expected = kernels.gradient(X, c, v, y, SQUARED, scale, 1.0, GRID)
+    for array in (X, c, v, y, scale):
         array.flags.writeable = False
-    np.testing.assert_array_equal(kernels.gradient(X, v, y, SQUARED, scale, 1.0, GRID), expected)
+    np.testing.assert_array_equal(kernels.gradient(X, c, v, y, SQUARED, scale, 1.0, GRID), expected)
     with pytest.raises(SpecificationError, match="read-only"):
         kernels.forward(X, scale, v)
 
 
 def bad_calls():
     X, v, y, scale = problem(40, 3)
-    good = {"X": X, "v": v, "y": y, "loss": SQUARED, "scale": scale, "clip": 1.0, "grid": GRID}
+    good = {"X": X, "centre": centres(3), "v": v, "y": y, "loss": SQUARED, "scale": scale, "clip": 1.0, "grid": GRID}
     yield "row-major", {**good, "X": np.ascontiguousarray(X)}, "column-major"
     yield "integers", {**good, "X": np.asfortranarray(X.astype(int))}, "float64 or float32"
     yield "one axis", {**good, "X": v}, "1-dimensional"
@@ -284,6 +314,7 @@ def bad_calls():
     yield "strided", {**good, "v": np.repeat(v, 2)[::2]}, "contiguous"
     yield "single precision margins", {**good, "v": v.astype(np.float32)}, "float64"
     yield "wide scale", {**good, "scale": np.ones(4)}, "column"
+    yield "narrow centre", {**good, "centre": centres(2)}, "column"
     yield "unknown loss", {**good, "loss": 7}, "WEIGHTS"
     for clip in (0.0, -1.0, math.nan, math.inf, 1e-101):
         yield f"clip {clip}", {**good, "clip": clip}, "clip must lie"

@@ -5,9 +5,9 @@ clipped sum satisfy
 
     g‖q_i‖₂ ≤ κ(1 + s·2⁻⁵⁰) + g√s/2
 
-whatever the floats in X, v, y and scale are: NaN, infinities and magnitudes that over- or underflow included. The sum
-of the q_i is exact in 64-bit integers, hence independent of order, chunks and threads (DESIGN §4, "The block release").
-The proof stands in vfl.kernels_loops.
+whatever the floats in X, v, y, centre and scale are: NaN, infinities and magnitudes that over- or underflow included.
+The sum of the q_i is exact in 64-bit integers, hence independent of order, chunks and threads (DESIGN §4, "The block
+release"). The proof stands in vfl.kernels_loops.
 
 Every X is (n, s), column-major, float64 or float32, as a party stores it; products and sums are float64. Vectors are
 contiguous float64. `threads` > 1 splits the records; it changes no result. Shapes, types or constants that do not fit
@@ -60,7 +60,7 @@ def gradient(
     """Return Σ_i rint(clip_κ(scale ∘ r_i (x_i − c))/g), (s,) int64; one record's share is bounded as the module says.
 
     clip_κ scales a vector down to norm κ when it is longer. A record contributes 0 when r_i is NaN or beyond 1e300 in
-    magnitude, or when ‖scale ∘ (x_i − c)‖² is below 1e-280 or beyond 1e300 (s > 1), or when a product is NaN.
+    magnitude; when ‖scale ∘ (x_i − c)‖² is NaN, overflows or is below 1e-280 (s > 1); when the product is NaN (s = 1).
 
     centre : (s,) c, public values that are taken off the columns.
     v, y : (n,) margins and labels; r = v − y for SQUARED, −y/(1 + exp(yv)) for LOGISTIC, v itself for WEIGHTS.

@@ -3,8 +3,8 @@
 Why the guarantee of vfl.kernels holds. With u = 2⁻⁵³ and t_j the computed products scale_j·(x_ij − c_j):
 (1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵; a record with h² < 1e-280 contributes 0, so what underflows is below
 1e-43·s of the sum. (2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h; with κ in [1e-100, 1e100] it neither over-
-nor underflows, or is 0 when h² is infinite. (3) Dividing by g, a power of two, is exact, or leaves a
-number too small to round to anything but 0; the product with t_j is rounded once more. Together
+nor underflows, and is 0 when h² is infinite. (3) Dividing by g, a power of two, is exact, or leaves a number too small
+to round to anything but 0; the product with t_j is rounded once more. Together
 ‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1. (4) rint moves each coordinate by at most ½. One column alone
 needs no norm: the product itself is clamped to ±κ, without slack.
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from vfl.privacy.events import BoundedRange, Event, Gaussian
     from vfl.privacy.geometry import Clip
+    from vfl.privacy.selection import NoisyScore
     from vfl.types import Vector
 
 
@@ -79,7 +80,9 @@ class Weighting(Protocol):
 class Rule(Protocol):
     """Δ = rule(w_S, u): a deterministic function of released values, evaluated by party and solver alike."""
 
-    def __call__(self, w: Vector, u: Vector) -> Vector: ...
+    def __call__(self, w: Vector, u: Vector) -> Vector:
+        """Return Δ, (s,)."""
+        ...
 
 
 class ScoreRule(Protocol):
@@ -129,13 +132,14 @@ class Reply:
 
     released : one vector per release; noised, free to leave the federation.
     vector : (n,) for margins only.
-    selected : (coordinate in w, noisy score) for the executor only: losing winners and all scores go no further.
+    selected : its best coordinate in w with the noisy score, for the executor only: losing winners and all scores go
+        no further.
     seconds : time the party spent on it.
     """
 
     released: tuple[Vector, ...] = ()
     vector: Vector | None = None
-    selected: tuple[int, float] | None = None
+    selected: NoisyScore | None = None
     seconds: float = 0.0
 
 
@@ -322,11 +326,18 @@ class Descend(Weighted):
 class Select(Weighted):
     """The coordinate with the best noisy score over all addressed parties; only that coordinate is released.
 
-    Bounded-range selection with the exponential mechanism: each party adds Gumbel noise of scale 2Δ/ε to each of its
-    scores and answers its best; the coordinator takes the best of these. One event for all.
+    An exponential mechanism of bounded range (vfl.privacy.selection): each party answers the best of its noisy scores,
+    the executor takes the best of these. One event for all.
+
+    coordinates : {party: (block, its coordinates of w)}.
+    centres, scales : {party: (s,)}, as in `Step`.
+    clip : of one coordinate; every coordinate of the sum is clipped by itself.
+    rule : scores from (w, u), u in multiples of the cap's unit.
+    part : number of the party's noise stream.
     """
 
     coordinates: Mapping[str, tuple[Block, Vector]]
+    centres: Mapping[str, Vector]
     scales: Mapping[str, Vector]
     clip: Clip
     rule: ScoreRule
@@ -336,7 +347,13 @@ class Select(Weighted):
     def shares(self) -> Mapping[str, Query]:
         """Return one share for each party, with a noise stream of its own."""
         return {
-            name: replace(self, coordinates={name: own}, scales={name: self.scales[name]}, part=k)
+            name: replace(
+                self,
+                coordinates={name: own},
+                centres={name: self.centres[name]},
+                scales={name: self.scales[name]},
+                part=k,
+            )
             for k, (name, own) in enumerate(self.coordinates.items())
         }
 
@@ -345,9 +362,9 @@ class Select(Weighted):
         return (self.event,)
 
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
-        """Return the winning coordinate as a vector of one entry; forget everything else."""
-        best = max((reply.selected for reply in replies.values() if reply.selected), key=lambda won: won[1])
-        return (np.array([float(best[0])]),)
+        """Return the winning coordinate of w as a vector of one entry; forget everything else."""
+        best = max(reply.selected for reply in replies.values() if reply.selected is not None)
+        return (np.array([float(best.coordinate)]),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

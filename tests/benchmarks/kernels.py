@@ -21,7 +21,7 @@ GRID = 2.0**-20
 
 
 @numba.njit(error_model="numpy")
-def unrounded(columns, v, y, loss, scale, clip):
+def unrounded(columns, centre, v, y, loss, scale, clip):
     """Return the clipped sum in floating point, without the grid: what rounding is measured against."""
     s, n = columns.shape
     rows = kernels_loops._chunk(s)
@@ -29,9 +29,9 @@ def unrounded(columns, v, y, loss, scale, clip):
     for a in range(0, n, rows):
         b = min(a + rows, n)
         kernels_loops.weights(v[a:b], y[a:b], loss, r)
-        kernels_loops._square_norms(columns, scale, a, b - a, h2)
+        kernels_loops._square_norms(columns, centre, scale, a, b - a, h2)
         kernels_loops._clip(r, h2, b - a, clip, 1.0)
-        kernels_loops._add_dots(columns, r, a, b, n, out)
+        kernels_loops._add_dots(columns, centre, r, a, b, n, out)
     return scale * out
 
 
@@ -51,10 +51,10 @@ def bare_pass(X, w, v, y, scale, clip, rate):
 
 def our_pass(X, w, v, y, scale, clip, rate):
     """Do the same pass with fused, exactly summed steps."""
-    previous, delta = X[:, :0], np.zeros(0)
+    previous, delta, centre = X[:, :0], np.zeros(0), np.zeros(1)
     for j in range(X.shape[1]):
         block = X[:, j : j + 1]
-        q = kernels.step(previous, delta, v, y, kernels.LOGISTIC, block, scale[j : j + 1], clip, GRID)
+        q = kernels.step(previous, delta, 0.0, v, y, kernels.LOGISTIC, block, centre, scale[j : j + 1], clip, GRID)
         previous, delta = block, -rate * GRID * q
         w[j : j + 1] += delta
     kernels.forward(previous, delta, v)
@@ -86,24 +86,26 @@ def large(n: int, s: int, dtype: type, repeats: int = 15) -> None:
     X = np.asfortranarray(rng.normal(size=(n, s)).astype(dtype))
     X_prev = np.asfortranarray(rng.normal(size=(n, s)).astype(dtype))
     v, y = rng.normal(size=n), np.sign(rng.normal(size=n))
-    scale, delta, clip = np.ones(s), 1e-9 * np.ones(s), 3.0 * math.sqrt(s)
+    c, scale, delta, clip = np.zeros(s), np.ones(s), 1e-9 * np.ones(s), 3.0 * math.sqrt(s)
     k = kernels
     times = best(
         repeats,
         sum=X.sum,
-        gradient_squared=lambda: k.gradient(X, v, y, k.SQUARED, scale, clip, GRID),
-        gradient_logistic=lambda: k.gradient(X, v, y, k.LOGISTIC, scale, clip, GRID),
-        unrounded_squared=lambda: unrounded(X.T, v, y, k.SQUARED, scale, clip),
-        plain_squared=lambda: k.plain_gradient(X, v, y, k.SQUARED, scale),
-        plain_logistic=lambda: k.plain_gradient(X, v, y, k.LOGISTIC, scale),
+        gradient_squared=lambda: k.gradient(X, c, v, y, k.SQUARED, scale, clip, GRID),
+        gradient_logistic=lambda: k.gradient(X, c, v, y, k.LOGISTIC, scale, clip, GRID),
+        unrounded_squared=lambda: unrounded(X.T, c, v, y, k.SQUARED, scale, clip),
+        plain_squared=lambda: k.plain_gradient(X, c, v, y, k.SQUARED, scale),
+        plain_logistic=lambda: k.plain_gradient(X, c, v, y, k.LOGISTIC, scale),
         forward=lambda: k.forward(X, delta, v),
         two_sums=lambda: (X.sum(), X_prev.sum()),
-        step_squared=lambda: k.step(X_prev, delta, v, y, k.SQUARED, X, scale, clip, GRID),
-        step_logistic=lambda: k.step(X_prev, delta, v, y, k.LOGISTIC, X, scale, clip, GRID),
-        plain_step_logistic=lambda: k.plain_step(X_prev, delta, v, y, k.LOGISTIC, X, scale),
+        step_squared=lambda: k.step(X_prev, delta, 0.0, v, y, k.SQUARED, X, c, scale, clip, GRID),
+        step_logistic=lambda: k.step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, c, scale, clip, GRID),
+        plain_step_logistic=lambda: k.plain_step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, c, scale),
         second_moments=lambda: k.second_moments(X, scale, GRID),
-        gradient_logistic_2_threads=lambda: k.gradient(X, v, y, k.LOGISTIC, scale, clip, GRID, threads=2),
-        step_logistic_2_threads=lambda: k.step(X_prev, delta, v, y, k.LOGISTIC, X, scale, clip, GRID, threads=2),
+        gradient_logistic_2_threads=lambda: k.gradient(X, c, v, y, k.LOGISTIC, scale, clip, GRID, threads=2),
+        step_logistic_2_threads=lambda: k.step(
+            X_prev, delta, 0.0, v, y, k.LOGISTIC, X, c, scale, clip, GRID, threads=2
+        ),
     )
     show(f"{n} × {s} {np.dtype(dtype).name}", times, "sum")
 
@@ -127,14 +129,14 @@ def single_coordinates(n: int = 45_312, p: int = 9) -> None:
 
 def calls() -> None:
     """Time what a call costs when there is nothing to do."""
-    X, v, one = np.ones((1, 1), order="F"), np.ones(1), np.ones(1)
+    X, v, c, one = np.ones((1, 1), order="F"), np.ones(1), np.zeros(1), np.ones(1)
     k = kernels
     times = best(
         3000,
-        gradient=lambda: k.gradient(X, v, v, k.SQUARED, one, 1.0, GRID),
-        step=lambda: k.step(X, one, v, v, k.SQUARED, X, one, 1.0, GRID),
+        gradient=lambda: k.gradient(X, c, v, v, k.SQUARED, one, 1.0, GRID),
+        step=lambda: k.step(X, one, 0.0, v, v, k.SQUARED, X, c, one, 1.0, GRID),
         forward=lambda: k.forward(X, one, v),
-        plain_gradient=lambda: k.plain_gradient(X, v, v, k.SQUARED, one),
+        plain_gradient=lambda: k.plain_gradient(X, c, v, v, k.SQUARED, one),
     )
     show("call overhead", times, "gradient")
 

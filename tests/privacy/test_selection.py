@@ -352,6 +352,15 @@ def test_short_tails_alone():
     assert chosen.coordinate == 0
 
 
+def test_an_extended_lane_is_not_judged_by_its_first_word():
+    """63 zeros say about 45; the next word takes it down to 44.4, and another lane in between wins."""
+    words = [0, 2**62, 2**64 - 1]
+    extended, regular = (module._fixed_gumbel(*lane) / 2**FRACTION_BITS for lane in drawn(words, 2))
+    assert 44.3 < extended < 44.4
+    scores = np.array([0.0, (44.7 - regular) * float(module._gumbel_scale(1.0, event(1.0)))])
+    assert noisy_best(scores, 1.0, event(1.0), Recorded(words), KEY).coordinate == 1
+
+
 def test_a_large_selection_computes_few_lanes_in_integers(monkeypatch):
     counted = []
     value = module._value

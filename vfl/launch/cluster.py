@@ -11,7 +11,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from vfl.errors import PlacementError, VflError
+from vfl.errors import PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ QUIET = {
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
-START_SECONDS = 120.0
+LOAD_SECONDS = 3600.0
 ANSWER_SECONDS = 600.0
 
 
@@ -87,18 +87,13 @@ def run(job: Job, sources: Mapping[str, Any], *, address: str | None = None) -> 
 
         once = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         actors = {name: ray.remote(PartyActor).options(**once).remote() for name in sources}
-        coordinator = None
+        coordinator = ray.remote(CoordinatorActor).options(**once).remote(actors, ANSWER_SECONDS)
         try:
             loading = {name: actors[name].load.remote(job, name, source) for name, source in sources.items()}
             for name, ref in loading.items():
-                answer_of(name, ref, START_SECONDS)
-            coordinator = ray.remote(CoordinatorActor).options(**once).remote(actors, ANSWER_SECONDS)
+                answer_of(name, ref, LOAD_SECONDS)
             for ref in coordinator.run.options(num_returns="streaming").remote(job):
-                try:
-                    yield ray.get(ref)
-                except ray.exceptions.RayTaskError as error:
-                    raise (error.cause if isinstance(error.cause, VflError) else error) from None
+                yield answer_of("coordinator", ref, ANSWER_SECONDS)
         finally:
             for actor in (coordinator, *actors.values()):
-                if actor is not None:
-                    ray.kill(actor)
+                ray.kill(actor)

@@ -186,19 +186,17 @@ def _candidates(
 
     For the other lanes |G| < 14. With the logarithms of numpy within 2^-48 (relative; tests hold them to half of it)
     and q within 2^-51, E is within 2^-47 and G within 2^-47 + 14·2^-48 < 2^-43. Scores enter as (s - top)/b, where top
-    is the greatest among these lanes: within 2^-51 relative, 2^-45 for lanes down to -64. V itself is within 2^-46 of
-    what is approximated. So two lanes compare rightly once they differ by 2^-41, of which the tolerance is 512 times.
-    A lane below -64 is computed below -49; the one at `top` has more than -3. It cannot win, and is not returned.
+    is the greatest: within 2^-51 relative, 2^-45 for lanes down to -64. V itself is within 2^-46 of what is
+    approximated. So two lanes compare rightly once they differ by 2^-41, of which the tolerance is 512 times. A lane
+    below -64 is computed below -49. The one at `top` has more than -3, or more than -28 if it is extended: G is at
+    least -ln(B) with B bits, fewer than 2^41 in a stream. So the lane below cannot win, and the one at `top` either is
+    returned or loses to one that is.
     """
-    regular = np.ones(len(scores), dtype=np.bool_)
-    regular[extended] = False
-    if not regular.any():
-        return extended
-    top = scores.max() if not extended else scores[regular].max()
     noisy = _gumbel(lanes, tails)
-    # Overflow goes to minus infinity: a lane that cannot win. Extended lanes may be above top; they are not compared.
+    # Overflow goes to minus infinity: a lane that cannot win.
     with np.errstate(over="ignore", under="ignore"):
-        noisy += (scores - top) / scale
+        noisy += (scores - scores.max()) / scale
+    # 63 bits may put an extended lane too high, and the threshold with it.
     noisy[extended] = -np.inf
     return sorted({*np.flatnonzero(noisy >= noisy.max() - tolerance).tolist(), *extended})
 

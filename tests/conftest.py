@@ -1,0 +1,40 @@
+"""Shared by all tests: one local Ray for the session, started by the first test that asks for it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PARTIES = ("bank", "telco", "hospital", "clinic", "lab")
+
+# Ray reads these once, when it is first imported, and any test may be the first to import it.
+os.environ |= {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_memory_monitor_refresh_ms": "0",  # a full machine must not kill an actor of a test
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[Any]:
+    """The `ray` module, connected to a local Ray of eight CPUs that offers `party:NAME` for PARTIES, and `coordinator`."""
+    import ray
+
+    ray.init(
+        num_cpus=8,
+        resources={"coordinator": 1, **{f"party:{name}": 1 for name in PARTIES}},
+        object_store_memory=100_000_000,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield ray
+    ray.shutdown()

@@ -1,0 +1,171 @@
+"""The contract of a penalty, held to by every registered one: its prox minimises what it should, to the digit."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from dataclasses import FrozenInstanceError, fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vfl.errors import SpecificationError
+from vfl.penalties import L1, L2, PENALTIES, ElasticNet, NoPenalty
+
+INSTANCES = [
+    NoPenalty(),
+    L1(0.0),
+    L1(0.7),
+    L2(0.0),
+    L2(0.7),
+    ElasticNet(0.7),
+    ElasticNet(2.0, 0.0),
+    ElasticNet(2.0, 1.0),
+    ElasticNet(0.3, 0.9),
+]
+EACH = pytest.mark.parametrize("penalty", INSTANCES, ids=repr)
+STRONG = [kind for kind in PENALTIES.values() if "strength" in {field.name for field in fields(kind)}]
+
+coordinates = st.floats(-20, 20, allow_subnormal=False)
+lengths = st.floats(1e-3, 10)
+
+
+def _at(penalty, w):
+    return penalty.value(np.array([w]))
+
+
+def _moreau(penalty, u, v, step):
+    return step * _at(penalty, u) + 0.5 * (u - v) ** 2
+
+
+def _least(penalty, v, step):
+    """Minimise sψ(u) + ½(u − v)² by halving an interval on the sign of its slope, taken from either side."""
+    low, high = min(v, 0.0) - 1.0, max(v, 0.0) + 1.0
+    for _ in range(60):
+        third = (high - low) / 3
+        if _moreau(penalty, low + third, v, step) <= _moreau(penalty, high - third, v, step):
+            high -= third
+        else:
+            low += third
+    return (low + high) / 2
+
+
+def test_every_registered_penalty_is_tried():
+    assert {type(penalty) for penalty in INSTANCES} == set(PENALTIES.values())
+    assert all(PENALTIES[penalty.name] is type(penalty) for penalty in INSTANCES)
+
+
+@EACH
+@settings(deadline=None)
+@given(v=coordinates, step=lengths)
+def test_prox_is_the_least_point_found_by_brute_force(penalty, v, step):
+    (found,) = penalty.prox(np.array([v]), np.array([step]))
+    least = _least(penalty, v, step)
+    assert found == pytest.approx(least, abs=2e-6)
+    assert _moreau(penalty, found, v, step) <= _moreau(penalty, least, v, step) + 1e-13 * (1 + v * v)
+
+
+@EACH
+@settings(deadline=None)
+@given(v=st.lists(coordinates, min_size=2, max_size=6), step=lengths)
+def test_coordinates_do_not_touch_each_other(penalty, v, step):
+    v = np.array(v)
+    steps = step * np.arange(1.0, len(v) + 1)
+    alone = [penalty.prox(v[j : j + 1], steps[j : j + 1])[0] for j in range(len(v))]
+    np.testing.assert_array_equal(penalty.prox(v, steps), alone)
+    assert penalty.value(v) == pytest.approx(sum(_at(penalty, w) for w in v))
+
+
+@EACH
+@settings(deadline=None)
+@given(a=coordinates, b=coordinates, step=lengths)
+def test_prox_contracts_as_the_modulus_of_convexity_says(penalty, a, b, step):
+    near, far = penalty.prox(np.array([a, b]), np.array([step, step]))
+    assert abs(near - far) <= abs(a - b) / (1 + step * penalty.convexity) + 1e-12
+
+
+@EACH
+@settings(deadline=None)
+@given(a=coordinates, b=coordinates, share=st.floats(0, 1))
+def test_convexity_is_a_modulus(penalty, a, b, share):
+    between = share * a + (1 - share) * b
+    chord = share * _at(penalty, a) + (1 - share) * _at(penalty, b)
+    assert _at(penalty, between) <= chord - 0.5 * penalty.convexity * share * (1 - share) * (a - b) ** 2 + 1e-9
+
+
+@EACH
+def test_no_larger_modulus_would_do(penalty):
+    bend = _at(penalty, 3.0) - 2 * _at(penalty, 2.0) + _at(penalty, 1.0)
+    assert penalty.convexity == pytest.approx(bend, abs=1e-12)
+
+
+@EACH
+def test_a_step_of_zero_leaves_a_coordinate_alone(penalty):
+    v = np.array([-3.0, 0.0, 1e-300, 0.2, 1e8])
+    np.testing.assert_array_equal(penalty.prox(v, np.zeros(5)), v)
+
+
+@EACH
+def test_zero_is_the_least_and_stays(penalty):
+    assert penalty.value(np.zeros(3)) == 0.0
+    assert isinstance(penalty.value(np.ones(3)), float)
+    assert penalty.value(np.array([-1.0, 2.0])) >= 0.0
+    np.testing.assert_array_equal(penalty.prox(np.zeros(3), np.full(3, 2.0)), np.zeros(3))
+
+
+@EACH
+def test_arguments_are_not_written_to(penalty):
+    v, steps = np.array([-3.0, 0.1, 2.0]), np.array([0.5, 1.0, 0.0])
+    v.flags.writeable = steps.flags.writeable = False
+    found = penalty.prox(v, steps)
+    assert found.shape == (3,)
+    assert found.dtype == np.float64
+
+
+@EACH
+def test_a_penalty_is_a_frozen_value(penalty):
+    twin = pickle.loads(pickle.dumps(penalty))  # noqa: S301  # our own
+    assert penalty == twin == copy.deepcopy(penalty)
+    assert hash(penalty) == hash(twin)
+    with pytest.raises((FrozenInstanceError, AttributeError, TypeError)):
+        penalty.strength = 9.0
+
+
+@EACH
+def test_it_can_be_shown(penalty):
+    shown = penalty.describe()
+    assert shown
+    if getattr(penalty, "strength", None):
+        assert "w" in shown
+        assert "nan" not in shown
+
+
+def test_values_are_scikit_learns():
+    w = np.array([1.5, -2.0, 0.0])
+    assert NoPenalty().value(w) == 0.0
+    assert L1(0.5).value(w) == pytest.approx(0.5 * 3.5)
+    assert L2(0.5).value(w) == pytest.approx(0.25 * 6.25)
+    assert ElasticNet(0.5, 0.25).value(w) == pytest.approx(0.5 * 0.25 * 3.5 + 0.5 * 0.5 * 0.75 * 6.25)
+
+
+@pytest.mark.parametrize("kind", STRONG)
+@pytest.mark.parametrize("strength", [-1e-9, math.nan, math.inf, -math.inf])
+def test_a_strength_that_makes_no_sense_is_refused(kind, strength):
+    with pytest.raises(SpecificationError, match="strength"):
+        kind(strength)
+
+
+@pytest.mark.parametrize("kind", STRONG)
+@pytest.mark.parametrize("strength", ["0.1", None])
+def test_a_strength_that_is_no_number_is_refused(kind, strength):
+    with pytest.raises((SpecificationError, TypeError)):  # a job file turns TypeError into JobFileError
+        kind(strength)
+
+
+@pytest.mark.parametrize("ratio", [-0.01, 1.01, math.nan])
+def test_a_ratio_that_makes_no_sense_is_refused(ratio):
+    with pytest.raises(SpecificationError, match="l1_ratio"):
+        ElasticNet(1.0, ratio)
