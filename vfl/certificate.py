@@ -15,6 +15,7 @@ from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
     from vfl.plan import Plan
     from vfl.privacy.ledger import Statement
 

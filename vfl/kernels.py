@@ -34,9 +34,12 @@ from vfl.kernels_loops import WEIGHTS as WEIGHTS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import numpy.typing as npt
+
     from vfl.types import Integers, Matrix, Vector
 
 T = TypeVar("T")
+A = TypeVar("A", bound=np.ndarray)
 
 CODES = {"squared": SQUARED, "logistic": LOGISTIC}
 """Name of a loss → its code. WEIGHTS, the third code, says that the margins array already holds the weights r."""
@@ -70,8 +73,8 @@ def gradient(
     """
     n, columns = len(v), _columns(X, len(v))
     s = len(columns)
-    _check_vectors(n, v, y)
-    _check_vectors(s, scale, centre)
+    v, y = _check_vectors(n, v, y)
+    scale, centre = _check_vectors(s, scale, centre)
     _check_loss(loss)
     per_grid = _per_grid(clip, grid, n)
 
@@ -102,9 +105,9 @@ def step(
     """
     n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
     s, t = len(columns), len(previous)
-    _check_vectors(n, v, y)
-    _check_vectors(s, scale, centre)
-    _check_vectors(t, delta)
+    _, y = _check_vectors(n, v, y)
+    scale, centre = _check_vectors(s, scale, centre)
+    (delta,) = _check_vectors(t, delta)
     _check_writable(v)
     _check_loss(loss)
     per_grid = _per_grid(clip, grid, n)
@@ -119,7 +122,7 @@ def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads:
     """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read."""
     n, columns = len(v), _columns(X, len(v))
     _check_vectors(n, v)
-    _check_vectors(len(columns), delta)
+    (delta,) = _check_vectors(len(columns), delta)
     _check_writable(v)
     _each(lambda start, stop: loops.forward(columns, delta, shift, v, start, stop), n, len(columns), threads)
     return v
@@ -134,8 +137,8 @@ def plain_gradient(
     """
     n, columns = len(v), _columns(X, len(v))
     s = len(columns)
-    _check_vectors(n, v, y)
-    _check_vectors(s, scale, centre)
+    v, y = _check_vectors(n, v, y)
+    scale, centre = _check_vectors(s, scale, centre)
     _check_loss(loss)
     partial = np.zeros((-(-n // loops.PANEL), s))
     _each(lambda start, stop: loops.plain_gradient(columns, centre, v, y, loss, partial, start, stop), n, s, threads)
@@ -159,9 +162,9 @@ def plain_step(
     """Add X_prev Δ + shift to v, in place, and return `plain_gradient` over X at the new margins, in one pass."""
     n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
     s, t = len(columns), len(previous)
-    _check_vectors(n, v, y)
-    _check_vectors(s, scale, centre)
-    _check_vectors(t, delta)
+    _, y = _check_vectors(n, v, y)
+    scale, centre = _check_vectors(s, scale, centre)
+    (delta,) = _check_vectors(t, delta)
     _check_writable(v)
     _check_loss(loss)
     partial = np.zeros((-(-n // loops.PANEL), s))
@@ -182,7 +185,7 @@ def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) ->
     """
     n, columns = len(X), _columns(X, len(X))
     s = len(columns)
-    _check_vectors(s, reach)
+    (reach,) = _check_vectors(s, reach)
     per_grid = _per_grid(1.0, grid, n)
     return _sum(_each(lambda start, stop: loops.first_moments(columns, reach, per_grid, start, stop), n, s, threads))
 
@@ -197,7 +200,7 @@ def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> 
     """
     n, columns = len(X), _columns(X, len(X))
     s = len(columns)
-    _check_vectors(s, cap)
+    (cap,) = _check_vectors(s, cap)
     per_grid = _per_grid(1.0, grid, n)
     return _sum(_each(lambda start, stop: loops.second_moments(columns, cap, per_grid, start, stop), n, s, threads))
 
@@ -211,6 +214,18 @@ def weights(v: Vector, y: Vector, loss: int, out: Vector) -> Vector:
     return out
 
 
+def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
+    """Load or compile the loops that a run on columns of this type needs, so that its first round does not wait."""
+    X, one, v = np.ones((1, 1), dtype=dtype, order="F"), np.ones(1), np.zeros(1)
+    forward(X, v, v)
+    if private:
+        first_moments(X, one, 0.5)
+        second_moments(X, one, 0.5)
+        step(X, v, 0.0, v, one, WEIGHTS, X, v, one, 1.0, 1.0)
+    else:
+        plain_step(X, v, 0.0, v, one, WEIGHTS, X, v, one)
+
+
 def _columns(X: Matrix, n: int) -> Matrix:
     """Return X.T: numba takes a one-column array for row-major, and would compile everything once more for it."""
     if X.ndim != 2 or not X.flags.f_contiguous or not (X.dtype == _DOUBLE or X.dtype == _SINGLE):
@@ -220,16 +235,24 @@ def _columns(X: Matrix, n: int) -> Matrix:
         )
     if len(X) != n:
         raise SpecificationError("columns and margins differ in length: align the records first")
-    return X.T
+    return _read_only(X).T
 
 
-def _check_vectors(size: int, *vectors: Vector) -> None:
+def _check_vectors(size: int, *vectors: Vector) -> list[Vector]:
+    """Return read-only views: arrays that come out of an object store are read-only, and numba compiles for each kind."""
     for vector in vectors:
         if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
             raise SpecificationError(
                 "kernels need contiguous float64 vectors with an entry per record (v, y) or column (scale, delta, cap),"
                 f" not a {vector.ndim}-dimensional {vector.dtype} array of another length or layout"
             )
+    return [_read_only(vector) for vector in vectors]
+
+
+def _read_only(array: A) -> A:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _check_writable(v: Vector) -> None:

@@ -115,6 +115,13 @@ def test_a_process_that_has_seen_the_end_notices_its_removal(ledger):
         ledger.book("credit").reserve([(EVENT, 1)], job="j", run="new")
 
 
+def test_a_process_that_has_seen_the_end_notices_another_one(ledger):
+    last = ledger.head().seq
+    alter(ledger.path, f"UPDATE entries SET hash = zeroblob(32) WHERE seq = {last}")  # noqa: S608
+    with pytest.raises(LedgerError, match="replaced by an older"):
+        ledger.book("credit").reserve([(EVENT, 1)], job="j", run="new")
+
+
 def test_a_restored_backup_is_noticed_by_the_head_noted_elsewhere(ledger):
     backup = ledger.path.with_suffix(".backup")
     with (

@@ -38,7 +38,18 @@ def fork(action: Callable[[], None]) -> int:
 
 
 def wait(pids: list[int]) -> None:
-    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0] * len(pids)
+    """Wait for success; a child that hangs is killed, and then it was none."""
+    deadline = time.monotonic() + 20
+    codes = []
+    for pid in pids:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        while not done:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+            done, status = os.waitpid(pid, os.WNOHANG)
+        codes.append(os.waitstatus_to_exitcode(status))
+    assert codes == [0] * len(pids)
 
 
 @pytest.mark.parametrize("repetition", range(10))

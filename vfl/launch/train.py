@@ -10,11 +10,11 @@ from vfl.launch.result import Result
 from vfl.launch.sources import sources_of
 
 if TYPE_CHECKING:
-    from coordinator.rounds import Round
-    from vfl.plan import Plan
     from collections.abc import Callable, Iterator
 
+    from coordinator.rounds import Round
     from vfl.job import Job
+    from vfl.plan import Plan
 
 ENGINES = ("ray", "inprocess")
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vfl.types import Adjacency

@@ -10,6 +10,7 @@ from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
     from vfl.privacy.noise import SeededNoise
 
 SMOOTHNESS = ("private", "bounds", "data")

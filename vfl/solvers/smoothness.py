@@ -23,6 +23,7 @@ from vfl.types import Adjacency, Vector
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
 
