@@ -13,7 +13,8 @@ from vfl.errors import PartyLost, VflError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from coordinator.coordinator import Outcome
+    from coordinator.budget import Budget, Reserved
+    from coordinator.coordinator import Log, Outcome
     from coordinator.rounds import Round
     from vfl.job import Job
     from vfl.messages import Greeting, Query, Records, Reply
@@ -91,6 +92,6 @@ class CoordinatorActor:
     def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
         self._coordinator = Coordinator(RayTransport(actors, timeout))
 
-    def run(self, job: Job) -> Iterator[Plan | Round | Outcome]:
-        """Yield the plan, the rounds and the outcome."""
-        yield from self._coordinator.stream(job)
+    def run(self, job: Job, budget: Budget, log: Log) -> Iterator[Plan | Reserved | Round | Outcome]:
+        """Yield the plan, that it was reserved, the rounds and the outcome."""
+        yield from self._coordinator.stream(job, budget, log)

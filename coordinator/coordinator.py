@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from coordinator.budget import Budget, Reserved
 from coordinator.executor import Executor
 from coordinator.margins import Margins
 from coordinator.rounds import Round, rounds
@@ -13,7 +14,6 @@ from vfl.errors import DataError, VersionMismatch
 from vfl.messages import Moments, Query
 from vfl.plan import Plan
 from vfl.plan import plan as make_plan
-from vfl.privacy.ledger import FitBook
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -22,9 +22,23 @@ if TYPE_CHECKING:
     from coordinator.transport import Transport
     from vfl.job import Job
     from vfl.messages import Greeting
-    from vfl.privacy.ledger import Book, Reservation, Statement
+    from vfl.privacy.ledger import Statement
     from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
     from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Log:
+    """What the first queries of a run released, in an earlier process.
+
+    rebuilt : number of the last of them that rebuilt Xw.
+    n_records : n of that process, None when it did not get that far.
+    """
+
+    released: tuple[Released, ...] = ()
+    rebuilt: int = 0
+    n_records: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,38 +81,47 @@ def unnoised_queries(problem: Problem) -> tuple[type[Query], ...]:
 class Coordinator:
     """Drives one job. It holds the margins and the reservation; it cannot name the class that holds raw columns.
 
-    book : where the budget is kept; None covers the one fit only.
     expand : put every Descend as its parts.
     """
 
-    def __init__(self, transport: Transport, book: Book | None = None, *, expand: bool = False) -> None:
+    def __init__(self, transport: Transport, *, expand: bool = False) -> None:
         self._transport = transport
-        self._book = book
         self._expand = expand
 
-    def run(self, job: Job) -> Generator[Plan | Round, None, Outcome]:
-        """Yield the plan, then a record for every query; return the model.
+    def run(
+        self, job: Job, budget: Budget | None = None, log: Log | None = None
+    ) -> Generator[Plan | Reserved | Round, None, Outcome]:
+        """Yield the plan, that it was reserved, then a record for every query; return the model.
 
         The whole plan is reserved before any party computes on its columns; every release is charged before it is made.
+
+        budget : where the budget is kept; None covers this one fit, in memory.
+        log : what an earlier process of this run released.
         """
+        budget, log = budget or Budget(uuid.uuid4().hex), log or Log()
+        budget.check(job)
         plan = make_plan(job, agreed_records(self._transport.greet()))
-        reservation = self._reserve(plan)
+        if log.n_records not in (None, plan.problem.n_records):
+            raise DataError("the parties hold other records than when this run began: start a new run")
+        problem = plan.problem
+        reservation = budget.reserve(plan)
         yield plan
+        yield Reserved(problem.n_records, budget.current_head())
         margins = Margins(self._transport.labels(job.partition.label_party))
         execute = Executor(
-            self._transport, margins, reservation, unnoised=unnoised_queries(plan.problem), expand=self._expand
+            self._transport,
+            margins,
+            reservation,
+            unnoised=unnoised_queries(problem),
+            expand=self._expand,
+            attempts=budget.attempts(job, reservation),
         )
-        w = yield from rounds(plan.solver.schedule(plan.problem), execute)
-        return Outcome(plan, w, reservation.settle() if reservation else None)
+        w = yield from rounds(plan.solver.schedule(problem), execute, log.released, log.rebuilt)
+        return Outcome(plan, w, budget.settle(job, reservation) if reservation else None)
 
-    def stream(self, job: Job) -> Iterator[Plan | Round | Outcome]:
+    def stream(
+        self, job: Job, budget: Budget | None = None, log: Log | None = None
+    ) -> Iterator[Plan | Reserved | Round | Outcome]:
         """Yield what `run` yields and then what it returns, for carriers that know no return value."""
-        outcome = yield from self.run(job)
+        outcome = yield from self.run(job, budget, log)
         yield outcome
-
-    def _reserve(self, plan: Plan) -> Reservation | None:
-        problem = plan.problem
-        if problem.epsilon is None or problem.delta is None:
-            return None
-        book = self._book or FitBook(problem.epsilon, problem.delta)
-        return book.reserve(plan.releases, job=plan.job.digest, run=uuid.uuid4().hex)

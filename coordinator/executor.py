@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
@@ -9,6 +10,8 @@ from vfl.messages import Backward, Descend, Forward
 from vfl.privacy.events import ReleaseKey
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from coordinator.margins import Margins
     from coordinator.transport import Transport
     from vfl.messages import Query, Reply
@@ -25,6 +28,7 @@ class Executor:
     unnoised : the kinds of query that the job declares to be released without noise; any other un-noised release is
         refused.
     expand : put the parts of a Descend one by one, for a setting that offers no Descend.
+    attempts : number of the attempt at a round, above 0 where an earlier process may have made the release already.
     """
 
     def __init__(
@@ -35,17 +39,30 @@ class Executor:
         *,
         unnoised: tuple[type[Query], ...] = (),
         expand: bool = False,
+        attempts: Callable[[int], int] = lambda _: 0,
     ) -> None:
         self._transport = transport
         self._margins = margins
         self._reservation = reservation
         self._unnoised = unnoised
         self._expand = expand
+        self._attempts = attempts
         self._round = 0
+
+    def replay(self, query: Query, released: Released) -> None:
+        """Repeat what a query of an earlier process did to the margins; nothing is released or charged."""
+        self._round += 1
+        again = query.replay(released)
+        if again is not None:
+            self._ask(again, ReleaseKey(self._round - 1))
+
+    def skip(self) -> None:
+        """Count a query of an earlier process whose effect on the margins was undone by a later reset."""
+        self._round += 1
 
     def __call__(self, query: Query) -> Released:
         """Return what the query releases."""
-        key = ReleaseKey(self._round)
+        key = ReleaseKey(self._round, attempt=self._attempts(self._round))
         self._round += 1
         self._charge(query, key)
         if self._expand and isinstance(query, Descend):
@@ -56,7 +73,7 @@ class Executor:
         events = query.events()
         if any(event is None for event in events) and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
-        charges = [(ReleaseKey(key.round, part), event) for part, event in enumerate(events) if event is not None]
+        charges = [(replace(key, part=part), event) for part, event in enumerate(events) if event is not None]
         if charges:
             if self._reservation is None:
                 raise PrivacyError(f"{type(query).__name__} is to be charged, and nothing was reserved for this run")
@@ -80,7 +97,8 @@ class Executor:
             own = w[step.block.party][step.block.local]
             delta = step.rule(own, released[-1][0])
             own += delta
-            pending.append(Forward({step.block.party: (step.block, delta)}))
+            shift = -float(step.centre @ delta)
+            pending.append(Forward({step.block.party: (step.block, delta)}, shifts={step.block.party: shift}))
             if query.sweep:
                 self._ask(pending.pop(), key)
         for forward in pending:

@@ -6,9 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+from vfl.errors import BudgetExceeded
 
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from coordinator.executor import Executor
     from vfl.messages import Query
     from vfl.privacy.events import Event
     from vfl.solvers.protocol import Released, Schedule
@@ -22,32 +25,56 @@ class Round:
     number : running number of the query, from 0.
     kind : name of the query.
     parties : who answered.
+    resets : whether it rebuilt Xw, so that nothing before it matters to the margins.
     released : what they released.
     events : what was charged for it.
-    seconds : from the charge to the last reply.
+    seconds : from the charge to the last reply; 0 for a round of an earlier process.
     """
 
     number: int
     kind: str
     parties: tuple[str, ...]
+    resets: bool
     released: Released
     events: tuple[Event, ...]
     seconds: float
 
 
-def rounds(schedule: Schedule, execute: Callable[[Query], Released]) -> Generator[Round, None, Vector]:
-    """Run a schedule to its end, one record a query; returns its w (p,)."""
-    released: Released | None = None
-    number = 0
-    while True:
+def rounds(
+    schedule: Schedule, execute: Executor, log: Sequence[Released] = (), rebuilt: int = 0
+) -> Generator[Round, None, Vector]:
+    """Run a schedule to its end, one record a query; returns its w (p,).
+
+    log : what the first queries released in an earlier process: the schedule is told, and nothing is released again.
+    rebuilt : number of the last logged query that rebuilt Xw; those before it need not be repeated.
+
+    A budget that ends early (a resumed run has paid for releases that were lost) is thrown into the schedule, which may
+    finish with what it has.
+    """
+    query = next(schedule)
+    for number in range(1 << 62):
+        start = time.perf_counter()
         try:
-            query = schedule.send(released) if released is not None else next(schedule)
+            if number < len(log):
+                released = log[number]
+                execute.replay(query, released) if number >= rebuilt else execute.skip()
+            else:
+                released = execute(query)
+                yield _record(number, query, released, time.perf_counter() - start)
+            query = schedule.send(released)
         except StopIteration as end:
             w: Vector = end.value
             return w
-        start = time.perf_counter()
-        released = execute(query)
-        seconds = time.perf_counter() - start
-        events = tuple(event for event in query.events() if event is not None)
-        yield Round(number, type(query).__name__, tuple(query.shares()), released, events, seconds)
-        number += 1
+        except BudgetExceeded as error:
+            try:
+                schedule.throw(error)
+            except StopIteration as end:
+                w = end.value
+                return w
+    raise AssertionError("a schedule without end")
+
+
+def _record(number: int, query: Query, released: Released, seconds: float) -> Round:
+    events = tuple(event for event in query.events() if event is not None)
+    kind, resets = type(query).__name__, query.target == "reset"
+    return Round(number, kind, tuple(query.shares()), resets, released, events, seconds)

@@ -72,7 +72,8 @@ class Party:
                 sums = self._sum(block, centre, scale, query.clip, _required(records.weights))
                 reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part)),))
             case Forward(coordinates={self.name: (block, w)}):
-                reply = Reply(vector=kernels.forward(self._block(block), w, self._zeros()))
+                shift = query.shifts.get(self.name, 0.0)
+                reply = Reply(vector=kernels.forward(self._block(block), w, self._zeros(), shift))
             case Moments():
                 reply = Reply((self._moments(query, replace(key, part=query.part)),))
             case Select(coordinates={self.name: (block, w)}):
@@ -94,10 +95,15 @@ class Party:
         w = query.start[self.name].copy()
         pending, delta, shift = self._columns.block(0, 0), np.zeros(0), 0.0
         released = []
-        for part, step in enumerate(query.steps[self.name], query.parts.get(self.name, 0)):
+        for k, step in enumerate(query.steps[self.name]):
             X = self._block(step.block)
-            sums = _next_sum(pending, delta, shift, v, y, query.weighting, X, step)
-            released.append(self._release(sums, step.clip, step.event, replace(key, part=part)))
+            if query.replayed is not None:
+                kernels.forward(pending, delta, v, shift)
+                released.append(query.replayed[k])
+            else:
+                sums = _next_sum(pending, delta, shift, v, y, query.weighting, X, step)
+                release_key = replace(key, part=query.parts.get(self.name, 0) + k)
+                released.append(self._release(sums, step.clip, step.event, release_key))
             own = w[step.block.local]
             pending, delta = X, step.rule(own, released[-1])
             shift = -float(step.centre @ delta)
@@ -111,9 +117,13 @@ class Party:
         w = query.start[self.name].copy()
         moved = self._zeros()
         released = []
-        for part, step in enumerate(query.steps[self.name], query.parts.get(self.name, 0)):
-            sums = self._sum(step.block, step.centre, step.scale, step.clip, r)
-            released.append(self._release(sums, step.clip, step.event, replace(key, part=part)))
+        for k, step in enumerate(query.steps[self.name]):
+            if query.replayed is not None:
+                released.append(query.replayed[k])
+            else:
+                sums = self._sum(step.block, step.centre, step.scale, step.clip, r)
+                release_key = replace(key, part=query.parts.get(self.name, 0) + k)
+                released.append(self._release(sums, step.clip, step.event, release_key))
             own = w[step.block.local]
             delta = step.rule(own, released[-1])
             own += delta
@@ -144,6 +154,8 @@ class Party:
 
     def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
         """Return the best of the noisy scores; the sums that they are computed from stay here."""
+        if query.event is not None and not query.clip.finite:
+            raise PrivacyError("scores of sums without a finite clip cannot be selected from under an event")
         centre, scale = query.centres[self.name], query.scales[self.name]
         sums = np.concatenate(
             [

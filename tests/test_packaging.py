@@ -103,6 +103,17 @@ def test_every_public_name_can_be_had():
         vfl.nonesuch  # noqa: B018  # the access is the test
 
 
+def test_a_public_name_is_not_hidden_by_a_module_of_that_name():
+    # Importing vfl.plan sets `plan` on the package, before or after the lazy lookup, in an order that users do not see.
+    code = (
+        "import importlib, vfl\n"
+        "homes = {name: importlib.import_module(home) for name, home in vfl._HOMES.items()}\n"
+        "print([name for name, home in homes.items() if getattr(vfl, name) is not getattr(home, name)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 def test_public_names_are_the_same_for_people_and_for_type_checkers():
     checked = {
         alias.name: node.module

@@ -12,6 +12,14 @@ from vfl.version import __version__
 
 if TYPE_CHECKING:
     from vfl.certificate import Certificate
+    from vfl.estimators import (
+        PrivacyWarning,
+        VerticalElasticNet,
+        VerticalLasso,
+        VerticalLinearRegression,
+        VerticalLogisticRegression,
+        VerticalRidge,
+    )
     from vfl.job import Job
     from vfl.launch.result import Result
     from vfl.launch.train import train
@@ -38,7 +46,13 @@ _HOMES = {
     "Privacy": "vfl.privacy.specification",
     "Result": "vfl.launch.result",
     "SeededNoise": "vfl.privacy.noise",
+    "PrivacyWarning": "vfl.estimators",
     "SkGD": "vfl.solvers",
+    "VerticalElasticNet": "vfl.estimators",
+    "VerticalLasso": "vfl.estimators",
+    "VerticalLinearRegression": "vfl.estimators",
+    "VerticalLogisticRegression": "vfl.estimators",
+    "VerticalRidge": "vfl.estimators",
     "VflError": "vfl.errors",
     "plan": "vfl.plan",
     "train": "vfl.launch.train",
@@ -57,9 +71,15 @@ __all__ = [
     "Numeric",
     "Plan",
     "Privacy",
+    "PrivacyWarning",
     "Result",
     "SeededNoise",
     "SkGD",
+    "VerticalElasticNet",
+    "VerticalLasso",
+    "VerticalLinearRegression",
+    "VerticalLogisticRegression",
+    "VerticalRidge",
     "VflError",
     "__version__",
     "plan",

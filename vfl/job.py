@@ -133,12 +133,22 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON of the job, hex."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        """SHA-256 of the canonical JSON of the job, hex; 1 and 1.0 are one number."""
+        plain = _canonical(self.to_dict())
+        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and self.to_dict() == other.to_dict()
+        return isinstance(other, Job) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def _canonical(value: Any) -> Any:
+    """Write whole numbers as integers, however they were given: a job and its file have one digest."""
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -22,20 +22,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.errors import JobFileError, SpecificationError, nearest
+from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
 from vfl.job import Job
 from vfl.partition import FeaturePartition
 from vfl.penalties import PENALTIES
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.schema import Schema
-from vfl.solvers import SOLVERS
+from vfl.solvers import SOLVERS, SkGD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FORMAT = 1
+NAME = "job.toml"
 EXAMPLE = "example:"
+ENVIRONMENT = ("data", "simulation", "ray", "ledger")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +48,18 @@ class Environment:
     table : one table for all parties, to simulate; a path, or 'example:NAME'.
     holdout : share of the table kept out of training and evaluated in the clear, declared public.
     address : Ray cluster; None starts a local one.
+    ledger : file in which the budget of the job's data set is kept.
     """
 
     data: Mapping[str, str] = field(default_factory=dict)
     table: str | None = None
     holdout: float = 0.0
     address: str | None = None
+    ledger: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def __post_init__(self) -> None:
         if not 0 <= self.holdout < 1:
@@ -104,11 +112,44 @@ def _of_kind(plain: dict[str, Any], kinds: Mapping[str, Any], where: str) -> Any
     kind = plain.pop("kind", None)
     if kind not in kinds:
         raise JobFileError(f"{where} needs a kind{nearest(str(kind), kinds)}; known: {', '.join(kinds)}")
-    _known(plain, (f.name for f in dataclasses.fields(kinds[kind])), where)
-    try:
-        return kinds[kind](**plain)
-    except TypeError as error:
-        raise JobFileError(f"{where}: {error}") from error
+    return _built(kinds[kind], plain, where)
+
+
+def _built(kind: Any, plain: Mapping[str, Any], where: str) -> Any:
+    """Return kind(**plain) for a dataclass; JobFileError names a key that is unknown, missing or of the wrong type."""
+    fields = dataclasses.fields(kind)
+    _known(plain, (f.name for f in fields), where)
+    for f in fields:
+        if f.default is f.default_factory is dataclasses.MISSING and f.name not in plain:
+            raise JobFileError(f"{where} needs {f.name}")
+    _check_types(kind, plain, where)
+    return kind(**plain)
+
+
+_TYPES: Mapping[str, tuple[Any, str]] = {
+    "str": (str, "text"),
+    "bool": (bool, "true or false"),
+    "int": (int, "a whole number"),
+    "float": ((int, float), "a number"),
+    "Mapping[str, float]": (Mapping, "a table of numbers"),
+}
+
+
+def _check_types(kind: Any, plain: Mapping[str, Any], where: str) -> None:
+    """Compare values with the annotations of the dataclass's fields, as far as these are what TOML can spell."""
+    for f in dataclasses.fields(kind):
+        spelt = [name for name in str(f.type).split(" | ") if name != "None"]
+        if f.name not in plain or any(name not in _TYPES for name in spelt):
+            continue
+        if not any(_is(plain[f.name], name) for name in spelt):
+            said = " or ".join(_TYPES[name][1] for name in spelt)
+            raise JobFileError(f"{where}: {f.name} must be {said}, not {plain[f.name]!r}")
+
+
+def _is(value: Any, name: str) -> bool:
+    if isinstance(value, Mapping):
+        return name.startswith("Mapping") and all(_is(item, "float") for item in value.values())
+    return isinstance(value, _TYPES[name][0]) and (name == "bool" or not isinstance(value, bool))
 
 
 def decode(plain: Mapping[str, Any]) -> Job:
@@ -126,17 +167,16 @@ def decode(plain: Mapping[str, Any]) -> Job:
     if "penalty" in plain:
         plain["penalty"] = _of_kind(_table(plain, "penalty"), PENALTIES, "[penalty]")
     if "solver" in plain:
-        plain["solver"] = _of_kind(_table(plain, "solver"), SOLVERS, "[solver]")
+        plain["solver"] = _of_kind({"kind": SkGD.name} | _table(plain, "solver"), SOLVERS, "[solver]")
     if plain["privacy"] == "none":
         plain["privacy"] = None
     else:
+        if isinstance(plain["privacy"], str):
+            raise JobFileError(f'privacy is a table, or "none" to train without, not {plain["privacy"]!r}')
         privacy = _table(plain, "privacy")
-        _known(privacy, (f.name for f in dataclasses.fields(Privacy)), "[privacy]")
         if "noise" in privacy:
-            noise = _table(privacy, "noise")
-            _known(noise, ("seed",), "[privacy.noise]")
-            privacy["noise"] = SeededNoise(**noise)
-        plain["privacy"] = Privacy(**privacy)
+            privacy["noise"] = _built(SeededNoise, _table(privacy, "noise"), "[privacy.noise]")
+        plain["privacy"] = _built(Privacy, privacy, "[privacy]")
     for key in ("bounds", "fill"):
         if key in plain:
             plain[key] = _table(plain, key)
@@ -144,11 +184,11 @@ def decode(plain: Mapping[str, Any]) -> Job:
         columns = Schema.from_dict(_table(plain, "columns"))
         plain["columns"] = {column: columns[column] for column in columns.columns}
     if "classes" in plain:
+        if not isinstance(plain["classes"], list):
+            raise JobFileError(f"the job file: classes are a list (negative, positive), not {plain['classes']!r}")
         plain["classes"] = tuple(plain["classes"])
-    try:
-        return Job(**plain)
-    except TypeError as error:
-        raise JobFileError(f"the job file has a value of the wrong type: {error}") from error
+    _check_types(Job, plain, "the job file")
+    return Job(**plain)
 
 
 def to_toml(job: Job) -> str:
@@ -156,6 +196,14 @@ def to_toml(job: Job) -> str:
     import tomli_w
 
     return tomli_w.dumps(encode(job))
+
+
+def write(job: Job, path: Path) -> None:
+    """Write a job file."""
+    try:
+        path.write_text(to_toml(job), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
 def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
@@ -178,9 +226,12 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
 
 
 def _environment(plain: dict[str, Any], folder: Path) -> Environment:
-    data, simulation, ray = (_table(plain, key) for key in ("data", "simulation", "ray"))
+    data, simulation, ray, ledger = (_table(plain, key) for key in ENVIRONMENT)
     _known(simulation, ("table", "holdout"), "[simulation]")
     _known(ray, ("address",), "[ray]")
+    _known(ledger, ("path",), "[ledger]")
+    _check_types(Environment, simulation, "[simulation]")
+    _check_types(Environment, ray, "[ray]")
     for party, source in data.items():
         if not isinstance(source, str):
             raise JobFileError(f"[data] {party} must be a path")
@@ -192,6 +243,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         table=table,
         holdout=simulation.get("holdout", 0.0),
         address=ray.get("address"),
+        ledger=str(folder / ledger["path"]) if "path" in ledger else None,
     )
 
 
@@ -208,7 +260,7 @@ def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Enviro
         raise JobFileError(f"{str(path)!r} is not valid TOML: {error}") from error
     override(plain, assignments)
     environment = _environment(plain, path.resolve().parent)
-    for key in ("data", "simulation", "ray"):
+    for key in ENVIRONMENT:
         plain.pop(key, None)
     job = decode(plain)
     _known(environment.data, job.partition.parties, "[data]")

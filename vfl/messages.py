@@ -173,6 +173,14 @@ class Query:
         """Return what its releases are charged as, in the order of their `part` numbers; None marks an un-noised one."""
         return ()
 
+    def sizes(self) -> tuple[int, ...]:
+        """Return the length of each vector that `combine` returns."""
+        return ()
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query that repeats what this one did to the margins, given what it released; None if nothing."""
+        return None
+
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
         """Return the released values in the order of the shares."""
         return tuple(u for reply in replies.values() for u in reply.released)
@@ -210,6 +218,10 @@ class Moments(Query):
     event: Gaussian | None
     part: int = 0
 
+    def sizes(self) -> tuple[int, ...]:
+        """One vector a party."""
+        return tuple(width * (1 + self.means) for width in self.widths.values())
+
     def shares(self) -> Mapping[str, Query]:
         """Return one share for each party, with a noise stream of its own."""
         return {
@@ -238,11 +250,17 @@ class Backward(Weighted):
     event: Gaussian | None
     part: int = 0
 
+    def sizes(self) -> tuple[int, ...]:
+        """One vector a block."""
+        return tuple(block.size for block in self.blocks)
+
     def shares(self) -> Mapping[str, Query]:
         """Return one share for each block's owner, with a noise stream of its own."""
         return {
-            block.party: replace(self, blocks=(block,), centres=(centre,), scales=(scale,), part=k)
-            for k, (block, centre, scale) in enumerate(zip(self.blocks, self.centres, self.scales, strict=True))
+            block.party: replace(self, blocks=(block,), centres=(centre,), scales=(scale,), part=part)
+            for part, (block, centre, scale) in enumerate(
+                zip(self.blocks, self.centres, self.scales, strict=True), self.part
+            )
         }
 
     def events(self) -> tuple[Event | None, ...]:
@@ -252,19 +270,30 @@ class Backward(Weighted):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward(Query):
-    """X_k w_k of each addressed party; nothing is released."""
+    """X_k w_k of each addressed party; nothing is released.
+
+    shifts : {party: what is added to every record}, −c·w where columns are centred at c.
+    """
 
     coordinates: Mapping[str, tuple[Block, Vector]]
     into: str = "add"
+    shifts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def target(self) -> str:
         """`into`: 'add', 'reset', or a name."""
         return self.into
 
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query itself: it releases nothing."""
+        return self
+
     def shares(self) -> Mapping[str, Query]:
         """Return the party's own coordinates."""
-        return {name: replace(self, coordinates={name: own}) for name, own in self.coordinates.items()}
+        return {
+            name: replace(self, coordinates={name: own}, shifts={name: self.shifts.get(name, 0.0)})
+            for name, own in self.coordinates.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,6 +318,7 @@ class Descend(Weighted):
 
     start : {party: (p_k,) its coordinates of w before the visit}.
     parts : {party: number of its first step}, the step's place among the events.
+    replayed : what the steps released when they were made, to repeat their updates without another release.
     sweep : the party gets margins and labels and recomputes r after every step; otherwise it gets r, and all steps of
         the query are computed from the same r.
     """
@@ -297,6 +327,7 @@ class Descend(Weighted):
     start: Mapping[str, Vector]
     sweep: bool = True
     parts: Mapping[str, int] = field(default_factory=dict)
+    replayed: tuple[Vector, ...] | None = None
 
     @property
     def need(self) -> Need:
@@ -308,18 +339,32 @@ class Descend(Weighted):
         shares: dict[str, Query] = {}
         part = 0
         for name, steps in self.steps.items():
-            own = {name: steps}
-            shares[name] = replace(self, steps=own, start={name: self.start[name]}, parts={name: part})
-            part += len(steps)
+            last = part + len(steps)
+            shares[name] = replace(
+                self,
+                steps={name: steps},
+                start={name: self.start[name]},
+                parts={name: part},
+                replayed=self.replayed and self.replayed[part:last],
+            )
+            part = last
         return shares
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector a step."""
+        return tuple(step.block.size for step in self.ordered())
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the visit with its releases given."""
+        return replace(self, replayed=released)
 
     def ordered(self) -> tuple[Step, ...]:
         """Return the steps in the order of their releases."""
         return tuple(step for steps in self.steps.values() for step in steps)
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return one event a step."""
-        return tuple(step.event for step in self.ordered())
+        """Return one event a step; a replayed visit releases nothing."""
+        return () if self.replayed is not None else tuple(step.event for step in self.ordered())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -343,6 +388,10 @@ class Select(Weighted):
     rule: ScoreRule
     event: BoundedRange | None
     part: int = 0
+
+    def sizes(self) -> tuple[int, ...]:
+        """One coordinate."""
+        return (1,)
 
     def shares(self) -> Mapping[str, Query]:
         """Return one share for each party, with a noise stream of its own."""

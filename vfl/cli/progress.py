@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Self
 
+from coordinator.rounds import Round
 from vfl.plan import Plan
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress as Bar
 
-    from coordinator.rounds import Round
+    from coordinator.budget import Reserved
 
 EVERY_SECONDS = 0.2
 LINES = 10
@@ -35,11 +36,11 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, event: Plan | Round) -> None:
+    def __call__(self, event: Plan | Reserved | Round) -> None:
         """Take note of the plan, then of each round."""
         if isinstance(event, Plan):
             self._begin(event)
-        else:
+        elif isinstance(event, Round):
             self._advance(event)
 
     def _begin(self, plan: Plan) -> None:
@@ -59,7 +60,7 @@ class Progress:
             self._bar.start()
 
     def _advance(self, record: Round) -> None:
-        self._done += 1
+        self._done = record.number + 1
         for event in dict.fromkeys(record.events):
             self._accountant.compose(event, record.events.count(event))
         now = time.monotonic()

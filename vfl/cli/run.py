@@ -12,6 +12,8 @@ import click
 from vfl.cli.jobs import job_argument, read_job
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from vfl.launch.result import Result
 
 
@@ -21,30 +23,53 @@ if TYPE_CHECKING:
     "--engine", type=click.Choice(["ray", "inprocess"]), default="ray", show_default=True, help="How parties run."
 )
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it a local Ray is started.")
+@click.option("--ledger", metavar="FILE", help="The ledger in which the budget of the job's data set is kept.")
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
-    job: str, assignments: tuple[str, ...], engine: str, address: str | None, output: Path | None, *, as_json: bool
+    job: str,
+    assignments: tuple[str, ...],
+    engine: str,
+    address: str | None,
+    ledger: str | None,
+    output: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Train JOB: the path of a job file, or the name of a bundled example."""
     from vfl.cli.progress import Progress
     from vfl.launch import train
-    from vfl.launch.result import fresh_folder
-    from vfl.launch.simulation import evaluate, split
+    from vfl.launch.simulation import split
 
     spec, environment = read_job(job, assignments)
-    folder = fresh_folder(output or Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    address = address or environment.address
+    ledger = ledger or environment.ledger
+    folder = output or Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     data, held_out = split(spec, environment)
+    kept = {**environment.to_dict(), "engine": engine, "address": address}
     with Progress(quiet=as_json) as progress:
-        result = train(spec, data, engine=engine, address=address or environment.address, watch=progress)
-    result.save(folder)
+        result = train(
+            spec, data, engine=engine, address=address, ledger=ledger, output=folder, watch=progress, environment=kept
+        )
+    show(result, folder, held_out, as_json=as_json)
+
+
+def show(result: Result, folder: Path, held_out: pa.Table | None, *, as_json: bool) -> None:
+    """Print what a run came to."""
+    from vfl.launch.simulation import evaluate
+
     evaluation = evaluate(result, held_out) if held_out is not None else None
     if as_json:
         click.echo(json.dumps(_summary(result, folder, evaluation), ensure_ascii=False))
-    else:
-        _show(result, folder, evaluation)
+        return
+    click.echo()
+    click.echo(str(result.certificate))
+    if evaluation is not None:
+        measures = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "flag")
+        click.echo(f"hold-out: {measures}  ({evaluation['flag']})")
+    click.echo(f"model and certificate: {folder}")
 
 
 def _summary(result: Result, folder: Path, evaluation: dict[str, Any] | None) -> dict[str, Any]:
@@ -61,12 +86,3 @@ def _summary(result: Result, folder: Path, evaluation: dict[str, Any] | None) ->
         "intercept": result.intercept_,
         "evaluation": evaluation,
     }
-
-
-def _show(result: Result, folder: Path, evaluation: dict[str, Any] | None) -> None:
-    click.echo()
-    click.echo(str(result.certificate))
-    if evaluation is not None:
-        measures = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "flag")
-        click.echo(f"hold-out: {measures}  ({evaluation['flag']})")
-    click.echo(f"model and certificate: {folder}")

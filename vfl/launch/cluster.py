@@ -16,7 +16,8 @@ from vfl.errors import PlacementError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from coordinator.coordinator import Outcome
+    from coordinator.budget import Budget, Reserved
+    from coordinator.coordinator import Log, Outcome
     from coordinator.rounds import Round
     from vfl.job import Job
     from vfl.plan import Plan
@@ -79,7 +80,9 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def run(job: Job, sources: Mapping[str, Any], *, address: str | None = None) -> Iterator[Plan | Round | Outcome]:
+def run(
+    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, address: str | None = None
+) -> Iterator[Plan | Reserved | Round | Outcome]:
     """Start the actors, let each party load its source where it runs, then yield the plan, the rounds and the outcome."""
     with connected(len(sources) + 1, address) as ray:
         from coordinator.actor import CoordinatorActor, answer_of
@@ -92,7 +95,7 @@ def run(job: Job, sources: Mapping[str, Any], *, address: str | None = None) -> 
             loading = {name: actors[name].load.remote(job, name, source) for name, source in sources.items()}
             for name, ref in loading.items():
                 answer_of(name, ref, LOAD_SECONDS)
-            for ref in coordinator.run.options(num_returns="streaming").remote(job):
+            for ref in coordinator.run.options(num_returns="streaming").remote(job, budget, log):
                 yield answer_of("coordinator", ref, ANSWER_SECONDS)
         finally:
             for actor in (coordinator, *actors.values()):

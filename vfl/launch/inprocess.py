@@ -10,14 +10,14 @@ from parties.loading import load
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from coordinator.coordinator import Outcome
+    from coordinator.budget import Budget, Reserved
+    from coordinator.coordinator import Log, Outcome
     from coordinator.rounds import Round
     from parties.party import Party
     from vfl.job import Job
     from vfl.messages import Greeting, Query, Records, Reply
     from vfl.plan import Plan
     from vfl.privacy.events import ReleaseKey
-    from vfl.privacy.ledger import Book
     from vfl.types import Vector
 
 
@@ -40,7 +40,7 @@ class InProcessTransport:
         return {name: self._parties[name].answer(share, records, key) for name, share in shares.items()}
 
 
-def run(job: Job, sources: Mapping[str, Any], *, book: Book | None = None) -> Iterator[Plan | Round | Outcome]:
+def run(job: Job, sources: Mapping[str, Any], budget: Budget, log: Log) -> Iterator[Plan | Reserved | Round | Outcome]:
     """Load every party here, then yield the plan, the rounds and the outcome."""
     parties = {name: load(job, name, source) for name, source in sources.items()}
-    yield from Coordinator(InProcessTransport(parties), book).stream(job)
+    yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)

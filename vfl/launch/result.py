@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 FORMAT = 1
+MODEL, CERTIFICATE = "model.json", "certificate.json"
 
 
 def fresh_folder(folder: str | Path) -> Path:
@@ -34,6 +36,19 @@ def fresh_folder(folder: str | Path) -> Path:
     except OSError as error:
         raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
     return folder
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    try:
+        part = path.with_name(path.name + ".part")
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,21 +127,23 @@ class Result:
         return np.where(margins > 0, positive, negative)
 
     def save(self, folder: str | Path) -> Path:
-        """Write model.json, certificate.json and job.toml to a folder that is new or empty; returns it."""
-        folder = fresh_folder(folder)
-        try:
-            model = {
-                "format": FORMAT,
-                "coordinates": list(self.coordinates),
-                "w": [float(value) for value in self.w],
-                "coef": dict(zip(self.feature_names, map(float, self.coef_), strict=True)),
-                "intercept": self.intercept_,
-            }
-            (folder / "model.json").write_text(json.dumps(model, indent=2, ensure_ascii=False), encoding="utf-8")
-            (folder / "certificate.json").write_text(self.certificate.to_json(), encoding="utf-8")
-            (folder / "job.toml").write_text(jobfile.to_toml(self.job), encoding="utf-8")
-        except OSError as error:
-            raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+        """Write model, certificate and job to a folder that is new, empty, or this run's own; returns it.
+
+        The model is written last and at once: a folder with a model holds a finished run.
+        """
+        folder = Path(folder)
+        if not (folder / jobfile.NAME).exists() or (folder / MODEL).exists():
+            fresh_folder(folder)
+            jobfile.write(self.job, folder / jobfile.NAME)
+        model = {
+            "format": FORMAT,
+            "coordinates": list(self.coordinates),
+            "w": [float(value) for value in self.w],
+            "coef": dict(zip(self.feature_names, map(float, self.coef_), strict=True)),
+            "intercept": self.intercept_,
+        }
+        write_whole(folder / CERTIFICATE, self.certificate.to_json())
+        write_whole(folder / MODEL, json.dumps(model, indent=2, ensure_ascii=False))
         return folder
 
     @classmethod
@@ -134,14 +151,12 @@ class Result:
         """Read what `save` wrote; the same answers to the bit."""
         folder = Path(folder)
         try:
-            model = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
         except OSError as error:
             raise OutputError(f"there is no saved model in {str(folder)!r}: {error.strerror}") from error
         except ValueError as error:
             raise OutputError(f"{str(folder / 'model.json')!r} is damaged: {error}") from error
         if not isinstance(model, dict) or model.get("format") != FORMAT:
             raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
-        job, _ = jobfile.read(folder / "job.toml")
-        return cls(
-            job, Certificate.load(folder / "certificate.json"), np.array(model["w"]), tuple(model["coordinates"])
-        )
+        job, _ = jobfile.read(folder / jobfile.NAME)
+        return cls(job, Certificate.load(folder / CERTIFICATE), np.array(model["w"]), tuple(model["coordinates"]))

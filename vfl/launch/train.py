@@ -1,41 +1,45 @@
-"""`train`: a job and its data in, a result out."""
+"""`train` and `resume`: a job and its data in, a result out."""
 
 from __future__ import annotations
 
+import contextlib
+import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.coordinator import Outcome
+from coordinator.budget import Budget
+from coordinator.coordinator import Log, Outcome
+from vfl import jobfile
 from vfl.errors import SpecificationError
-from vfl.launch.result import Result
+from vfl.launch import checkpoint
+from vfl.launch.result import MODEL, Result, fresh_folder
 from vfl.launch.sources import sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from coordinator.budget import Reserved
     from coordinator.rounds import Round
     from vfl.job import Job
     from vfl.plan import Plan
 
+    Watch = Callable[[Plan | Reserved | Round], None]
+
 ENGINES = ("ray", "inprocess")
+LEDGER = "ledger.db"
 
 
-def stream(job: Job, data: Any, *, engine: str = "ray", address: str | None = None) -> Iterator[Plan | Round | Result]:
-    """Train, and yield the plan, a record for every round, and at last the result. Arguments as `train`."""
-    if engine not in ENGINES:
-        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
-    if address is not None and engine != "ray":
-        raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
-    sources = sources_of(job.partition, data)
-    if engine == "ray":
-        from vfl.launch import cluster
-
-        events = cluster.run(job, sources, address=address)
-    else:
-        from vfl.launch import inprocess
-
-        events = inprocess.run(job, sources)
-    for event in events:
-        yield Result.of(event) if isinstance(event, Outcome) else event
+def stream(
+    job: Job,
+    data: Any,
+    *,
+    engine: str = "ray",
+    address: str | None = None,
+    ledger: str | None = None,
+) -> Iterator[Plan | Reserved | Round | Result]:
+    """Train, and yield the plan, what was reserved, a record for every round, and at last the result. See `train`."""
+    budget = Budget(uuid.uuid4().hex, None if ledger is None else str(ledger))
+    yield from _events(job, data, budget, Log(), engine, address)
 
 
 def train(
@@ -44,7 +48,10 @@ def train(
     *,
     engine: str = "ray",
     address: str | None = None,
-    watch: Callable[[Plan | Round], None] | None = None,
+    ledger: str | Path | None = None,
+    output: str | Path | None = None,
+    watch: Watch | None = None,
+    environment: dict[str, Any] | None = None,
 ) -> Result:
     """Train the job's model; it is (ε, δ)-differentially private for every record as its certificate states.
 
@@ -53,13 +60,89 @@ def train(
     engine : 'ray' (one actor per party and one for the coordinator) or 'inprocess'. Both give the same model for the
         same seeded noise.
     address : a Ray cluster; None uses the Ray that is running, or starts a local one.
-    watch : called with the plan and with every round, as they go by.
+    ledger : file in which the budget of the job's data set is kept.
+    output : a new folder for model, certificate and the log from which a run that was cut off is resumed; the budget of
+        a job without a data set is then kept in that folder too. None leaves nothing on disk.
+    watch : called with the plan, what was reserved, and every round, as they go by.
+    environment : plain values kept in the log for `vfl resume`.
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
-    for event in stream(job, data, engine=engine, address=address):
-        if isinstance(event, Result):
-            return event
+    path = None if ledger is None else str(Path(ledger).resolve())
+    if output is None:
+        return _finished(_events(job, data, Budget(uuid.uuid4().hex, path), Log(), engine, address), watch)
+    folder = fresh_folder(output)
+    if path is None and job.dataset is None:
+        path = str(folder.resolve() / LEDGER)
+    budget = Budget(uuid.uuid4().hex, path)
+    budget.check(job)
+    jobfile.write(job, folder / jobfile.NAME)
+    start = checkpoint.Start(job.digest, budget.run, budget.ledger, environment or {})
+    with checkpoint.Checkpoint(folder, start) as log:
+        result = _finished(_events(job, data, budget, Log(), engine, address), _both(log, watch))
+        result.save(folder)
+    return result
+
+
+def resume(
+    folder: str | Path,
+    data: Any,
+    *,
+    engine: str = "ray",
+    address: str | None = None,
+    watch: Watch | None = None,
+) -> Result:
+    """Go on with a run that was cut off, from what its log says was released; a finished one is only loaded.
+
+    Releases that were charged and lost stay charged, so the run may end with fewer of them, never with more budget. It
+    needs the same data and the same ledger; with seeded noise the model is the same to the bit.
+    """
+    folder = Path(folder)
+    if (folder / MODEL).exists():
+        return Result.load(folder)
+    job, _ = jobfile.read(folder / jobfile.NAME)
+    start, budget, made = checkpoint.read(folder, job)
+    with checkpoint.Checkpoint(folder, start, resumed=True) as log:
+        result = _finished(_events(job, data, budget, made, engine, address), _both(log, watch))
+        result.save(folder)
+    return result
+
+
+def _events(
+    job: Job, data: Any, budget: Budget, log: Log, engine: str, address: str | None
+) -> Iterator[Plan | Reserved | Round | Result]:
+    if engine not in ENGINES:
+        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
+    if address is not None and engine != "ray":
+        raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
+    budget.check(job)
+    sources = sources_of(job.partition, data)
+    if engine == "ray":
+        from vfl.launch import cluster
+
+        events = cluster.run(job, sources, budget, log, address=address)
+    else:
+        from vfl.launch import inprocess
+
+        events = inprocess.run(job, sources, budget, log)
+    for event in events:
+        yield Result.of(event) if isinstance(event, Outcome) else event
+
+
+def _finished(events: Iterator[Plan | Reserved | Round | Result], watch: Watch | None) -> Result:
+    with contextlib.closing(events) as watched:  # type: ignore[type-var]
+        for event in watched:
+            if isinstance(event, Result):
+                return event
+            if watch is not None:
+                watch(event)
+    raise AssertionError("a run ended without its outcome")
+
+
+def _both(log: checkpoint.Checkpoint, watch: Watch | None) -> Watch:
+    def note(event: Plan | Reserved | Round) -> None:
+        log(event)
         if watch is not None:
             watch(event)
-    raise AssertionError("a run ended without its outcome")
+
+    return note

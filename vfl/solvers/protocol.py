@@ -24,6 +24,11 @@ class Solver(Protocol):
 
     name: ClassVar[str]
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether which event comes next can depend on what was released; never on data in any other way."""
+        ...
+
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided by public rules; refuse in a sentence what cannot be."""
         ...

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.messages import Descend, Forward, Step
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.geometry import Clip
@@ -117,14 +117,17 @@ class SkGD:
         weighting = Derivative(problem.loss)
         whole = problem.layout.whole()
         w = np.zeros(problem.layout.n_coordinates)
-        for _ in range(self.outer_rounds or 0):
-            if w.any():
+        for t in range(self.outer_rounds or 0):
+            if t:
                 v = known.uncentred(w, problem.intercept)
                 yield Forward({q: (block, v[block.coordinates]) for q, block in whole.items()}, into="reset")
             θ = w.copy()
             for visit in self._visits(islice(draws, self.inner_rounds)):
                 query = Descend(weighting, visit, {q: θ[whole[q].coordinates] for q in visit}, sweep=self._sweeps)
-                released = yield query
+                try:
+                    released = yield query
+                except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has
+                    return known.uncentred(θ, problem.intercept)
                 for step, u in zip(query.ordered(), released, strict=True):
                     S = step.block.coordinates
                     θ[S] += step.rule(θ[S], u)
@@ -153,6 +156,11 @@ class SkGD:
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
         return defaults.explain(problem, self)
+
+    @property
+    def adaptive(self) -> bool:
+        """Importance sampling draws blocks by the released M."""
+        return self.sampling == "importance"
 
     @property
     def _sweeps(self) -> bool:

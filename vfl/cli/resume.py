@@ -1,0 +1,29 @@
+"""`vfl resume RUN`: go on with a run that was cut off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from vfl.cli.run import show
+
+
+@click.command("resume")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+def command(run: Path, *, as_json: bool) -> None:
+    """Go on with the run in the folder RUN, from what its log says was released; a finished run is only shown."""
+    from vfl import jobfile
+    from vfl.cli.progress import Progress
+    from vfl.launch import checkpoint
+    from vfl.launch.simulation import split
+    from vfl.launch.train import resume
+
+    job, _ = jobfile.read(run / jobfile.NAME)
+    kept = dict(checkpoint.read(run, job)[0].environment)
+    engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
+    data, held_out = split(job, jobfile.Environment(**kept))
+    with Progress(quiet=as_json) as progress:
+        result = resume(run, data, engine=engine, address=address, watch=progress)
+    show(result, run, held_out, as_json=as_json)

@@ -1,0 +1,55 @@
+"""How far a model that was trained without privacy is from its optimum. Data-dependent: never for a private fit."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from parties.loading import load, load_features
+from vfl.losses import loss_of
+from vfl.problem import INTERCEPT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.launch.result import Result
+
+TOLERANCE = 1e-5
+"""Moves below this share of the largest coefficient pass for none."""
+
+
+def next_move(result: Result, sources: Mapping[str, Any]) -> float:
+    """Return how far an exact proximal step in a single coordinate moves it at most, as a share of the largest one.
+
+    0 at the optimum and nowhere else: it is the prox-gradient residual with steps 1/M_j (on the scaled features).
+
+    sources : what the model was trained on.
+    """
+    job, loss = result.job, loss_of(result.job.loss)
+    label_party = job.partition.label_party
+    r = loss.derivative(result.decision_function(sources), load(job, label_party, sources[label_party]).labels())
+    w = dict(zip(result.coordinates, result.w, strict=True))
+    # The intercept is not penalised: its step is a plain one.
+    moves = [float(abs(r.mean()) / loss.curvature)] if INTERCEPT in w else []
+    for party, source in sources.items():
+        if job.partition.columns(party):
+            columns = load_features(job, party, source)
+            X, own = columns.array, np.array([w[name] for name in columns.names])
+            M = loss.curvature * np.einsum("ij,ij->j", X, X) / len(r)
+            M[M == 0] = 1.0  # a column of zeros: only the penalty moves it
+            moves.append(float(abs(job.penalty.prox(own - X.T @ r / len(r) / M, 1.0 / M) - own).max()))
+    return float(max(moves) / max(abs(result.w).max(), 1e-150))
+
+
+def warn_unless_converged(result: Result, sources: Mapping[str, Any]) -> None:
+    """Warn with scikit-learn's ConvergenceWarning when a step would still move the model."""
+    if next_move(result, sources) > TOLERANCE:
+        warnings.warn(
+            f"{result.job.name} has not converged: give it more passes, solver=vfl.SkGD(passes=...), or a stronger "
+            "penalty",
+            ConvergenceWarning,
+            stacklevel=4,  # who called fit, over _train
+        )

@@ -1,0 +1,90 @@
+"""Who owns the columns of one table, and within which bounds: from what is declared, never from cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import PartitionError, SpecificationError
+from vfl.partition import FeaturePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.types import Matrix
+
+DEFAULT_BOUNDS = (-1.0, 1.0)
+
+
+def column_names(partition: FeaturePartition | int | None, named: Sequence[str] | None, n_features: int) -> list[str]:
+    """Return the (p,) names of a table's columns: its own, else the partition's features in order, else x0, x1, ..."""
+    if named is not None:
+        return list(named)
+    if not isinstance(partition, FeaturePartition):
+        return [f"x{j}" for j in range(n_features)]
+    if partition.n_features != n_features:
+        raise PartitionError(
+            f"X has {n_features} columns without names and the partition has {partition.n_features} features: give a "
+            "DataFrame, or an array of exactly these features in order"
+        )
+    return list(partition.features)
+
+
+def partition_of(partition: FeaturePartition | int | None, names: Sequence[str]) -> FeaturePartition:
+    """Return who owns the columns `names`.
+
+    partition : None (one party), a number of parties (consecutive columns, numbers that differ by at most one), or a
+        FeaturePartition of exactly these columns in any order.
+
+    Raises PartitionError.
+    """
+    if isinstance(partition, FeaturePartition):
+        partition.check(names, label=False)
+        for name in names:
+            if name not in partition.features:
+                raise PartitionError(f"no party owns column {name!r} of X: drop it, or name its owner in the partition")
+        return partition
+    if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int | np.integer)):
+        raise PartitionError(f"partition is None, a number of parties or a FeaturePartition, not {partition!r}")
+    parties = 1 if partition is None else int(partition)
+    if not 1 <= parties <= len(names):
+        raise PartitionError(f"{len(names)} columns cannot be split into {parties} parties: each needs at least one")
+    share, more = divmod(len(names), parties)
+    sizes = {f"party{k}": share + (k < more) for k in range(parties)}
+    label = "y"
+    while label in names:
+        label += "_"
+    return FeaturePartition.from_sizes(sizes, names, label=label)
+
+
+def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """Return {column: (lo, hi)}.
+
+    bounds : None (−1 and 1), one pair (lo, hi) for all columns, p pairs in the order of `names`, or a mapping.
+
+    Raises SpecificationError.
+    """
+    if isinstance(bounds, Mapping):
+        return dict(bounds)
+    try:
+        pairs = np.asarray(DEFAULT_BOUNDS if bounds is None else bounds, dtype=np.float64)
+    except (TypeError, ValueError):
+        pairs = np.empty(0)
+    if pairs.shape == (2,):
+        pairs = np.tile(pairs, (len(names), 1))
+    if pairs.shape != (len(names), 2):
+        raise SpecificationError(
+            "bounds are one pair (lo, hi), a pair for every column in the order of X, or a mapping from columns to pairs"
+        )
+    return {name: (low, high) for name, (low, high) in zip(names, pairs.tolist(), strict=True)}
+
+
+def sources_of(partition: FeaturePartition, names: Sequence[str], X: Matrix, y: Any = None) -> dict[str, Any]:
+    """Return {party: {column: (n,) array}}, views of X (n, p), and of y (n,) at the label party."""
+    column = dict(zip(names, X.T, strict=True))
+    if y is not None:
+        column[partition.label_column] = y
+    wanted = {party: partition.wanted(party, label=y is not None) for party in partition.parties}
+    return {party: {name: column[name] for name in owned} for party, owned in wanted.items() if owned}

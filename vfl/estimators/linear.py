@@ -1,0 +1,162 @@
+"""Least squares with the usual penalties."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from sklearn.base import RegressorMixin
+
+from vfl.estimators.declared import DEFAULT_BOUNDS
+from vfl.estimators.running import PrivacyWarning
+from vfl.estimators.vertical import VerticalModel
+from vfl.penalties import L1, L2, ElasticNet, NoPenalty
+from vfl.schema import checked_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.penalties import Penalty
+    from vfl.types import Vector
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[misc]
+    """Least squares, (ε, δ)-differentially private for every record (replace one) of each fit.
+
+    The guarantee covers `coef_`, `intercept_` and what follows from them, for the data that reach `fit`. It does not
+    cover what was learnt from the same records before (a scaler in a pipeline), scores on them, nor other fits: each
+    of a search's fits spends ε of its own. `certificate_` says what is guaranteed.
+
+    The objective is scikit-learn's: half the mean squared error, on features that are clamped to their bounds and mapped
+    to [−1, 1] (with the default bounds these are the features themselves) and labels clamped to theirs.
+
+    Parameters
+    ----------
+    label_bounds : public range (lo, hi) of y. Values outside are clamped. None is (−1, 1), with a warning
+        (vfl.PrivacyWarning): it is never taken from data.
+    epsilon : ε; None, and nothing else, trains without privacy.
+    delta : δ; None takes 1/n².
+    engine : 'inprocess', or 'ray' (an actor for each party).
+    partition : who owns the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
+    bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
+        outside are clamped. None is (−1, 1): it is never taken from data.
+    fit_intercept : whether to add an unpenalised intercept.
+    solver : vfl.SkGD(...); None decides everything by public rules.
+    random_state : orders the blocks of columns, and nothing else. Noise is never seeded by it.
+    noise : None draws from the operating system. vfl.SeededNoise(seed) repeats, and makes NOTHING PRIVATE.
+    ledger, dataset : path of a ledger and name of the data set in it, whose cap then bounds all fits together. Without,
+        every fit counts for itself, and a process's second one warns with the running ε (vfl.PrivacyWarning).
+
+    Attributes
+    ----------
+    coef_ : (p,) coefficients in the units and order of X. intercept_ : float.
+    n_features_in_ : p. feature_names_in_ : (p,) names of the columns, when X has names that are text.
+    certificate_ : vfl.Certificate of this fit. result_ : vfl.Result, which can be saved and certified.
+    n_iter_ : passes over the coordinates.
+
+    Raises vfl.errors, and scikit-learn's own errors for X and y that are no numbers or do not fit together.
+    """
+
+    label_bounds: Sequence[float] | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # Honest noise at ε = 1, and clamped labels, leave little to learn from scikit-learn's checks.
+        tags.regressor_tags.poor_score = self.epsilon is not None or self.label_bounds is None
+        return tags
+
+    def fit(self, X: Any, y: Any, **refused: Any) -> Self:
+        """Fit to X (n, p) and y (n,) of numbers; the model is (ε, δ)-differentially private for every record.
+
+        sample_weight is refused, with the reason.
+        """
+        X, y = self._validated(X, y, refused, y_numeric=True)
+        if self.label_bounds is None:
+            warnings.warn(
+                f"label_bounds are not declared, so y is clamped to {DEFAULT_BOUNDS}: declare label_bounds=(lo, hi), "
+                "from what is publicly known",
+                PrivacyWarning,
+                stacklevel=2,
+            )
+        self.coef_, self.intercept_ = self._train(
+            X,
+            y,
+            loss="squared",
+            penalty=self._penalty(len(y)),
+            label_bounds=checked_bounds(DEFAULT_BOUNDS if self.label_bounds is None else tuple(self.label_bounds)),
+        )
+        return self
+
+    def _penalty(self, n_records: int) -> Penalty:
+        return NoPenalty()
+
+    def predict(self, X: Any) -> Vector:
+        """Return the predictions (n,). Values of X outside the bounds are clamped."""
+        return self._margins(X)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalRidge(VerticalLinearRegression):
+    """Ridge regression, (ε, δ)-differentially private for every record (replace one) of each fit.
+
+    As VerticalLinearRegression, plus alpha/(2n)·‖w‖²: scikit-learn's Ridge(alpha). The intercept is not penalised.
+
+    Parameters
+    ----------
+    alpha : strength of the penalty, λ = alpha/n. All others as for VerticalLinearRegression.
+
+    Attributes
+    ----------
+    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : as there.
+    """
+
+    alpha: float = 1.0
+
+    def _penalty(self, n_records: int) -> Penalty:
+        return L2(self.alpha / n_records)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalLasso(VerticalLinearRegression):
+    """The lasso, (ε, δ)-differentially private for every record (replace one) of each fit.
+
+    As VerticalLinearRegression, plus alpha·‖w‖₁: scikit-learn's Lasso(alpha). The intercept is not penalised.
+
+    Parameters
+    ----------
+    alpha : strength of the penalty. All others as for VerticalLinearRegression.
+
+    Attributes
+    ----------
+    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : as there.
+    """
+
+    alpha: float = 1.0
+
+    def _penalty(self, n_records: int) -> Penalty:
+        return L1(self.alpha)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalElasticNet(VerticalLinearRegression):
+    """The elastic net, (ε, δ)-differentially private for every record (replace one) of each fit.
+
+    As VerticalLinearRegression, plus alpha·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²): scikit-learn's ElasticNet. The
+    intercept is not penalised.
+
+    Parameters
+    ----------
+    alpha : strength of the penalty. l1_ratio : share of the L1 norm. All others as for VerticalLinearRegression.
+
+    Attributes
+    ----------
+    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : as there.
+    """
+
+    alpha: float = 1.0
+    l1_ratio: float = 0.5
+
+    def _penalty(self, n_records: int) -> Penalty:
+        return ElasticNet(self.alpha, self.l1_ratio)

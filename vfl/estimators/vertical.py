@@ -1,0 +1,184 @@
+"""What all estimators are: a job over one table, built from parameters that `clone` and joblib can carry."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from coordinator.rounds import Round
+from vfl.errors import DataError, PrivacyError, SpecificationError
+from vfl.estimators import declared
+from vfl.estimators.convergence import warn_unless_converged
+from vfl.estimators.running import of_this_process
+from vfl.job import Job
+from vfl.launch.result import Result
+from vfl.launch.train import stream
+from vfl.plan import Plan
+from vfl.privacy.noise import SeededNoise
+from vfl.privacy.specification import Privacy
+from vfl.solvers import SOLVERS, SkGD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.partition import FeaturePartition
+    from vfl.penalties import Penalty
+    from vfl.solvers.protocol import Solver
+    from vfl.types import Matrix, Vector
+
+NOT_VOUCHED_FOR = (
+    "what was done to the data before this fit (steps of a pipeline, scaling, selection of features or of parameters) "
+    "is not known here: if it was learnt from the same records, it is not covered by ε"
+)
+
+WEIGHTS_REFUSED = (
+    "sample_weight is refused: a record's weight scales its influence, so the noise would have to grow with the largest "
+    "weight, and weights that depend on the data would themselves have to be charged; leave it out"
+)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalModel(BaseEstimator):  # type: ignore[misc]
+    """A generalised linear model, (ε, δ)-differentially private for every record (replace one) of each fit.
+
+    All parameters are public and described at the estimators, which are this with a loss and a penalty.
+    """
+
+    epsilon: float | None = 1.0
+    delta: float | None = None
+    engine: str = "inprocess"
+    partition: FeaturePartition | int | None = None
+    bounds: Any = None
+    fit_intercept: bool = True
+    solver: Solver | None = None
+    random_state: Any = None
+    noise: SeededNoise | None = None
+    ledger: str | None = None
+    dataset: str | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = self.epsilon is not None and self.noise is None
+        return tags
+
+    def _validated(self, X: Any, y: Any, refused: Mapping[str, Any], *, y_numeric: bool) -> tuple[Matrix, Any]:
+        """Return X (n, p) float64 and y (n,), or raise as scikit-learn does. Sets the names and number of features."""
+        for name, value in refused.items():
+            if name != "sample_weight":
+                raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
+            if value is not None:
+                raise SpecificationError(WEIGHTS_REFUSED)
+        _refuse_sparse(X)
+        valid: tuple[Matrix, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric)
+        return valid
+
+    def _train(
+        self,
+        X: Matrix,
+        y: Any,
+        *,
+        loss: str,
+        penalty: Penalty,
+        label_bounds: tuple[float, float] | None = None,
+        classes: tuple[Any, Any] | None = None,
+        flags: tuple[str, ...] = (),
+    ) -> tuple[Vector, float]:
+        """Fit, and return coefficients (p,) in the order of X's columns, in its units, and the intercept.
+
+        y : (n,) as the job reads its label. flags : what the certificate has to say besides.
+
+        Sets certificate_, result_ and n_iter_.
+        """
+        names = declared.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
+        partition = declared.partition_of(self.partition, names)
+        label = {} if label_bounds is None else {partition.label_column: label_bounds}
+        job = Job(
+            name=type(self).__name__,
+            partition=partition,
+            privacy=self._privacy(),
+            loss=loss,
+            penalty=penalty,
+            solver=self._ordered_solver(),
+            bounds=declared.bounds_of(self.bounds, names) | label,
+            classes=classes,
+            intercept=self.fit_intercept,
+            dataset=self.dataset,
+        )
+        sources = declared.sources_of(partition, names, X, y)
+        result, self.n_iter_ = self._run(job, sources)
+        if job.privacy is None:
+            warn_unless_converged(result, sources)
+        else:
+            certificate = result.certificate
+            added = dataclasses.replace(certificate, flags=(*certificate.flags, *flags, NOT_VOUCHED_FOR))
+            result = dataclasses.replace(result, certificate=added)
+        self.result_ = result
+        self.certificate_ = result.certificate
+        position = {name: j for j, name in enumerate(result.feature_names)}
+        return result.coef_[[position[name] for name in names]], result.intercept_
+
+    def _privacy(self) -> Privacy | None:
+        if self.epsilon is None:
+            if self.ledger is not None:
+                raise PrivacyError("epsilon=None trains without privacy, which no ledger can count: leave ledger out")
+            return None
+        if not math.isfinite(self.epsilon):
+            raise PrivacyError(f"epsilon={self.epsilon!r} is no guarantee: epsilon=None trains without privacy")
+        if self.noise is not None and not isinstance(self.noise, SeededNoise):
+            raise PrivacyError(
+                f"noise is None or vfl.SeededNoise(...), which makes nothing private, not {self.noise!r}; random_state "
+                "orders the blocks"
+            )
+        return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise)
+
+    def _ordered_solver(self) -> Solver:
+        """Return the solver with its public order of blocks from `random_state`, unless that is None."""
+        solver: Any = SkGD() if self.solver is None else self.solver
+        if type(solver) not in SOLVERS.values():
+            raise SpecificationError(f"solver is None or a solver such as vfl.SkGD(...), not {solver!r}")
+        changes = {}
+        if self.random_state is not None and "seed" in {f.name for f in dataclasses.fields(solver)}:
+            changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
+        ordered: Solver = dataclasses.replace(solver, **changes)
+        return ordered
+
+    def _run(self, job: Job, sources: Mapping[str, Any]) -> tuple[Result, int]:
+        """Return the result and the passes that it took."""
+        if (self.ledger is None) != (self.dataset is None):
+            raise SpecificationError(
+                "ledger and dataset go together: the path of a ledger, and the name of a data set's account in it"
+            )
+        counted = self.noise is None and self.ledger is None
+        updates = 0
+        for event in stream(job, sources, engine=self.engine, ledger=self.ledger):
+            if isinstance(event, Plan):
+                if counted and event.problem.delta is not None:
+                    of_this_process.add(event.releases, event.problem.delta)
+            elif isinstance(event, Round):
+                updates += sum(len(u) for u in event.released) if event.kind != "Moments" else 0
+            elif isinstance(event, Result):
+                return event, max(1, round(updates / len(event.w)))
+        raise AssertionError("a run ended without its result")
+
+    def _margins(self, X: Any) -> Vector:
+        """Return (n,) margins; values outside the bounds are clamped as in training."""
+        check_is_fitted(self)
+        _refuse_sparse(X)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        partition = self.result_.job.partition
+        names = declared.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
+        return self.result_.decision_function(declared.sources_of(partition, names, X))
+
+
+def _refuse_sparse(X: Any) -> None:
+    if hasattr(X, "tocsc"):
+        raise DataError(
+            "sparse input is refused: columns are shifted to their declared bounds and stored dense; give X.toarray()"
+        )

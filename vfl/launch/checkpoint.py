@@ -1,0 +1,148 @@
+"""The log of a run: what it released, line by line, so that a run that was cut off can go on. Released values only.
+
+The first line names the job's digest, the run and its ledger; one line says what was reserved; then one line a query.
+Every line carries a hash of itself and of the line before, so that damage is noticed; a torn last line, which a crash
+leaves behind, is dropped: what it said was charged, and is not used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from coordinator.budget import Budget, Reserved
+from coordinator.coordinator import Log
+from coordinator.rounds import Round
+from vfl.errors import OutputError
+from vfl.privacy.ledger import Head
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from vfl.job import Job
+
+FORMAT = 1
+NAME = "rounds.log"
+SYNC_SECONDS = 1.0
+"""Lines may be lost to a power cut for so long: what they released was charged, and is released anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first line: whose log this is.
+
+    job : digest of the job. run : id of the run. ledger : path of its ledger. environment : where the data lay.
+    """
+
+    job: str
+    run: str
+    ledger: str | None
+    environment: dict[str, Any]
+    format: int = FORMAT
+
+
+class Checkpoint:
+    """Writes the log of one run; nobody else can while it is open."""
+
+    def __init__(self, folder: Path, start: Start, *, resumed: bool = False) -> None:
+        path = folder / NAME
+        try:
+            self._file = path.open("r+b" if resumed else "x+b")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OutputError(f"another process is at work on the run in {str(folder)!r}") from None
+        except OSError as error:
+            raise OutputError(f"cannot write the log of the run in {str(folder)!r}: {error.strerror}") from error
+        self._synced = time.monotonic()
+        self._hash = ""
+        if resumed:
+            lines, size = _lines(self._file.read(), folder)
+            self._hash = lines[-1][0]
+            self._file.truncate(size)
+            self._file.seek(size)
+        else:
+            self._write({"start": {name: getattr(start, name) for name in Start.__slots__}})
+            self._sync()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._sync()
+        self._file.close()
+
+    def __call__(self, event: object) -> None:
+        """Note what was reserved, and what each query released."""
+        if isinstance(event, Reserved):
+            head = event.head and [event.head.seq, event.head.hash]
+            self._write({"reserved": {"n_records": event.n_records, "head": head}})
+            self._sync()
+        elif isinstance(event, Round):
+            released = [[float(value).hex() for value in u] for u in event.released]
+            self._write({"round": event.number, "kind": event.kind, "resets": event.resets, "released": released})
+            if time.monotonic() - self._synced > SYNC_SECONDS:
+                self._sync()
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        text = json.dumps(entry, separators=(",", ":"))
+        self._hash = _hash(self._hash, text)
+        try:
+            self._file.write(f"{self._hash} {text}\n".encode())
+            self._file.flush()
+        except OSError as error:
+            raise OutputError(f"cannot write the log of the run: {error.strerror}; it can be resumed") from error
+
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()
+
+
+def _hash(previous: str, text: str) -> str:
+    return hashlib.sha256(f"{previous} {text}".encode()).hexdigest()[:32]
+
+
+def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+    """Return (hash, entry) of every whole line, and their size in bytes."""
+    lines: list[tuple[str, dict[str, Any]]] = []
+    size, previous = 0, ""
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
+        digest, _, text = line.decode(errors="replace").rstrip("\n").partition(" ")
+        if not line.endswith(b"\n") or digest != _hash(previous, text):
+            if size + len(line) == len(content):
+                break
+            raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: start a new run")
+        previous = digest
+        lines.append((digest, json.loads(text)))
+        size += len(line)
+    if not lines or "start" not in lines[0][1]:
+        raise OutputError(f"there is no log of a run in {str(folder)!r}")
+    return lines, size
+
+
+def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
+    """Return how a run began, its budget and what it released; OutputError when it is damaged or another job's."""
+    try:
+        lines, _ = _lines((folder / NAME).read_bytes(), folder)
+    except OSError as error:
+        raise OutputError(f"there is no run to resume in {str(folder)!r}: {error.strerror}") from error
+    entries = [entry for _, entry in lines]
+    if entries[0]["start"].get("format") != FORMAT:
+        raise OutputError(f"this vfl resumes runs of format {FORMAT}; {str(folder)!r} holds another")
+    start = Start(**entries[0]["start"])
+    if start.job != job.digest:
+        raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
+    reserved = next((entry["reserved"] for entry in entries if "reserved" in entry), None)
+    made = [entry for entry in entries if "round" in entry]
+    released = tuple(tuple(np.array([float.fromhex(x) for x in u]) for u in entry["released"]) for entry in made)
+    rebuilt = max((number for number, entry in enumerate(made) if entry["resets"]), default=0)
+    head = Head(*reserved["head"]) if reserved and reserved["head"] else None
+    budget = Budget(start.run, start.ledger, resumed=True, head=head)
+    return start, budget, Log(released, rebuilt, reserved["n_records"] if reserved else None)

@@ -1,0 +1,408 @@
+"""Private set intersection over X25519: which records all parties have, shown to those who have them.
+
+Under decisional Diffie–Hellman on Curve25519 and on its twist, with SHA-512 as a random oracle and participants who
+follow the protocol and do not pool what they see, nobody learns an identifier that is not its own. What is learned:
+
+| who | sees | hence learns |
+|---|---|---|
+| party | the others' sets, blinded; which of its own ids all have | the size of every set; the intersection |
+| coordinator | all sets, blinded by everybody | the sizes of the sets and of every intersection of some of them, with |
+| | | more than two parties also the pairwise ones; which rows are joined; never an id |
+
+The method is Meadows's (IEEE S&P 1986) and Huberman, Franklin and Hogg's (EC 1999), for any number of parties: each
+sends its ids as points H(id), multiplied by its secret scalar and sorted; the others multiply in turn along a ring;
+since a(bP) = b(aP), equal ids end as equal points, which the coordinator compares.
+
+    parties       own(ids) all at once, then for each step of ring(parties): blind(points, owner named by the step)
+    coordinator   intersect(sets) -> positions for each party
+    parties       rows(positions) -> rows of its own, in one order common to all
+
+Limits, which documents and certificates should repeat:
+
+- A party can put any identifiers into its set, and learns which of them all have. It can do so once a salt.
+- A party that pools its view with the coordinator's learns which of its ids each other party has.
+- H takes 255 bits of SHA-512(salt, id) as Montgomery u. X25519 accepts every u: half of them lie on the curve, half on
+  its twist, and blinding leaves them where they are. The groups' orders are a large prime times 8 and times 4; clamped
+  scalars are multiples of 8 and clear that, so a blinded point shows this one bit of H(id) and nothing else. Order is
+  hidden, so one who knows the salt sees how many ids of a set hash to the twist: it can tell two guesses of a whole
+  set apart half of the time, which matters for sets of a few ids. A map to the curve alone would close this for a
+  modular exponentiation an id, several times the price of blinding it.
+- As a hash, a point of small order has probability 2⁻²⁵⁰; as a message, it would make ids equal, and is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from vfl.errors import DataError, FederationError, OutputError, SpecificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+    from vfl.types import Integers
+
+Points: TypeAlias = npt.NDArray[np.uint8]
+"""(n, 32) u-coordinates, one row a point."""
+
+SIZE = 32
+PIECE = 2048
+"""Points that a core multiplies at a time, about 50 ms: the grain of progress and of resumption."""
+
+OPERATION_SECONDS = 25e-6
+HANDLING_SECONDS = 3e-6
+"""Rough costs of one multiplication and of hashing, sorting and comparing one id, on one core."""
+
+_DOMAIN = b"vfl private set intersection, version 1"
+_SPOT_CHECKS = 32
+
+
+def new_salt() -> bytes:
+    """Return a salt for one job, 32 bytes. It is public among the participants; blinded ids of two salts do not match."""
+    return secrets.token_bytes(SIZE)
+
+
+def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
+    """Return the steps of the ring, each as {party that blinds: owner of the set}; in a step all parties are at work.
+
+    After the last step the set of parties[k] lies with parties[k - 1], which sends it to the coordinator: no party
+    ever holds two fully blinded sets, so none can compare.
+    """
+    if len(set(parties)) < len(parties) or not parties:
+        raise SpecificationError("an alignment needs at least one party, and parties of different names")
+    m = len(parties)
+    return tuple({parties[k]: parties[k - step] for k in range(m)} for step in range(1, m))
+
+
+def seconds(n_per_party: Sequence[int], cores: int) -> float:
+    """Return the expected time of an alignment whose parties share `cores` cores: m·Σ n_k multiplications."""
+    total = sum(n_per_party)
+    return total * (len(n_per_party) * OPERATION_SECONDS + HANDLING_SECONDS) / cores
+
+
+def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
+    """Return H(id) for normalised ids, (n, 32): 255 bits of SHA-512(domain, salt, id). They must not leave the party.
+
+    Raises SpecificationError for a salt that is not 32 bytes.
+    """
+    if len(salt) != SIZE:
+        raise SpecificationError(f"the salt of an alignment must be {SIZE} bytes; make one with new_salt()")
+    start = hashlib.sha512(_DOMAIN + salt)
+    out = bytearray(SIZE * len(ids))
+    for k, identifier in enumerate(ids):
+        state = start.copy()
+        state.update(identifier)
+        out[SIZE * k : SIZE * k + SIZE] = state.digest()[:SIZE]
+    points = np.frombuffer(out, np.uint8).reshape(-1, SIZE)
+    points[:, -1] &= 0x7F  # X25519 ignores this bit; equal points should be equal bytes
+    return points
+
+
+class Blinder:
+    """One party's side of one alignment. What leaves it is blinded by a secret that never does.
+
+    party : name of the owner.
+    salt : of the job, 32 bytes.
+    cores : how many to use. `cryptography` holds the interpreter's lock while it multiplies, so every core above
+        the first is a process of its own; `close` ends them.
+    folder : a private place of the owner's, where the secret and what is done so far are kept until `discard`, so that
+        an alignment can be continued after the process died. Without it, continuing works while this object lives.
+
+    After an interruption, repeat the call: it goes on with the first piece that is missing.
+    """
+
+    def __init__(self, party: str, salt: bytes, *, cores: int = 1, folder: Path | None = None) -> None:
+        if cores < 1:
+            raise SpecificationError(f"cores must be at least 1, not {cores!r}")
+        self.party = party
+        self._salt = salt
+        self._folder = folder
+        self._multiplier = _Multiplier(self._secret(), cores)
+        self._done: dict[str, bytearray] = {}
+        self._asked: dict[str, str] = {}
+        self._order: Integers | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Blinder holds a secret and cannot be pickled; make it where it is used")
+
+    def own(self, ids: Sequence[bytes], progress: Callable[[int, int], object] | None = None) -> Points:
+        """Return the party's own set, blinded and sorted: its order tells nothing of the order of the rows.
+
+        ids : (n,) normalised and distinct (vfl.security.identifiers).
+        progress : called with (points done, points in all) after every piece.
+        """
+        if len(set(ids)) < len(ids) or not ids:
+            raise DataError(f"party {self.party!r}: an alignment needs ids, each once; normalise them first")
+        points = self._multiply(hash_to_points(ids, self._salt), self.party, progress)
+        self._order = _sorting(points)
+        return points[self._order]
+
+    def blind(self, points: Points, owner: str, progress: Callable[[int, int], object] | None = None) -> Points:
+        """Return another party's set, blinded once more, in the same order.
+
+        points : (n, 32) uint8, as they came.
+        owner : whose set it is. A second, different set of one owner is refused: it would be a second question.
+        """
+        if owner == self.party:
+            raise FederationError(f"party {self.party!r} was asked to blind its own set again; check the ring's steps")
+        points = _checked(points, owner)
+        digest = hashlib.sha256(points.data).hexdigest()
+        if self._asked.setdefault(owner, digest) != digest:
+            raise FederationError(
+                f"party {self.party!r} was asked to blind a second set of {owner!r}; start again with a new salt"
+            )
+        return self._multiply(points, owner, progress)
+
+    def rows(self, positions: Integers) -> Integers:
+        """Return the rows of `own`'s ids that all parties have, in the order common to all parties.
+
+        positions : (k,) int64, the coordinator's answer. Raises DataError when there are none.
+        """
+        if self._order is None:
+            raise FederationError(f"party {self.party!r} was sent positions before it sent its set")
+        positions = np.asarray(positions, np.int64)
+        if positions.size == 0:
+            raise DataError(
+                f"party {self.party!r}: no id is common to all parties; check that the id columns mean the same "
+                "and are written alike (case, leading zeros, prefixes)"
+            )
+        if positions.min() < 0 or positions.max() >= self._order.size or np.unique(positions).size < positions.size:
+            raise FederationError(f"party {self.party!r} was sent positions that are not in its set, or one twice")
+        return self._order[positions]
+
+    def close(self) -> None:
+        """End the processes; a further call starts them again."""
+        self._multiplier.close()
+
+    def discard(self) -> None:
+        """Remove what `folder` holds of this alignment, the secret with it; the last call to this object."""
+        self.close()
+        self._done.clear()
+        for path in self._folder.glob(f"{self._label()}*") if self._folder is not None else ():
+            path.unlink()
+
+    def _multiply(self, points: Points, owner: str, progress: Callable[[int, int], object] | None) -> Points:
+        data = points.tobytes()
+        key = hashlib.sha256(data).hexdigest()
+        path = None if self._folder is None else self._folder / f"{self._label()}-{key[:32]}.points"
+        done = self._done.setdefault(key, bytearray()) if path is None else self._stored(path, points)
+        pieces = (data[start : start + SIZE * PIECE] for start in range(len(done), len(data), SIZE * PIECE))
+        with contextlib.closing(self._multiplier.map(pieces)) as results:
+            try:
+                for result in results:
+                    if path is not None:
+                        self._append(path, result)
+                    done += result
+                    if progress is not None:
+                        progress(len(done) // SIZE, len(points))
+            except _SmallOrderError:
+                raise FederationError(
+                    f"the set of {owner!r} holds a point of small order, which no id has; party {self.party!r} "
+                    f"refuses it: {owner!r} or the connection to it is faulty"
+                ) from None
+        self._done.pop(key, None)  # from here on the result is the caller's
+        return np.frombuffer(done, np.uint8).reshape(-1, SIZE)
+
+    def _stored(self, path: Path, points: Points) -> bytearray:
+        """Return the products that an earlier call left, if they are what this secret makes of `points`."""
+        if not path.exists():
+            return bytearray()
+        done = bytearray(path.read_bytes())
+        n = min(len(done) // SIZE, len(points))
+        del done[SIZE * n :]
+        # A file system may lose the end of a file in a power cut, and give zeros instead.
+        sample = sorted({n - 1, *(secrets.randbelow(n) for _ in range(_SPOT_CHECKS))}) if n else []
+        found = b"".join(done[SIZE * k : SIZE * (k + 1)] for k in sample)
+        if b"".join(self._multiplier.map([points[sample].tobytes()])) != found:
+            done.clear()
+        os.truncate(path, len(done))
+        return done
+
+    def _label(self) -> str:
+        return "alignment-" + hashlib.sha256(_DOMAIN + self._salt + self.party.encode()).hexdigest()[:16]
+
+    def _secret(self) -> bytes:
+        """Return the secret scalar: a fresh one, or the one that an interrupted process left in `folder`."""
+        fresh = secrets.token_bytes(SIZE)
+        if self._folder is None:
+            return fresh
+        path = self._folder / f"{self._label()}.secret"
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.exists():
+                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    file.write(fresh)
+            secret = path.read_bytes()
+        except OSError as error:
+            raise self._unwritable(error) from None
+        if len(secret) != SIZE:
+            raise OutputError(f"party {self.party!r}: the alignment's secret is damaged; remove it and start again")
+        return secret
+
+    def _append(self, path: Path, result: bytes) -> None:
+        try:
+            with path.open("ab") as file:
+                file.write(result)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"party {self.party!r} cannot keep the state of its alignment in its folder: {error.strerror}; "
+            "choose a folder that it alone can write, with room for 64 bytes an id and party"
+        )
+
+
+def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
+    """Return {party: (k,) positions in its set of the points that all have}; the k-th of each are the same point.
+
+    The common order is that of the fully blinded points, which is random to everybody, and which a repetition with
+    the same secrets repeats.
+
+    sets : {party: (n, 32) uint8, blinded by every party}. Raises FederationError for a set with a point twice.
+    """
+    checked = {party: _checked(points, party) for party, points in sets.items()}
+    names, sizes = list(checked), [len(points) for points in checked.values()]
+    points = np.concatenate(list(checked.values()))
+    order = _sorting(points)
+    words = points.view(np.uint64)[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (words[1:] != words[:-1]).any(axis=1)
+    # Sorting is stable, so within a run of equal points the parties stand in their order.
+    owner = np.repeat(np.arange(len(names)), sizes)[order]
+    twice = ~new[1:] & (owner[1:] == owner[:-1])
+    if twice.any():
+        name = names[int(owner[1:][twice][0])]
+        raise FederationError(f"the set of {name!r} holds a point twice; its ids have to be distinct, and blinded once")
+    starts = np.flatnonzero(new)
+    common = starts[np.diff(starts, append=len(order)) == len(names)]
+    before = np.cumsum([0, *sizes])
+    return {name: order[common + k] - before[k] for k, name in enumerate(names)}
+
+
+def _checked(points: Points, owner: str) -> Points:
+    points = np.asarray(points)
+    if points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != SIZE or not len(points):
+        raise FederationError(f"the set of {owner!r} is not an array of points; do all participants run one version?")
+    return np.ascontiguousarray(points)
+
+
+def _sorting(points: Points) -> Integers:
+    """Return the stable order of the points as big-endian numbers, (n,) int64."""
+    words = np.ascontiguousarray(points).view(">u8").astype(np.uint64)
+    order = np.argsort(words[:, 0], kind="stable")
+    first, rest = words[order, 0], words[order, 1:]
+    # Points that agree in 64 bits and not in all are one in 2⁶⁴/n², or malice: only then sort by all four words.
+    if ((first[1:] == first[:-1]) & (rest[1:] != rest[:-1]).any(axis=1)).any():
+        order = np.lexsort(words.T[::-1])
+    return order.astype(np.int64, copy=False)
+
+
+class _SmallOrderError(Exception):
+    """A product was zero."""
+
+
+class _Multiplier:
+    """Multiplies points by one secret on several cores; starts its processes when there is work for them.
+
+    A process is a plain interpreter at the end of a pipe: it neither forks a program that has threads nor imports the
+    user's script again, and it ends when the pipe does.
+    """
+
+    def __init__(self, secret: bytes, cores: int) -> None:
+        self._secret = secret
+        self._key = X25519PrivateKey.from_private_bytes(secret)
+        self._cores = cores if sys.executable else 1
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+
+    def map(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
+        """Yield each piece's products, in order. Raises _SmallOrderError."""
+        todo = iter(pieces)
+        first = list(itertools.islice(todo, 2))
+        if self._cores == 1 or len(first) < 2:
+            yield from (_products(self._key, piece) for piece in itertools.chain(first, todo))
+            return
+        while len(self._processes) < self._cores:
+            self._processes.append(_start())
+            self._idle.put(self._processes[-1])
+            # Never on the command line, which everybody on the machine can read.
+            _exchange(self._processes[-1], self._secret, 0)
+        with ThreadPoolExecutor(self._cores) as threads:
+            yield from threads.map(self._remote, itertools.chain(first, todo))
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            with contextlib.suppress(BrokenPipeError):
+                process.communicate()
+        self._processes.clear()
+        self._idle = queue.SimpleQueue()
+
+    def _remote(self, piece: bytes) -> bytes:
+        process = self._idle.get()
+        try:
+            answer = _exchange(process, len(piece).to_bytes(4, "big") + piece, len(piece))
+        finally:
+            self._idle.put(process)
+        # A process that met a zero, or was killed, gives a short answer: do it here, more slowly, and see why.
+        return answer if len(answer) == len(piece) else _products(self._key, piece)
+
+
+def serve() -> None:
+    """Be a process of a _Multiplier: read the secret and then pieces from standard input, answer on standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; its end closes the pipe
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    key = X25519PrivateKey.from_private_bytes(source.read(SIZE))
+    with contextlib.suppress(_SmallOrderError, BrokenPipeError):
+        while head := source.read(4):
+            sink.write(_products(key, source.read(int.from_bytes(head, "big"))))
+            sink.flush()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(place or str(Path.cwd()) for place in sys.path)
+    command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603 - ours
+
+
+def _exchange(process: subprocess.Popen[bytes], message: bytes, size: int) -> bytes:
+    """Return `size` bytes of answer; fewer when the process has ended."""
+    if process.stdin is None or process.stdout is None:
+        return b""
+    try:
+        process.stdin.write(message)
+        process.stdin.flush()
+    except BrokenPipeError:
+        return b""
+    return process.stdout.read(size)
+
+
+def _products(key: X25519PrivateKey, data: bytes) -> bytes:
+    """Return the 32-byte products of the 32-byte points in `data`."""
+    points = (data[start : start + SIZE] for start in range(0, len(data), SIZE))
+    try:
+        return b"".join(map(key.exchange, map(X25519PublicKey.from_public_bytes, points)))
+    except ValueError:  # `cryptography` refuses a product of zero (RFC 7748, section 6.1)
+        raise _SmallOrderError from None
