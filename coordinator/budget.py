@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from vfl.job import Job
-    from vfl.plan import Plan
+    from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Reservation, Statement
 

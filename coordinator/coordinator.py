@@ -12,8 +12,8 @@ from coordinator.margins import Margins
 from coordinator.rounds import Round, rounds
 from vfl.errors import DataError, VersionMismatch
 from vfl.messages import Moments, Query
-from vfl.plan import Plan
-from vfl.plan import plan as make_plan
+from vfl.planning import Plan
+from vfl.planning import plan as make_plan
 from vfl.version import __version__
 
 if TYPE_CHECKING:

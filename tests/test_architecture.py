@@ -26,7 +26,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("vfl.types", "vfl.errors", "vfl.version", "vfl.messages", "vfl.partition", "vfl.schema"),
     ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.kernels*"),
     ("vfl.privacy",),
-    ("vfl.problem", "vfl.samplers", "vfl.solvers", "vfl.job", "vfl.jobfile", "vfl.plan", "vfl.certificate"),
+    ("vfl.problem", "vfl.samplers", "vfl.solvers", "vfl.job", "vfl.job.file", "vfl.planning", "vfl.certificate"),
     ("coordinator", "parties"),
     ("vfl.launch", "vfl.examples"),
     ("vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),

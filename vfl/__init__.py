@@ -12,6 +12,7 @@ from vfl.version import __version__
 
 if TYPE_CHECKING:
     from vfl.certificate import Certificate
+    from vfl.errors import VflError
     from vfl.estimators import (
         PrivacyWarning,
         VerticalElasticNet,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from vfl.launch.train import train
     from vfl.partition import FeaturePartition
     from vfl.penalties import L1, L2, ElasticNet, NoPenalty
-    from vfl.plan import Plan, plan
+    from vfl.planning import Plan, plan
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
     from vfl.schema import Boolean, Categorical, Numeric
@@ -42,7 +43,7 @@ _HOMES = {
     "L1": "vfl.penalties",
     "L2": "vfl.penalties",
     "NoPenalty": "vfl.penalties",
-    "Plan": "vfl.plan",
+    "Plan": "vfl.planning",
     "Privacy": "vfl.privacy.specification",
     "Result": "vfl.launch.result",
     "SeededNoise": "vfl.privacy.noise",
@@ -54,7 +55,7 @@ _HOMES = {
     "VerticalLogisticRegression": "vfl.estimators",
     "VerticalRidge": "vfl.estimators",
     "VflError": "vfl.errors",
-    "plan": "vfl.plan",
+    "plan": "vfl.planning",
     "train": "vfl.launch.train",
 }
 

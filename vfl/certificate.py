@@ -16,7 +16,7 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.plan import Plan
+    from vfl.planning import Plan
     from vfl.privacy.ledger import Statement
 
 FORMAT = 1

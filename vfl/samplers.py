@@ -105,8 +105,8 @@ class Nice:
     name: ClassVar[str] = "nice"
 
     def __post_init__(self) -> None:
-        if self.tau < 1:
-            raise SpecificationError(f"τ-nice sampling needs tau of at least 1, not {self.tau!r}")
+        if not isinstance(self.tau, int) or isinstance(self.tau, bool) or self.tau < 1:
+            raise SpecificationError(f"τ-nice sampling needs a whole number tau of at least 1, not {self.tau!r}")
 
     def width(self, n_blocks: int) -> int:
         """τ blocks a draw."""

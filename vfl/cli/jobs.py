@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vfl.job import Job
-    from vfl.jobfile import Environment
+    from vfl.job.file import Environment
 
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,8 +28,9 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
     """Read the job file, or the bundled example of that name when there is no such file."""
-    from vfl import examples, jobfile
+    from vfl import examples
     from vfl.errors import JobFileError, nearest
+    from vfl.job import file as jobfile
 
     path = Path(name)
     if not path.exists() and path.suffix != ".toml":

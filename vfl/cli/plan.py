@@ -17,7 +17,7 @@ from vfl.cli.jobs import job_argument, read_job
 def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_json: bool) -> None:
     """Show the plan of JOB; touches no party's data."""
     from vfl.launch.simulation import split
-    from vfl.plan import plan
+    from vfl.planning import plan
 
     spec, environment = read_job(job, assignments)
     if records is None:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from coordinator.rounds import Round
-from vfl.plan import Plan
+from vfl.planning import Plan
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -14,8 +14,8 @@ from vfl.cli.run import show
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(run: Path, *, as_json: bool) -> None:
     """Go on with the run in the folder RUN, from what its log says was released; a finished run is only shown."""
-    from vfl import jobfile
     from vfl.cli.progress import Progress
+    from vfl.job import file as jobfile
     from vfl.launch import checkpoint
     from vfl.launch.simulation import split
     from vfl.launch.train import resume

@@ -20,7 +20,7 @@ from vfl.estimators.running import of_this_process
 from vfl.job import Job
 from vfl.launch.result import Result
 from vfl.launch.train import stream
-from vfl.plan import Plan
+from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.solvers import SOLVERS, SkGD

@@ -13,7 +13,6 @@ import json
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -25,6 +24,7 @@ from vfl.errors import OutputError
 from vfl.privacy.ledger import Head
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
 
     from vfl.job import Job

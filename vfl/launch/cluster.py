@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coordinator.coordinator import Log, Outcome
     from coordinator.rounds import Round
     from vfl.job import Job
-    from vfl.plan import Plan
+    from vfl.planning import Plan
 
 QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from parties.party import Party
     from vfl.job import Job
     from vfl.messages import Greeting, Query, Records, Reply
-    from vfl.plan import Plan
+    from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.types import Vector
 

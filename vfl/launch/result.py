@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from parties.loading import load_features
-from vfl import jobfile, kernels
+from vfl import kernels
 from vfl.certificate import Certificate, certify
 from vfl.errors import DataError, OutputError, SpecificationError
+from vfl.job import file as jobfile
 from vfl.launch.sources import sources_of
 from vfl.problem import INTERCEPT
 

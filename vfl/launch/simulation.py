@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl import examples
-from vfl.jobfile import EXAMPLE
+from vfl.job.file import EXAMPLE
 from vfl.launch.sources import sources_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from vfl.job import Job
-    from vfl.jobfile import Environment
+    from vfl.job.file import Environment
     from vfl.launch.result import Result
 
 PUBLIC = "un-noised and uncharged: this split was declared public"

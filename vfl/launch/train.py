@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.budget import Budget
 from coordinator.coordinator import Log, Outcome
-from vfl import jobfile
 from vfl.errors import SpecificationError
+from vfl.job import file as jobfile
 from vfl.launch import checkpoint
 from vfl.launch.result import MODEL, Result, fresh_folder
 from vfl.launch.sources import sources_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from coordinator.budget import Reserved
     from coordinator.rounds import Round
     from vfl.job import Job
-    from vfl.plan import Plan
+    from vfl.planning import Plan
 
     Watch = Callable[[Plan | Reserved | Round], None]
 

@@ -27,7 +27,7 @@ Limits, which documents and certificates should repeat:
   hidden, so one who knows the salt sees how many ids of a set hash to the twist: it can tell two guesses of a whole
   set apart half of the time, which matters for sets of a few ids. A map to the curve alone would close this for a
   modular exponentiation an id, several times the price of blinding it.
-- As a hash, a point of small order has probability 2⁻²⁵⁰; as a message, it would make ids equal, and is refused.
+- A point of small order is a hash with probability 2⁻²⁵⁰; as a message it would make ids equal, and is refused.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias
@@ -60,8 +61,8 @@ Points: TypeAlias = npt.NDArray[np.uint8]
 """(n, 32) u-coordinates, one row a point."""
 
 SIZE = 32
-PIECE = 2048
-"""Points that a core multiplies at a time, about 50 ms: the grain of progress and of resumption."""
+PIECE = 1024
+"""Points that a core multiplies at a time, about 25 ms: the grain of progress; 32 KiB, so that a pipe takes it whole."""
 
 OPERATION_SECONDS = 25e-6
 HANDLING_SECONDS = 3e-6
@@ -101,12 +102,11 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
     """
     if len(salt) != SIZE:
         raise SpecificationError(f"the salt of an alignment must be {SIZE} bytes; make one with new_salt()")
-    start = hashlib.sha512(_DOMAIN + salt)
-    out = bytearray(SIZE * len(ids))
-    for k, identifier in enumerate(ids):
+    start, out = hashlib.sha512(_DOMAIN + salt), bytearray()
+    for identifier in ids:
         state = start.copy()
         state.update(identifier)
-        out[SIZE * k : SIZE * k + SIZE] = state.digest()[:SIZE]
+        out += state.digest()[:SIZE]
     points = np.frombuffer(out, np.uint8).reshape(-1, SIZE)
     points[:, -1] &= 0x7F  # X25519 ignores this bit; equal points should be equal bytes
     return points
@@ -207,19 +207,18 @@ class Blinder:
         path = None if self._folder is None else self._folder / f"{self._label()}-{key[:32]}.points"
         done = self._done.setdefault(key, bytearray()) if path is None else self._stored(path, points)
         pieces = (data[start : start + SIZE * PIECE] for start in range(len(done), len(data), SIZE * PIECE))
-        with contextlib.closing(self._multiplier.map(pieces)) as results:
-            try:
+        try:
+            with contextlib.closing(self._multiplier.map(pieces)) as results:
                 for result in results:
-                    if path is not None:
-                        self._append(path, result)
+                    self._append(path, result)
                     done += result
                     if progress is not None:
                         progress(len(done) // SIZE, len(points))
-            except _SmallOrderError:
-                raise FederationError(
-                    f"the set of {owner!r} holds a point of small order, which no id has; party {self.party!r} "
-                    f"refuses it: {owner!r} or the connection to it is faulty"
-                ) from None
+        except _SmallOrderError:
+            raise FederationError(
+                f"the set of {owner!r} holds a point of small order, which no id has; party {self.party!r} "
+                f"refuses it: {owner!r} or the connection to it is faulty"
+            ) from None
         self._done.pop(key, None)  # from here on the result is the caller's
         return np.frombuffer(done, np.uint8).reshape(-1, SIZE)
 
@@ -256,13 +255,14 @@ class Blinder:
         except OSError as error:
             raise self._unwritable(error) from None
         if len(secret) != SIZE:
-            raise OutputError(f"party {self.party!r}: the alignment's secret is damaged; remove it and start again")
+            raise OutputError(f"party {self.party!r}: the alignment's secret is damaged; empty the folder, start again")
         return secret
 
-    def _append(self, path: Path, result: bytes) -> None:
+    def _append(self, path: Path | None, result: bytes) -> None:
         try:
-            with path.open("ab") as file:
-                file.write(result)
+            with contextlib.nullcontext() if path is None else path.open("ab") as file:
+                if file is not None:
+                    file.write(result)
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -276,8 +276,7 @@ class Blinder:
 def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
     """Return {party: (k,) positions in its set of the points that all have}; the k-th of each are the same point.
 
-    The common order is that of the fully blinded points, which is random to everybody, and which a repetition with
-    the same secrets repeats.
+    The common order is that of the fully blinded points, which is random to everybody.
 
     sets : {party: (n, 32) uint8, blinded by every party}. Raises FederationError for a set with a point twice.
     """
@@ -323,18 +322,13 @@ class _SmallOrderError(Exception):
 
 
 class _Multiplier:
-    """Multiplies points by one secret on several cores; starts its processes when there is work for them.
-
-    A process is a plain interpreter at the end of a pipe: it neither forks a program that has threads nor imports the
-    user's script again, and it ends when the pipe does.
-    """
+    """Multiplies points by one secret on several cores; starts its processes when there is work for them."""
 
     def __init__(self, secret: bytes, cores: int) -> None:
         self._secret = secret
         self._key = X25519PrivateKey.from_private_bytes(secret)
         self._cores = cores if sys.executable else 1
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._processes: list[_Process] = []
 
     def map(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
         """Yield each piece's products, in order. Raises _SmallOrderError."""
@@ -343,30 +337,59 @@ class _Multiplier:
         if self._cores == 1 or len(first) < 2:
             yield from (_products(self._key, piece) for piece in itertools.chain(first, todo))
             return
-        while len(self._processes) < self._cores:
-            self._processes.append(_start())
-            self._idle.put(self._processes[-1])
-            # Never on the command line, which everybody on the machine can read.
-            _exchange(self._processes[-1], self._secret, 0)
-        with ThreadPoolExecutor(self._cores) as threads:
-            yield from threads.map(self._remote, itertools.chain(first, todo))
+        self._processes += [_Process(self._secret) for _ in range(self._cores - len(self._processes))]
+        # Each process twice: while it multiplies one piece, the next is already in its pipe.
+        idle = queue.SimpleQueue[_Process]()
+        for process in self._processes * 2:
+            idle.put(process)
+
+        def remote(piece: bytes) -> bytes:
+            process = idle.get()
+            try:
+                answer = process.products(piece)
+            finally:
+                idle.put(process)
+            # A process that met a zero, or was killed, gives a short answer: do it here, more slowly, and see why.
+            return answer if len(answer) == len(piece) else _products(self._key, piece)
+
+        with ThreadPoolExecutor(2 * self._cores) as threads:
+            yield from threads.map(remote, itertools.chain(first, todo))
 
     def close(self) -> None:
-        for process in self._processes:
-            process.kill()
-            with contextlib.suppress(BrokenPipeError):
-                process.communicate()
-        self._processes.clear()
-        self._idle = queue.SimpleQueue()
+        while self._processes:
+            self._processes.pop().close()
 
-    def _remote(self, piece: bytes) -> bytes:
-        process = self._idle.get()
+
+class _Process:
+    """An interpreter at the end of a pipe: no fork of a program with threads, no import of the user's script."""
+
+    def __init__(self, secret: bytes) -> None:
+        path = os.pathsep.join(place or str(Path.cwd()) for place in sys.path)
+        command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
+        environment = {**os.environ, "PYTHONPATH": path}
+        self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603 - our own
+        self._asking, self._answering = threading.Lock(), threading.Lock()
+        self._write(secret)  # never on the command line, which everybody can read
+
+    def products(self, piece: bytes) -> bytes:
+        """Return the products; fewer when the process has ended. Two threads may wait for answers, first come first."""
+        with self._asking:
+            self._write(len(piece).to_bytes(4, "big") + piece)
+            self._answering.acquire()
         try:
-            answer = _exchange(process, len(piece).to_bytes(4, "big") + piece, len(piece))
+            return b"" if self._popen.stdout is None else self._popen.stdout.read(len(piece))
         finally:
-            self._idle.put(process)
-        # A process that met a zero, or was killed, gives a short answer: do it here, more slowly, and see why.
-        return answer if len(answer) == len(piece) else _products(self._key, piece)
+            self._answering.release()
+
+    def close(self) -> None:
+        self._popen.kill()
+        self._popen.communicate()  # it passes over a broken pipe
+
+    def _write(self, message: bytes) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            if self._popen.stdin is not None:
+                self._popen.stdin.write(message)
+                self._popen.stdin.flush()
 
 
 def serve() -> None:
@@ -378,25 +401,6 @@ def serve() -> None:
         while head := source.read(4):
             sink.write(_products(key, source.read(int.from_bytes(head, "big"))))
             sink.flush()
-
-
-def _start() -> subprocess.Popen[bytes]:
-    path = os.pathsep.join(place or str(Path.cwd()) for place in sys.path)
-    command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
-    environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603 - ours
-
-
-def _exchange(process: subprocess.Popen[bytes], message: bytes, size: int) -> bytes:
-    """Return `size` bytes of answer; fewer when the process has ended."""
-    if process.stdin is None or process.stdout is None:
-        return b""
-    try:
-        process.stdin.write(message)
-        process.stdin.flush()
-    except BrokenPipeError:
-        return b""
-    return process.stdout.read(size)
 
 
 def _products(key: X25519PrivateKey, data: bytes) -> bytes:

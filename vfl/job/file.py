@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
-from vfl.job import Job
+from vfl.job.specification import Job
 from vfl.partition import FeaturePartition
 from vfl.penalties import PENALTIES
 from vfl.privacy.noise import SeededNoise

@@ -113,21 +113,21 @@ class Job:
         return Scaling.of(self.schema, columns, scaling=self.scaling, intercept=self.intercept)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as plain tables and lists; `vfl.jobfile.decode` gives it back."""
-        from vfl.jobfile import encode
+        """Return the job as plain tables and lists; `vfl.job.file.decode` gives it back."""
+        from vfl.job.file import encode
 
         return encode(self)
 
     def to_toml(self) -> str:
         """Return the text of a job file."""
-        from vfl.jobfile import to_toml
+        from vfl.job.file import to_toml
 
         return to_toml(self)
 
     @staticmethod
     def from_toml(path: str) -> tuple[Job, Any]:
-        """Read a job file; returns the job and its environment (vfl.jobfile.Environment)."""
-        from vfl.jobfile import read
+        """Read a job file; returns the job and its environment (vfl.job.file.Environment)."""
+        from vfl.job.file import read
 
         return read(path)
 

@@ -1,0 +1,89 @@
+"""Alignment of two parties against bare X25519, in one run: `python -m tests.benchmarks.alignment [n] [cores]`.
+
+Bare is what `cryptography` does with keys that are made already, in one process for each core, all at the same time. It
+is measured before and after each alignment and the mean counts, since the machine's own rate wanders.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+
+from vfl.security import psi
+from vfl.security.identifiers import normalise
+
+BARE = """
+import os, sys, time
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+key, n = X25519PrivateKey.generate(), int(sys.argv[1])
+points = [X25519PublicKey.from_public_bytes(os.urandom(32)) for _ in range(n)]
+sys.stdout.write("ready\\n"), sys.stdout.flush(), sys.stdin.readline()
+start = time.perf_counter()
+for point in points:
+    key.exchange(point)
+print(n / (time.perf_counter() - start))
+"""
+
+
+def bare(cores: int, n: int = 60_000) -> float:
+    """Return operations a second of all cores together."""
+    command = [sys.executable, "-c", BARE, str(n)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, **pipes) for _ in range(cores)]
+    for process in processes:
+        process.stdout.readline()
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return sum(float(process.communicate()[0]) for process in processes)
+
+
+def align(n: int, cores: int) -> tuple[float, dict[str, float]]:
+    """Align n ids with n others, half of them shared; returns seconds of all and of its parts."""
+    ids = {"a": [f"customer {k}" for k in range(n)], "b": [f"customer {k}" for k in range(n // 2, n + n // 2)]}
+    salt, parts, start = psi.new_salt(), {}, time.perf_counter()
+
+    def lap(name: str) -> None:
+        parts[name] = time.perf_counter() - start - sum(parts.values())
+
+    normal = {party: normalise(column, party=party) for party, column in ids.items()}
+    lap("normalise")
+    blinders = {party: psi.Blinder(party, salt, cores=cores) for party in ids}
+    sets = {party: blinders[party].own(normal[party]) for party in ids}
+    lap("own sets")
+    for step in psi.ring(list(ids)):
+        sets |= {owner: blinders[party].blind(sets[owner], owner) for party, owner in step.items()}
+    lap("others' sets")
+    positions = psi.intersect(sets)
+    lap("intersect")
+    rows = {party: blinders[party].rows(positions[party]) for party in ids}
+    for blinder in blinders.values():
+        blinder.close()
+    lap("rows")
+    if [ids["a"][k] for k in rows["a"]] != [ids["b"][k] for k in rows["b"]] or len(rows["a"]) != n - n // 2:
+        raise SystemExit("wrong result")
+    return sum(parts.values()), parts
+
+
+def main(n: int = 100_000, cores: int = 2) -> None:
+    """Print rates, their ratio, and memory."""
+    before = bare(cores)
+    total, parts = align(n, cores)
+    rate, reference = 4 * n / total, (before + bare(cores)) / 2
+    blinding = 4 * n / (parts["own sets"] + parts["others' sets"])
+    print(f"two parties of {n:,} on {cores} cores: {total:.1f} s, foreseen {psi.seconds([n, n], cores):.1f} s")
+    print("  " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()))
+    print(f"  bare X25519 {reference:,.0f} a second ({cores * 1e6 / reference:.1f} µs an operation and core)")
+    print(
+        f"  alignment {rate:,.0f} a second, {rate / reference:.1%} of bare; blinding alone {blinding / reference:.1%}"
+    )
+    own, children = (
+        resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    print(f"  peak memory {own:,.0f} MB with both parties in it, {children:,.0f} MB the largest process of a core")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

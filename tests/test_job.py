@@ -1,0 +1,815 @@
+"""Jobs and their files: what is wrong is said before anything starts; what is right survives writing and reading."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vfl
+from vfl import jobfile
+from vfl.errors import DataError, JobFileError, PartitionError, PrivacyError, SpecificationError
+from vfl.plan import plan as make_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PARTIES = {"bank": ["income", "age"], "telco": ["calls", "data_mb"]}
+LABEL = ("bank", "default")
+BOUNDS = {"income": (0, 2e5), "age": (18, 100), "calls": (0, 500), "data_mb": (0, 1e5)}
+
+
+def partition(**options: Any) -> vfl.FeaturePartition:
+    return vfl.FeaturePartition(**({"parties": PARTIES, "label": LABEL} | options))
+
+
+def job(**options: Any) -> vfl.Job:
+    given = {"partition": partition(), "bounds": BOUNDS, "privacy": vfl.Privacy(epsilon=1.0)}
+    return vfl.Job(**(given | options))
+
+
+def bounds_without(column: str) -> dict[str, tuple[float, float]]:
+    return {c: b for c, b in BOUNDS.items() if c != column}
+
+
+def solved_by(**options: Any) -> vfl.plan:
+    return make_plan(job(solver=vfl.SkGD(**options)), 100)
+
+
+BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "overlapping columns": (
+        lambda: partition(parties={"bank": ["income", "age"], "telco": ["age"]}),
+        PartitionError,
+        "column 'age' is claimed by both 'bank' and 'telco': a column has one owner",
+    ),
+    "two parties of one name": (
+        lambda: partition(parties=[("bank", ["a"]), ("bank", ["b"])]),
+        PartitionError,
+        "two parties are named 'bank': every party needs a name of its own",
+    ),
+    "label at no party": (
+        lambda: partition(label=("bnk", "default")),
+        PartitionError,
+        "label 'default': there is no party 'bnk' (did you mean 'bank'?); "
+        "a party that holds the label alone is listed without columns: {'bnk': []}",
+    ),
+    "label among the features": (
+        lambda: partition(label=("bank", "age")),
+        PartitionError,
+        "column 'age' is a feature of 'bank' and also the label of 'bank': take it out of the features, or rename one",
+    ),
+    "blocks that miss a column": (
+        lambda: partition(blocks={"bank": [["income"]], "telco": [["calls", "data_mb"]]}),
+        PartitionError,
+        "column 'age' of party 'bank' is in no block: blocks must cover all columns",
+    ),
+    "blocks and block_size": (
+        lambda: make_plan(
+            job(
+                partition=partition(blocks={"bank": [["age", "income"]], "telco": [["calls", "data_mb"]]}),
+                solver=vfl.SkGD(block_size=2),
+            ),
+            100,
+        ),
+        PartitionError,
+        "the partition names its blocks: leave block_size out, or leave the blocks out",
+    ),
+    "bounds of a name one letter off": (
+        lambda: job(bounds=BOUNDS | {"incme": (0, 1)}),
+        SpecificationError,
+        "schema: no party holds a column 'incme' (did you mean 'income'?)",
+    ),
+    "reversed bounds": (
+        lambda: job(bounds=BOUNDS | {"age": (100, 18)}),
+        SpecificationError,
+        "column 'age': bounds (100, 18) are reversed: write (18, 100)",
+    ),
+    "infinite bounds": (
+        lambda: job(bounds=BOUNDS | {"age": (18, float("inf"))}),
+        SpecificationError,
+        "column 'age': bounds (18, inf) are not finite: declare a range, values outside are clamped",
+    ),
+    "a missing bound": (
+        lambda: job(bounds=bounds_without("age")),
+        SpecificationError,
+        "no bounds for column 'age': declare bounds={'age': (lo, hi)}, or use scaling='none'",
+    ),
+    "a missing bound, unscaled and private": (
+        lambda: job(bounds=bounds_without("age"), scaling="none"),
+        PrivacyError,
+        "no bounds for column 'age': declare bounds={'age': (lo, hi)}; without them, scaling='none' needs an explicit "
+        "clip in the solver and smoothness={column: M_j} in Privacy",
+    ),
+    "an unbounded label under squared loss": (
+        lambda: job(loss="squared"),
+        PrivacyError,
+        "squared loss has an unbounded derivative: declare bounds for the label 'default', "
+        "or give the solver an explicit clip",
+    ),
+    "a fill outside the bounds": (
+        lambda: job(fill={"age": 1000}),
+        SpecificationError,
+        "column 'age': fill 1000 lies outside the bounds (18, 100)",
+    ),
+    "a loss one letter off": (
+        lambda: job(loss="logistc"),
+        SpecificationError,
+        "unknown loss 'logistc' (did you mean 'logistic'?); known: logistic, squared",
+    ),
+    "an unknown scaling": (
+        lambda: job(scaling="standard"),
+        SpecificationError,
+        "scaling must be 'bounds' or 'none', not 'standard'",
+    ),
+    "a trust that is not built": (
+        lambda: job(trust="secure"),
+        SpecificationError,
+        "unknown trust 'secure'; give one of: trusted",
+    ),
+    "one class twice": (
+        lambda: job(classes=("no", "no")),
+        SpecificationError,
+        "classes are (negative, positive), two different labels of a classification loss",
+    ),
+    "ε = 0": (
+        lambda: vfl.Privacy(epsilon=0.0),
+        PrivacyError,
+        "epsilon must be positive and finite, not 0.0; privacy=None trains without",
+    ),
+    "ε < 0": (
+        lambda: vfl.Privacy(epsilon=-1.0),
+        PrivacyError,
+        "epsilon must be positive and finite, not -1.0; privacy=None trains without",
+    ),
+    "ε = ∞": (
+        lambda: vfl.Privacy(epsilon=float("inf")),
+        PrivacyError,
+        "epsilon must be positive and finite, not inf; privacy=None trains without",
+    ),
+    "ε = NaN": (
+        lambda: vfl.Privacy(epsilon=float("nan")),
+        PrivacyError,
+        "epsilon must be positive and finite, not nan; privacy=None trains without",
+    ),
+    "δ = 1": (
+        lambda: vfl.Privacy(epsilon=1.0, delta=1.0),
+        PrivacyError,
+        "delta must lie strictly between 0 and 1, not 1.0; leave it out for 1/n²",
+    ),
+    "δ = 0": (
+        lambda: vfl.Privacy(epsilon=1.0, delta=0.0),
+        PrivacyError,
+        "delta must lie strictly between 0 and 1, not 0.0; leave it out for 1/n²",
+    ),
+    "smoothness one letter off": (
+        lambda: vfl.Privacy(epsilon=1.0, smoothness="privat"),
+        SpecificationError,
+        "unknown smoothness 'privat' (did you mean 'private'?); "
+        "give one of private, bounds, data, or a mapping from columns to M_j",
+    ),
+    "negative smoothness": (
+        lambda: vfl.Privacy(epsilon=1.0, smoothness={"age": -1.0}),
+        SpecificationError,
+        "smoothness of column 'age' must be positive and finite",
+    ),
+    "smoothness of some columns": (
+        lambda: job(privacy=vfl.Privacy(epsilon=1.0, smoothness={"income": 1.0})),
+        PrivacyError,
+        "smoothness declares no M_j for 'age'",
+    ),
+    "smoothness of no column": (
+        lambda: job(privacy=vfl.Privacy(epsilon=1.0, smoothness=dict.fromkeys([*BOUNDS, "ages"], 1.0))),
+        SpecificationError,
+        "smoothness names 'ages', which is no column (did you mean 'age'?)",
+    ),
+    "all of the budget for smoothness": (
+        lambda: vfl.Privacy(epsilon=1.0, smoothness_share=1.0),
+        PrivacyError,
+        "smoothness_share must lie strictly between 0 and 1, not 1.0",
+    ),
+    "clip = 0": (lambda: vfl.SkGD(clip=0.0), SpecificationError, "SkGD: clip must be positive, not 0.0"),
+    "clip < 0": (lambda: vfl.SkGD(clip=-1.0), SpecificationError, "SkGD: clip must be positive, not -1.0"),
+    "clip = NaN": (lambda: vfl.SkGD(clip=float("nan")), SpecificationError, "SkGD: clip must be positive, not nan"),
+    "no clip with privacy": (
+        lambda: solved_by(clip=float("inf")),
+        PrivacyError,
+        "SkGD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None",
+    ),
+    "no passes": (
+        lambda: vfl.SkGD(passes=0),
+        SpecificationError,
+        "SkGD: passes must be a whole number of at least 1, not 0",
+    ),
+    "half a pass": (
+        lambda: vfl.SkGD(passes=1.5),
+        SpecificationError,
+        "SkGD: passes must be a whole number of at least 1, not 1.5",
+    ),
+    "passes and inner rounds": (
+        lambda: vfl.SkGD(passes=3, inner_rounds=3),
+        SpecificationError,
+        "SkGD: give passes, or outer_rounds and inner_rounds, not both",
+    ),
+    "a step of 0": (
+        lambda: vfl.SkGD(step_size=0.0),
+        SpecificationError,
+        "SkGD: step_size must be positive and finite, not 0.0",
+    ),
+    "an unknown sweep": (
+        lambda: vfl.SkGD(sweep="all"),
+        SpecificationError,
+        "SkGD: sweep must be one of party, visit, block, not 'all'",
+    ),
+    "sampling one letter off": (
+        lambda: vfl.SkGD(sampling="shufled"),
+        SpecificationError,
+        "unknown sampling 'shufled' (did you mean 'shuffled'?); "
+        "known: shuffled, cyclic, uniform, importance, nice, full",
+    ),
+    "τ-nice without τ": (
+        lambda: vfl.SkGD(sampling="nice"),
+        SpecificationError,
+        "sampling='nice' needs tau, and no other sampling takes it",
+    ),
+    "a negative penalty": (
+        lambda: vfl.L2(-1.0),
+        SpecificationError,
+        "L2 needs a finite strength of at least 0, not -1.0",
+    ),
+    "a seed that is no number": (
+        lambda: vfl.SeededNoise(1.5),
+        SpecificationError,
+        "SeededNoise: seed must be an int, not float; use int(...)",
+    ),
+    "no records": (
+        lambda: make_plan(job(), 0),
+        SpecificationError,
+        "n_records must be at least 1, not 0",
+    ),
+    "nothing to train": (
+        lambda: make_plan(vfl.Job(partition=partition(parties={"bank": []}), privacy=None, intercept=False), 10),
+        SpecificationError,
+        "nothing to train: no party has a column, and there is no intercept",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_JOBS.values(), ids=BAD_JOBS)
+def test_a_bad_job_is_refused_in_these_words(case: tuple[Callable[[], Any], type[Exception], str]) -> None:
+    make, kind, said = case
+    with pytest.raises(kind) as raised:
+        make()
+    assert str(raised.value) == said
+    assert type(raised.value) is kind
+
+
+def table(**changed: Any) -> dict[str, list[Any]]:
+    """Three records in one table; a column that is changed to None is left out."""
+    whole = {
+        "income": [1e4, 2e4, 3e4],
+        "age": [30, 40, 50],
+        "calls": [1, 2, 3],
+        "data_mb": [5, 6, 7],
+        "default": [0, 1, 0],
+    }
+    return {c: cells for c, cells in (whole | changed).items() if cells is not None}
+
+
+def bank(**changed: Any) -> dict[str, list[Any]]:
+    return table(calls=None, data_mb=None, **changed)
+
+
+BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
+    "a missing column": (table(age=None), PartitionError, "column 'age' of party 'bank' is not in the table"),
+    "a column one letter off": (
+        table(age=None, ages=[1, 2, 3]),
+        PartitionError,
+        "column 'age' of party 'bank' is not in the table (did you mean 'ages'?)",
+    ),
+    "a column one letter off at its owner": (
+        {"bank": bank(age=None, ages=[1, 2, 3]), "telco": table()},
+        DataError,
+        "party 'bank', the table: there is no column 'age' (did you mean 'ages'?)",
+    ),
+    "a label of three classes": (
+        table(default=[0, 1, 2]),
+        DataError,
+        "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive)",
+    ),
+    "a label of words": (
+        table(default=["yes", "no", "no"]),
+        DataError,
+        "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive)",
+    ),
+    "a missing label": (
+        table(default=[0, 1, None]),
+        DataError,
+        "party 'bank', the table: label 'default' has missing values: a record without a label must be left out",
+    ),
+    "text in numbers": (
+        table(age=["30", "x", "40"]),
+        DataError,
+        "party 'bank', the table: column 'age' holds text where numbers are declared: clean the cells, declare what "
+        "marks a missing value, or declare the column categorical",
+    ),
+    "a missing value": (
+        table(age=[30, None, 40]),
+        DataError,
+        "party 'bank', the table: column 'age' has missing values: declare fill={'age': value}, or complete it",
+    ),
+    "row counts that differ": (
+        {"bank": bank(), "telco": {"calls": [1], "data_mb": [2]}},
+        DataError,
+        "parties 'bank' and 'telco' hold different numbers of records: "
+        "every party needs the same records in the same order",
+    ),
+    "data for no party": (
+        {"bank": bank(), "telc": table()},
+        SpecificationError,
+        "data are given for 'telc', which is no party (did you mean 'telco'?)",
+    ),
+    "no data for a party": ({"bank": bank()}, SpecificationError, "no data are given for party 'telco'"),
+    "a file that is not there": (
+        {"bank": "nowhere.csv", "telco": table()},
+        DataError,
+        "party 'bank', file 'nowhere.csv': is not there; a relative path starts at the folder of the party's process",
+    ),
+    "no records": (dict.fromkeys(table(), []), DataError, "the table: there are no records"),
+    "no table": (
+        42,
+        SpecificationError,
+        "a source may not be of type 'int': give a path, a pandas, Polars or Arrow table, an array, a mapping from "
+        "columns to arrays, or a function that returns one of these",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA.values(), ids=BAD_DATA)
+def test_bad_data_are_refused_in_these_words(case: tuple[Any, type[Exception], str]) -> None:
+    data, kind, said = case
+    rounds: list[Any] = []
+    with pytest.raises(kind) as raised:
+        vfl.train(job(), data, engine="inprocess", watch=rounds.append)
+    assert str(raised.value) == said
+    assert rounds == []  # before anything starts
+
+
+def test_a_class_that_is_not_declared() -> None:
+    with pytest.raises(DataError, match="label 'default' holds values other than the two declared classes"):
+        vfl.train(job(classes=("no", "yes")), table(default=["yes", "no", "maybe"]), engine="inprocess")
+
+
+def test_values_outside_bounds_and_missing_ones_are_never_a_refusal() -> None:
+    """A refusal that the others can see would tell of one record: what is declared is clamped and filled."""
+    wild = table(age=[-1e300, float("inf"), None], income=[1e9, -5, 0])
+    tame = table(age=[18, 100, 20], income=[2e5, 0, 0])
+    spec = job(fill={"age": 20}, privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0)), solver=vfl.SkGD(passes=2))
+    results = [vfl.train(spec, data, engine="inprocess") for data in (wild, tame)]
+    assert results[0].w.tobytes() == results[1].w.tobytes()
+
+
+def test_engine_and_address() -> None:
+    with pytest.raises(SpecificationError, match="unknown engine 'dask'; give one of: ray, inprocess"):
+        vfl.train(job(), table(), engine="dask")
+    with pytest.raises(SpecificationError, match="an address names a Ray cluster: leave it out, or use engine='ray'"):
+        vfl.train(job(), table(), engine="inprocess", address="auto")
+
+
+FILE = """
+format = 1
+name = "credit"
+loss = "logistic"
+intercept = true
+classes = ["no", "yes"]
+privacy = { epsilon = 1.0, noise = { seed = 3 } }
+penalty = { kind = "l2", strength = 1e-4 }
+solver = { kind = "SkGD", passes = 10 }
+bounds = { income = [0, 2e5], calls = [0, 500] }
+
+[partition]
+parties = { bank = ["income"], telco = ["calls"] }
+label = ["bank", "default"]
+
+[data]
+bank = "bank.parquet"
+telco = "sub/telco.csv"
+
+[ray]
+address = "auto"
+"""
+
+
+def read(folder: Path, text: str, *assignments: str) -> tuple[vfl.Job, jobfile.Environment]:
+    (folder / "job.toml").write_text(text, encoding="utf-8")
+    return jobfile.read(folder / "job.toml", assignments)
+
+
+def test_a_file_says_what_the_job_is(tmp_path: Path) -> None:
+    spec, environment = read(tmp_path, FILE)
+    assert spec == vfl.Job(
+        name="credit",
+        loss="logistic",
+        classes=("no", "yes"),
+        partition=vfl.FeaturePartition({"bank": ["income"], "telco": ["calls"]}, label=LABEL),
+        privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(3)),
+        penalty=vfl.L2(1e-4),
+        solver=vfl.SkGD(passes=10),
+        bounds={"income": (0, 2e5), "calls": (0, 500)},
+    )
+    assert environment == jobfile.Environment(
+        data={"bank": str(tmp_path / "bank.parquet"), "telco": str(tmp_path / "sub" / "telco.csv")}, address="auto"
+    )
+
+
+def test_the_environment_is_no_part_of_the_digest(tmp_path: Path) -> None:
+    spec, environment = read(tmp_path, FILE)
+    elsewhere, other = read(tmp_path, FILE.replace("bank.parquet", "other.csv").replace('"auto"', '"ray://x:1"'))
+    assert spec.digest == elsewhere.digest
+    assert environment != other
+
+
+BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
+    "an unknown key": (
+        ('loss = "logistic"', 'losss = "logistic"'),
+        JobFileError,
+        "unknown key 'losss' in the job file (did you mean 'loss' or 'classes'?); known: partition, privacy, loss, "
+        "penalty, solver, bounds, fill, columns, classes, intercept, scaling, trust, dataset, name",
+    ),
+    "an unknown table": (
+        ("[ray]", "[rya]"),
+        JobFileError,
+        "unknown key 'rya' in the job file; known: partition, privacy, loss, penalty, solver, bounds, fill, columns, "
+        "classes, intercept, scaling, trust, dataset, name",
+    ),
+    "an unknown key of privacy": (
+        ("epsilon =", "epsilom ="),
+        JobFileError,
+        "unknown key 'epsilom' in [privacy] (did you mean 'epsilon'?); "
+        "known: epsilon, delta, noise, smoothness, smoothness_share",
+    ),
+    "an unknown key of the solver": (
+        ("passes =", "pases ="),
+        JobFileError,
+        "unknown key 'pases' in [solver] (did you mean 'passes'?); known: block_size, sampling, tau, passes, "
+        "outer_rounds, inner_rounds, clip, step_size, sweep, seed",
+    ),
+    "an unknown key of the partition": (
+        ("label = [", "labels = ["),
+        PartitionError,
+        "partition: unknown key 'labels' (did you mean 'label'?); known are label, parties, blocks",
+    ),
+    "an unknown key of ray": (
+        ("address =", "adress ="),
+        JobFileError,
+        "unknown key 'adress' in [ray] (did you mean 'address'?); known: address",
+    ),
+    "data of no party": (
+        ('telco = "sub', 'telko = "sub'),
+        JobFileError,
+        "unknown key 'telko' in [data] (did you mean 'telco'?); known: bank, telco",
+    ),
+    "data and a table": (
+        ("[ray]", "[simulation]\ntable = 'all.csv'\n[ray]"),
+        JobFileError,
+        "give [data] with a source for each party, or [simulation] with one table, not both",
+    ),
+    "a hold-out of all": (
+        ("[ray]", "[simulation]\nholdout = 1.0\n[ray]"),
+        JobFileError,
+        "[simulation] holdout must be at least 0 and below 1, not 1.0",
+    ),
+    "a hold-out in words": (
+        ("[ray]", "[simulation]\nholdout = 'some'\n[ray]"),
+        JobFileError,
+        "[simulation]: holdout must be a number, not 'some'",
+    ),
+    "a table that is no path": (
+        ("[ray]", "[simulation]\ntable = 3\n[ray]"),
+        JobFileError,
+        "[simulation]: table must be text, not 3",
+    ),
+    "data that are no path": (
+        ('bank = "bank.parquet"', "bank = 3"),
+        JobFileError,
+        "[data] bank must be a path",
+    ),
+    "another format": (
+        ("format = 1", "format = 2"),
+        JobFileError,
+        "this vfl reads job files with format = 1, not 2",
+    ),
+    "no format": (("format = 1\n", ""), JobFileError, "this vfl reads job files with format = 1, not None"),
+    "no privacy": (
+        ("privacy = { epsilon = 1.0, noise = { seed = 3 } }", ""),
+        JobFileError,
+        'the job file has no [privacy]: give epsilon, or privacy = "none"',
+    ),
+    "privacy in other words": (
+        ("privacy = { epsilon = 1.0, noise = { seed = 3 } }", 'privacy = "off"'),
+        JobFileError,
+        "privacy is a table, or \"none\" to train without, not 'off'",
+    ),
+    "no epsilon": (("epsilon = 1.0, ", ""), JobFileError, "[privacy] needs epsilon"),
+    "epsilon in words": (
+        ("epsilon = 1.0", 'epsilon = "one"'),
+        JobFileError,
+        "[privacy]: epsilon must be a number, not 'one'",
+    ),
+    "ε = 0": (
+        ("epsilon = 1.0", "epsilon = 0"),
+        PrivacyError,
+        "epsilon must be positive and finite, not 0; privacy=None trains without",
+    ),
+    "a seed in words": (
+        ("seed = 3", 'seed = "three"'),
+        JobFileError,
+        "[privacy.noise]: seed must be a whole number, not 'three'",
+    ),
+    "no penalty of that kind": (
+        ('kind = "l2"', 'kind = "l3"'),
+        JobFileError,
+        "[penalty] needs a kind (did you mean 'l2' or 'l1'?); known: none, l1, l2, elastic_net",
+    ),
+    "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, "[penalty] needs strength"),
+    "no solver of that kind": (
+        ('kind = "SkGD"', 'kind = "SGD"'),
+        JobFileError,
+        "[solver] needs a kind (did you mean 'SkGD'?); known: {solvers}",
+    ),
+    "passes in words": (
+        ("passes = 10", 'passes = "ten"'),
+        JobFileError,
+        "[solver]: passes must be a whole number, not 'ten'",
+    ),
+    "passes that are true": (
+        ("passes = 10", "passes = true"),
+        JobFileError,
+        "[solver]: passes must be a whole number, not True",
+    ),
+    "an intercept in words": (
+        ("intercept = true", 'intercept = "no"'),
+        JobFileError,
+        "the job file: intercept must be true or false, not 'no'",
+    ),
+    "a loss that is a number": (
+        ('loss = "logistic"', "loss = 3"),
+        JobFileError,
+        "the job file: loss must be text, not 3",
+    ),
+    "classes that are no list": (
+        ('classes = ["no", "yes"]', "classes = 3"),
+        JobFileError,
+        "the job file: classes are a list (negative, positive), not 3",
+    ),
+    "bounds that are no pair": (
+        ("calls = [0, 500]", "calls = 500"),
+        SpecificationError,
+        "column 'calls': bounds are two numbers (lo, hi), not 500",
+    ),
+    "a missing bound": (
+        (", calls = [0, 500]", ""),
+        SpecificationError,
+        "no bounds for column 'calls': declare bounds={'calls': (lo, hi)}, or use scaling='none'",
+    ),
+    "columns that are no list": (
+        ('telco = ["calls"]', 'telco = "calls"'),
+        PartitionError,
+        "party 'telco': give a list of column names, not the single text 'calls'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_file_is_refused_in_these_words(
+    case: tuple[tuple[str, str], type[Exception], str], tmp_path: Path
+) -> None:
+    (right, wrong), kind, said = case
+    assert right in FILE
+    with pytest.raises(kind) as raised:
+        read(tmp_path, FILE.replace(right, wrong))
+    from vfl.solvers import SOLVERS
+
+    assert str(raised.value) == said.replace("{solvers}", ", ".join(SOLVERS))
+
+
+def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(JobFileError) as raised:
+        jobfile.read(tmp_path / "none.toml")
+    assert str(raised.value) == f"there is no job file {str(tmp_path / 'none.toml')!r}"
+    with pytest.raises(JobFileError, match=r"job\.toml' is not valid TOML: .*line 2"):
+        read(tmp_path, "format = 1\nloss = = 2")
+    (tmp_path / "job.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(JobFileError, match="cannot read job file"):
+        jobfile.read(tmp_path / "job.toml")
+    with pytest.raises(JobFileError, match="cannot read job file"):
+        jobfile.read(tmp_path)
+
+
+class TestSet:
+    """--set key=value."""
+
+    def test_values_are_toml_or_text(self, tmp_path: Path) -> None:
+        spec, environment = read(
+            tmp_path,
+            FILE,
+            "privacy.epsilon=2",
+            "name=other=one",
+            "solver.sampling=cyclic",
+            "bounds.calls=[0, 9]",
+            "intercept=false",
+            "privacy.noise.seed=4",
+            "ray.address=ray://host:10001",
+            "solver.clip=inf",
+        )
+        assert spec.privacy == vfl.Privacy(epsilon=2, noise=vfl.SeededNoise(4))
+        assert (spec.name, spec.intercept) == ("other=one", False)
+        assert spec.solver == vfl.SkGD(passes=10, sampling="cyclic", clip=float("inf"))
+        assert spec.bounds == {"income": [0, 2e5], "calls": [0, 9]}
+        assert environment.address == "ray://host:10001"
+
+    def test_a_table_may_begin_with_it(self, tmp_path: Path) -> None:
+        assert read(tmp_path, FILE, "fill.calls=3")[0].fill == {"calls": 3}
+
+    def test_the_last_one_holds(self, tmp_path: Path) -> None:
+        assert read(tmp_path, FILE, "name=one", "name=two")[0].name == "two"
+
+    @pytest.mark.parametrize("assignment", ["privacy.epsilon", "=2", ""])
+    def test_what_is_no_assignment(self, tmp_path: Path, assignment: str) -> None:
+        with pytest.raises(SpecificationError) as raised:
+            read(tmp_path, FILE, assignment)
+        assert str(raised.value) == (f"--set takes key=value, for instance --set privacy.epsilon=2, not {assignment!r}")
+
+    def test_a_table_that_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(SpecificationError, match="--set name.first: 'name' is not a table"):
+            read(tmp_path, FILE, "name.first=2")
+
+    def test_what_it_sets_is_checked_like_the_file(self, tmp_path: Path) -> None:
+        with pytest.raises(JobFileError, match=r"unknown key 'epsilom' in \[privacy\]"):
+            read(tmp_path, FILE, "privacy.epsilom=2")
+        with pytest.raises(PrivacyError, match="epsilon must be positive and finite, not -2"):
+            read(tmp_path, FILE, "privacy.epsilon=-2")
+
+
+names = st.text(
+    st.characters(codec="utf-8", exclude_characters="\0", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8
+).filter(str.strip)
+strengths = st.floats(0, 1e6)
+penalties = st.one_of(
+    st.just(vfl.NoPenalty()),
+    st.builds(vfl.L1, strengths),
+    st.builds(vfl.L2, strengths),
+    st.builds(vfl.ElasticNet, strengths, st.floats(0, 1)),
+)
+counts = st.none() | st.integers(1, 1000)
+solvers = st.builds(
+    vfl.SkGD,
+    block_size=counts,
+    sampling=st.sampled_from(["shuffled", "cyclic", "uniform", "importance", "full"]),
+    passes=counts,
+    outer_rounds=counts,
+    clip=st.none() | st.floats(1e-6, 1e6),
+    step_size=st.floats(1e-3, 1e3),
+    sweep=st.sampled_from(["party", "visit", "block"]),
+    seed=st.integers(0, 2**63 - 1),
+) | st.builds(vfl.SkGD, sampling=st.just("nice"), tau=st.integers(1, 9), inner_rounds=counts)
+ranges = st.tuples(st.floats(-1e9, 0) | st.integers(-1000, 0), st.floats(1e-3, 1e9) | st.integers(1, 1000))
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> vfl.Job:
+    """Any job that a user could state: every kind of column, penalty, solver and privacy."""
+    columns = draw(st.lists(names, min_size=2, max_size=6, unique=True))
+    *features, label = columns
+    cut = draw(st.integers(0, len(features) - 1))
+    owned = {"label party": features[:cut], "b.2": features[cut:]}
+    blocks = None
+    if draw(st.booleans()):
+        blocks = {party: [[c] for c in draw(st.permutations(cs))] for party, cs in owned.items()}
+    categorical = draw(st.sets(st.sampled_from(features)))
+    declared = {
+        c: draw(
+            st.sampled_from(
+                [vfl.Boolean(fill=True), vfl.Categorical(("x", 1, True), fill="x", unknown="zero"), vfl.Numeric((0, 1))]
+            )
+        )
+        for c in sorted(categorical)
+    }
+    bounds = {c: draw(ranges) for c in features if c not in categorical}
+    fill = {c: bounds[c][1] for c in bounds if draw(st.booleans())}
+    loss = draw(st.sampled_from(["logistic", "squared"]))
+    if loss == "squared":
+        bounds[label] = (-1, 1.5)
+    coordinates = [
+        c for column in features for c in (declared[column] if column in declared else vfl.Numeric()).features(column)
+    ]
+    privacy = draw(
+        st.none()
+        | st.builds(
+            vfl.Privacy,
+            epsilon=st.floats(1e-3, 1e3),
+            delta=st.none() | st.floats(1e-12, 0.1),
+            noise=st.none() | st.builds(vfl.SeededNoise, st.integers(0, 2**63 - 1)),
+            smoothness=st.sampled_from(["private", "bounds", "data", dict.fromkeys(coordinates, 0.25)]),
+            smoothness_share=st.floats(0.01, 0.9),
+        )
+    )
+    return vfl.Job(
+        partition=vfl.FeaturePartition(
+            {"a": owned["label party"], "b.2": owned["b.2"]},
+            label=("a", label),
+            blocks=None if blocks is None else {"a": blocks["label party"], "b.2": blocks["b.2"]},
+        ),
+        privacy=privacy,
+        loss=loss,
+        penalty=draw(penalties),
+        solver=draw(solvers),
+        bounds=bounds,
+        fill=fill,
+        columns=declared,
+        classes=draw(st.none() | st.just(("no", "yes")) | st.just((1, 2))) if loss == "logistic" else None,
+        intercept=draw(st.booleans()),
+        scaling=draw(st.sampled_from(["bounds", "none"])),
+        dataset=draw(st.none() | names),
+        name=draw(names),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(spec=jobs())
+def test_a_job_survives_its_file(spec: vfl.Job) -> None:
+    again = jobfile.decode(tomllib.loads(spec.to_toml()))
+    assert again == spec
+    assert again.digest == spec.digest
+    assert hash(again) == hash(spec)
+    # Equality rests on the plain form: compare what `encode` could have forgotten, too.
+    for f in dataclasses.fields(vfl.Job):
+        if f.init and f.name not in ("bounds", "columns", "privacy"):
+            assert getattr(again, f.name) == getattr(spec, f.name), f.name
+    assert again.schema == spec.schema
+    assert again.privacy == spec.privacy
+    assert again.to_toml() == spec.to_toml()
+
+
+class TestDigest:
+    def test_it_is_one_across_processes(self) -> None:
+        """Hashing of text differs between processes; the digest must not."""
+        code = (
+            "import vfl;"
+            "print(vfl.Job(partition=vfl.FeaturePartition({'b': ['x', 'y'], 'a': ['z']}, label=('a', 'l')),"
+            " privacy=vfl.Privacy(epsilon=1.0), bounds={'x': (0, 1), 'z': (0, 1), 'y': (0, 1)}).digest)"
+        )
+        digests = {
+            subprocess.run(
+                [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            ).stdout
+            for seed in ("1", "2")
+        }
+        here = vfl.Job(
+            partition=vfl.FeaturePartition({"b": ["x", "y"], "a": ["z"]}, label=("a", "l")),
+            privacy=vfl.Privacy(epsilon=1.0),
+            bounds={"y": (0, 1), "z": (0, 1), "x": (0, 1)},
+        )
+        assert digests == {here.digest + "\n"}
+
+    def test_every_field_counts(self) -> None:
+        others = [
+            job(name="other"),
+            job(loss="squared", bounds=BOUNDS | {"default": (0, 1)}),
+            job(penalty=vfl.L2(1e-3)),
+            job(penalty=vfl.L1(1e-3)),
+            job(solver=vfl.SkGD(passes=3)),
+            job(solver=vfl.SkGD(seed=1)),
+            job(bounds=BOUNDS | {"age": (18, 99)}),
+            job(bounds=bounds_without("age"), columns={"age": vfl.Boolean()}),
+            job(fill={"age": 20}),
+            job(classes=("no", "yes")),
+            job(intercept=False),
+            job(scaling="none"),
+            job(dataset="credit-2026"),
+            job(privacy=None),
+            job(privacy=vfl.Privacy(epsilon=1.5)),
+            job(privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(1))),
+            job(partition=partition(parties={"telco": PARTIES["telco"], "bank": PARTIES["bank"]})),
+            job(partition=partition(label=("telco", "default"))),
+        ]
+        digests = [spec.digest for spec in (job(), *others)]
+        assert len(set(digests)) == len(digests)
+        assert len({job(), job(), *others}) == len(digests)
+
+    def test_1_and_1_0_are_one_number(self) -> None:
+        """Equal jobs have equal digests, however their numbers were written."""
+        one, other = job(bounds=BOUNDS | {"age": (18, 100)}), job(bounds=BOUNDS | {"age": (18.0, np.float64(100))})
+        assert one == other
+        assert one.digest == other.digest
+        assert len({one, other}) == 1
+
+    def test_a_job_is_no_other_thing(self) -> None:
+        assert job() != "job"
