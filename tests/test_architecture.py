@@ -313,7 +313,7 @@ BREACHES = [
     (arrows_upwards, {"vfl/novelty.py": ""}, "vfl.novelty is in no row"),
     (arrows_upwards, {"vfl/job.py": "from vfl import Result"}, "vfl.job:1"),
     (arrows_upwards, {"vfl/__init__.py": "from vfl.launch import train", "vfl/launch/train.py": ""}, "vfl:1"),
-    (cycles, {"vfl/job.py": "def f():\n    from vfl import plan", "vfl/plan.py": "import vfl.job"}, "vfl.job"),
+    (cycles, {"vfl/job.py": "def f():\n    from vfl import planning", "vfl/planning.py": "import vfl.job"}, "vfl.job"),
     (third_parties, {"vfl/losses.py": "from numba import njit"}, "vfl.losses:1"),
     (third_parties, {"coordinator/margins.py": "def f():\n    import ray"}, "coordinator.margins:2"),
     (
@@ -333,15 +333,15 @@ BREACHES = [
     ),
     (
         cases_on_solvers,
-        {"vfl/solvers/s.py": "class SkGD: ...", "vfl/plan.py": "isinstance(x, (int, m.SkGD))"},
-        "vfl.plan:1",
+        {"vfl/solvers/s.py": "class SkGD: ...", "vfl/planning.py": "isinstance(x, (int, m.SkGD))"},
+        "vfl.planning:1",
     ),
     (
         cases_on_solvers,
-        {"vfl/solvers/s.py": "class SkGD: ...", "vfl/plan.py": "match x:\n    case SkGD(): ..."},
-        "vfl.plan:2",
+        {"vfl/solvers/s.py": "class SkGD: ...", "vfl/planning.py": "match x:\n    case SkGD(): ..."},
+        "vfl.planning:2",
     ),
-    (cases_on_solvers, {"vfl/solvers/s.py": "class SkGD: ...", "vfl/plan.py": "type(x) is SkGD"}, "vfl.plan:1"),
+    (cases_on_solvers, {"vfl/solvers/s.py": "class SkGD: ...", "vfl/planning.py": "type(x) is SkGD"}, "vfl.planning:1"),
 ]
 
 
@@ -352,9 +352,9 @@ def test_the_rule_catches_a_breach(rule, sources, complaint, tmp_path):
 
 
 def test_imports_for_type_checkers_are_free_and_their_else_branch_is_not(tmp_path):
-    guarded = "import typing\nif typing.TYPE_CHECKING:\n    import vfl.job\nelse:\n    import vfl.plan\n"
+    guarded = "import typing\nif typing.TYPE_CHECKING:\n    import vfl.job\nelse:\n    import vfl.planning\n"
     _plant(tmp_path, {"vfl/errors.py": guarded})
-    assert arrows_upwards(read(tmp_path)) == ["vfl.errors:5 imports upwards: vfl.plan"]
+    assert arrows_upwards(read(tmp_path)) == ["vfl.errors:5 imports upwards: vfl.planning"]
 
 
 def _plant(root: Path, sources: dict[str, str]) -> None:

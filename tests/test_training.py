@@ -11,8 +11,8 @@ import sklearn.linear_model as peers
 import vfl
 from coordinator.rounds import Round
 from vfl.messages import Descend
+from vfl.planning import Plan, problem_of
 from vfl.planning import plan as make_plan
-from vfl.planning import problem_of
 from vfl.solvers import skgd
 from vfl.solvers.smoothness import Curvature
 

@@ -7,6 +7,7 @@ is measured before and after each alignment and the mean counts, since the machi
 from __future__ import annotations
 
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -20,15 +21,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 key, n = X25519PrivateKey.generate(), int(sys.argv[1])
 points = [X25519PublicKey.from_public_bytes(os.urandom(32)) for _ in range(n)]
 sys.stdout.write("ready\\n"), sys.stdout.flush(), sys.stdin.readline()
-start = time.perf_counter()
+start, busy = time.perf_counter(), time.process_time()
 for point in points:
     key.exchange(point)
-print(n / (time.perf_counter() - start))
+print(n / (time.perf_counter() - start), n / (time.process_time() - busy))
 """
 
 
-def bare(cores: int, n: int = 60_000) -> float:
-    """Return operations a second of all cores together."""
+def bare(cores: int, n: int = 40_000) -> tuple[float, float]:
+    """Return operations a second of all cores together, and operations a second of processor time."""
     command = [sys.executable, "-c", BARE, str(n)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **pipes) for _ in range(cores)]
@@ -37,7 +38,14 @@ def bare(cores: int, n: int = 60_000) -> float:
     for process in processes:
         process.stdin.write("go\n")
         process.stdin.flush()
-    return sum(float(process.communicate()[0]) for process in processes)
+    rates = [tuple(map(float, process.communicate()[0].split())) for process in processes]
+    return sum(rate for rate, _ in rates), statistics.fmean(busy for _, busy in rates)
+
+
+def processor_time() -> float:
+    """Return processor seconds of this process and of those that it started and that have ended."""
+    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in uses)
 
 
 def align(n: int, cores: int) -> tuple[float, dict[str, float]]:
@@ -69,16 +77,17 @@ def align(n: int, cores: int) -> tuple[float, dict[str, float]]:
 
 def main(n: int = 100_000, cores: int = 2) -> None:
     """Print rates, their ratio, and memory."""
-    before = bare(cores)
+    before, start = bare(cores), processor_time()
     total, parts = align(n, cores)
-    rate, reference = 4 * n / total, (before + bare(cores)) / 2
+    busy, after = processor_time() - start, bare(cores)
+    (bare_rate, bare_busy), rate = map(statistics.fmean, zip(before, after, strict=True)), 4 * n / total
     blinding = 4 * n / (parts["own sets"] + parts["others' sets"])
     print(f"two parties of {n:,} on {cores} cores: {total:.1f} s, foreseen {psi.seconds([n, n], cores):.1f} s")
     print("  " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items()))
-    print(f"  bare X25519 {reference:,.0f} a second ({cores * 1e6 / reference:.1f} µs an operation and core)")
-    print(
-        f"  alignment {rate:,.0f} a second, {rate / reference:.1%} of bare; blinding alone {blinding / reference:.1%}"
-    )
+    print(f"  bare X25519 {bare_rate:,.0f} a second; {1e6 / bare_busy:.1f} µs of processor time")
+    print(f"  alignment {rate:,.0f} a second; {busy / (4 * n) * 1e6:.1f} µs of processor time an operation, all told")
+    print(f"  {rate / bare_rate:.1%} of bare by the clock (blinding alone {blinding / bare_rate:.1%}),", end=" ")
+    print(f"{4 * n / busy / bare_busy:.1%} by processor time, which others on the machine disturb less")
     own, children = (
         resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )

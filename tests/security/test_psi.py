@@ -124,11 +124,11 @@ def test_several_cores_give_what_one_gives(monkeypatch, tmp_path):
     with psi.Blinder("a", SALT, cores=2, folder=tmp_path / "two") as two:
         assert np.array_equal(two.own(ids), expected)
         first, second = two._multiplier._processes
-        first.kill()
-        second.kill()
+        first._popen.kill()
+        second._popen.kill()
         other = points(9, 9 + 2**200)
         assert two.blind(np.repeat(other, 40, axis=0), "b").shape == (80, 32)  # dead processes: slower, not wrong
-    assert first.poll() is not None
+    assert first._popen.poll() is not None
 
 
 def test_blinding_is_x25519_of_the_stated_hash(tmp_path):

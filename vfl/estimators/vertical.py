@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,15 +158,18 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 "ledger and dataset go together: the path of a ledger, and the name of a data set's account in it"
             )
         counted = self.noise is None and self.ledger is None
+        # An actor's working directory is another one.
+        ledger = None if self.ledger is None else str(Path(self.ledger).expanduser().resolve())
         updates = 0
-        for event in stream(job, sources, engine=self.engine, ledger=self.ledger):
-            if isinstance(event, Plan):
-                if counted and event.problem.delta is not None:
-                    of_this_process.add(event.releases, event.problem.delta)
-            elif isinstance(event, Round):
-                updates += sum(len(u) for u in event.released) if event.kind != "Moments" else 0
-            elif isinstance(event, Result):
-                return event, max(1, round(updates / len(event.w)))
+        with contextlib.closing(stream(job, sources, engine=self.engine, ledger=ledger)) as events:  # type: ignore[type-var]
+            for event in events:
+                if isinstance(event, Plan):
+                    if counted and event.problem.delta is not None:
+                        of_this_process.add(event.releases, event.problem.delta)
+                elif isinstance(event, Round):
+                    updates += sum(len(u) for u in event.released) if event.kind != "Moments" else 0
+                elif isinstance(event, Result):
+                    return event, max(1, round(updates / len(event.w)))
         raise AssertionError("a run ended without its result")
 
     def _margins(self, X: Any) -> Vector:

@@ -133,22 +133,20 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON of the job, hex; 1 and 1.0 are one number."""
-        plain = _canonical(self.to_dict())
-        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        """SHA-256 of the canonical JSON of the job, hex."""
+        return hashlib.sha256(self._canonical().encode()).hexdigest()
+
+    def _canonical(self) -> str:
+        """Return one text for one meaning: the order of parties counts, that of declarations does not."""
+        plain = self.to_dict()
+        partition = plain["partition"]
+        plain["partition"] = {
+            key: list(value.items()) if isinstance(value, dict) else value for key, value in partition.items()
+        }
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and self.digest == other.digest
+        return isinstance(other, Job) and self._canonical() == other._canonical()
 
     def __hash__(self) -> int:
         return hash(self.digest)
-
-
-def _canonical(value: Any) -> Any:
-    """Write whole numbers as integers, however they were given: a job and its file have one digest."""
-    if isinstance(value, dict):
-        return {key: _canonical(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_canonical(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

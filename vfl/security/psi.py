@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import queue
 import secrets
@@ -44,7 +43,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +52,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from vfl.types import Integers
 
@@ -69,7 +68,6 @@ HANDLING_SECONDS = 3e-6
 """Rough costs of one multiplication and of hashing, sorting and comparing one id, on one core."""
 
 _DOMAIN = b"vfl private set intersection, version 1"
-_SPOT_CHECKS = 32
 
 
 def new_salt() -> bytes:
@@ -91,8 +89,7 @@ def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
 
 def seconds(n_per_party: Sequence[int], cores: int) -> float:
     """Return the expected time of an alignment whose parties share `cores` cores: m·Σ n_k multiplications."""
-    total = sum(n_per_party)
-    return total * (len(n_per_party) * OPERATION_SECONDS + HANDLING_SECONDS) / cores
+    return sum(n_per_party) * (len(n_per_party) * OPERATION_SECONDS + HANDLING_SECONDS) / cores
 
 
 def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
@@ -112,7 +109,7 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
     return points
 
 
-class Blinder:
+class Blinder(contextlib.AbstractContextManager["Blinder"]):
     """One party's side of one alignment. What leaves it is blinded by a secret that never does.
 
     party : name of the owner.
@@ -135,9 +132,6 @@ class Blinder:
         self._done: dict[str, bytearray] = {}
         self._asked: dict[str, str] = {}
         self._order: Integers | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -183,7 +177,7 @@ class Blinder:
         positions = np.asarray(positions, np.int64)
         if positions.size == 0:
             raise DataError(
-                f"party {self.party!r}: no id is common to all parties; check that the id columns mean the same "
+                f"party {self.party!r}: no id is common to all parties; check that all id columns mean the same "
                 "and are written alike (case, leading zeros, prefixes)"
             )
         if positions.min() < 0 or positions.max() >= self._order.size or np.unique(positions).size < positions.size:
@@ -198,19 +192,20 @@ class Blinder:
         """Remove what `folder` holds of this alignment, the secret with it; the last call to this object."""
         self.close()
         self._done.clear()
-        for path in self._folder.glob(f"{self._label()}*") if self._folder is not None else ():
+        for path in () if self._folder is None else self._folder.glob(self._path("*").name):
             path.unlink()
 
     def _multiply(self, points: Points, owner: str, progress: Callable[[int, int], object] | None) -> Points:
         data = points.tobytes()
         key = hashlib.sha256(data).hexdigest()
-        path = None if self._folder is None else self._folder / f"{self._label()}-{key[:32]}.points"
+        path = None if self._folder is None else self._path(f"-{key[:32]}.points")
         done = self._done.setdefault(key, bytearray()) if path is None else self._stored(path, points)
-        pieces = (data[start : start + SIZE * PIECE] for start in range(len(done), len(data), SIZE * PIECE))
+        pieces = [data[start : start + SIZE * PIECE] for start in range(len(done), len(data), SIZE * PIECE)]
         try:
             with contextlib.closing(self._multiplier.map(pieces)) as results:
                 for result in results:
-                    self._append(path, result)
+                    with self._keeping(), (path or Path(os.devnull)).open("ab") as file:
+                        file.write(result)
                     done += result
                     if progress is not None:
                         progress(len(done) // SIZE, len(points))
@@ -224,53 +219,46 @@ class Blinder:
 
     def _stored(self, path: Path, points: Points) -> bytearray:
         """Return the products that an earlier call left, if they are what this secret makes of `points`."""
-        if not path.exists():
-            return bytearray()
-        done = bytearray(path.read_bytes())
+        done = bytearray(path.read_bytes()) if path.exists() else bytearray()
         n = min(len(done) // SIZE, len(points))
         del done[SIZE * n :]
         # A file system may lose the end of a file in a power cut, and give zeros instead.
-        sample = sorted({n - 1, *(secrets.randbelow(n) for _ in range(_SPOT_CHECKS))}) if n else []
+        sample = sorted({n - 1, *(secrets.randbelow(n) for _ in range(32))} if n else [])
         found = b"".join(done[SIZE * k : SIZE * (k + 1)] for k in sample)
         if b"".join(self._multiplier.map([points[sample].tobytes()])) != found:
             done.clear()
+        path.touch(mode=0o600)
         os.truncate(path, len(done))
         return done
 
-    def _label(self) -> str:
-        return "alignment-" + hashlib.sha256(_DOMAIN + self._salt + self.party.encode()).hexdigest()[:16]
+    def _path(self, name: str) -> Path:
+        label = hashlib.sha256(_DOMAIN + self._salt + self.party.encode()).hexdigest()[:16]
+        return Path() if self._folder is None else self._folder / f"alignment-{label}{name}"
 
     def _secret(self) -> bytes:
         """Return the secret scalar: a fresh one, or the one that an interrupted process left in `folder`."""
-        fresh = secrets.token_bytes(SIZE)
+        path, secret = self._path(".secret"), secrets.token_bytes(SIZE)
         if self._folder is None:
-            return fresh
-        path = self._folder / f"{self._label()}.secret"
-        try:
+            return secret
+        with self._keeping():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not path.exists():
                 with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(fresh)
+                    file.write(secret)
             secret = path.read_bytes()
-        except OSError as error:
-            raise self._unwritable(error) from None
         if len(secret) != SIZE:
             raise OutputError(f"party {self.party!r}: the alignment's secret is damaged; empty the folder, start again")
         return secret
 
-    def _append(self, path: Path | None, result: bytes) -> None:
+    @contextlib.contextmanager
+    def _keeping(self) -> Generator[None, None, None]:
         try:
-            with contextlib.nullcontext() if path is None else path.open("ab") as file:
-                if file is not None:
-                    file.write(result)
+            yield
         except OSError as error:
-            raise self._unwritable(error) from None
-
-    def _unwritable(self, error: OSError) -> OutputError:
-        return OutputError(
-            f"party {self.party!r} cannot keep the state of its alignment in its folder: {error.strerror}; "
-            "choose a folder that it alone can write, with room for 64 bytes an id and party"
-        )
+            raise OutputError(
+                f"party {self.party!r} cannot keep the state of its alignment in its folder: {error.strerror}; "
+                "choose a folder that it alone can write, with room for 32 bytes an id of every party"
+            ) from None
 
 
 def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
@@ -330,12 +318,10 @@ class _Multiplier:
         self._cores = cores if sys.executable else 1
         self._processes: list[_Process] = []
 
-    def map(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
+    def map(self, pieces: Sequence[bytes]) -> Generator[bytes, None, None]:
         """Yield each piece's products, in order. Raises _SmallOrderError."""
-        todo = iter(pieces)
-        first = list(itertools.islice(todo, 2))
-        if self._cores == 1 or len(first) < 2:
-            yield from (_products(self._key, piece) for piece in itertools.chain(first, todo))
+        if self._cores == 1 or len(pieces) < 2:
+            yield from (_products(self._key, piece) for piece in pieces)
             return
         self._processes += [_Process(self._secret) for _ in range(self._cores - len(self._processes))]
         # Each process twice: while it multiplies one piece, the next is already in its pipe.
@@ -352,8 +338,12 @@ class _Multiplier:
             # A process that met a zero, or was killed, gives a short answer: do it here, more slowly, and see why.
             return answer if len(answer) == len(piece) else _products(self._key, piece)
 
-        with ThreadPoolExecutor(2 * self._cores) as threads:
-            yield from threads.map(remote, itertools.chain(first, todo))
+        try:
+            with ThreadPoolExecutor(2 * self._cores) as threads:
+                yield from threads.map(remote, pieces)
+        except Exception:
+            self.close()  # an answer may be left in a pipe
+            raise
 
     def close(self) -> None:
         while self._processes:
@@ -377,7 +367,7 @@ class _Process:
             self._write(len(piece).to_bytes(4, "big") + piece)
             self._answering.acquire()
         try:
-            return b"" if self._popen.stdout is None else self._popen.stdout.read(len(piece))
+            return self._popen.stdout.read(len(piece)) if self._popen.stdout else b""
         finally:
             self._answering.release()
 
