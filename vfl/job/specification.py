@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import numbers
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -143,10 +144,19 @@ class Job:
         plain["partition"] = {
             key: list(value.items()) if isinstance(value, dict) else value for key, value in partition.items()
         }
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return json.dumps(_numbers(plain), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self._canonical() == other._canonical()
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def _numbers(value: Any) -> Any:
+    """Return plain values in which 18, 18.0 and numpy's 18 are one number."""
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_numbers(item) for item in value]
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value

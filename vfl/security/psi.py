@@ -25,8 +25,8 @@ Limits, which documents and certificates should repeat:
   its twist, and blinding leaves them where they are. The groups' orders are a large prime times 8 and times 4; clamped
   scalars are multiples of 8 and clear that, so a blinded point shows this one bit of H(id) and nothing else. Order is
   hidden, so one who knows the salt sees how many ids of a set hash to the twist: it can tell two guesses of a whole
-  set apart half of the time, which matters for sets of a few ids. A map to the curve alone would close this for a
-  modular exponentiation an id, several times the price of blinding it.
+  set apart half of the time, which matters for sets of a few ids. A map to the curve alone would close this, for a
+  modular exponentiation an id: in Python, four times the price of blinding it.
 - A point of small order is a hash with probability 2⁻²⁵⁰; as a message it would make ids equal, and is refused.
 """
 
@@ -63,8 +63,7 @@ SIZE = 32
 PIECE = 1024
 """Points that a core multiplies at a time, about 25 ms: the grain of progress; 32 KiB, so that a pipe takes it whole."""
 
-OPERATION_SECONDS = 25e-6
-HANDLING_SECONDS = 3e-6
+OPERATION_SECONDS, HANDLING_SECONDS = 25e-6, 3e-6
 """Rough costs of one multiplication and of hashing, sorting and comparing one id, on one core."""
 
 _DOMAIN = b"vfl private set intersection, version 1"
@@ -273,8 +272,7 @@ def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
     points = np.concatenate(list(checked.values()))
     order = _sorting(points)
     words = points.view(np.uint64)[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (words[1:] != words[:-1]).any(axis=1)
+    new = np.append(True, (words[1:] != words[:-1]).any(axis=1))
     # Sorting is stable, so within a run of equal points the parties stand in their order.
     owner = np.repeat(np.arange(len(names)), sizes)[order]
     twice = ~new[1:] & (owner[1:] == owner[:-1])
@@ -315,8 +313,7 @@ class _Multiplier:
     def __init__(self, secret: bytes, cores: int) -> None:
         self._secret = secret
         self._key = X25519PrivateKey.from_private_bytes(secret)
-        self._cores = cores if sys.executable else 1
-        self._processes: list[_Process] = []
+        self._cores, self._processes = cores if sys.executable else 1, list[_Process]()
 
     def map(self, pieces: Sequence[bytes]) -> Generator[bytes, None, None]:
         """Yield each piece's products, in order. Raises _SmallOrderError."""
@@ -387,7 +384,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; its end closes the pipe
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     key = X25519PrivateKey.from_private_bytes(source.read(SIZE))
-    with contextlib.suppress(_SmallOrderError, BrokenPipeError):
+    with contextlib.suppress(_SmallOrderError, BrokenPipeError):  # the parent sees a short answer
         while head := source.read(4):
             sink.write(_products(key, source.read(int.from_bytes(head, "big"))))
             sink.flush()
