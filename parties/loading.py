@@ -23,7 +23,7 @@ def load(job: Job, party: str, source: Any) -> Party:
     Only a job that asks for seeded noise by name gets another source. Raises DataError before anything is computed.
     """
     label = (job.partition.label_column, label_of(job)) if party == job.partition.label_party else None
-    columns, labels = _read(job, party, source, label, intercept=job.intercept and label is not None)
+    columns, labels = _read(job, party, source, label, intercept=job.intercept and label is not None, dtype=job.storage)
     kernels.warm(columns.array.dtype, private=job.privacy is not None)
     seeded = job.privacy.noise if job.privacy is not None else None
     return Party(party, columns, seeded or CryptographicNoise(), labels)
@@ -31,7 +31,7 @@ def load(job: Job, party: str, source: Any) -> Party:
 
 def load_features(job: Job, party: str, source: Any) -> Columns:
     """Return the party's columns without label or intercept, for prediction."""
-    return _read(job, party, source, None, intercept=False)[0]
+    return _read(job, party, source, None, intercept=False, dtype="float64")[0]
 
 
 def label_of(job: Job) -> Label:
@@ -43,9 +43,9 @@ def label_of(job: Job) -> Label:
 
 
 def _read(
-    job: Job, party: str, source: Any, label: tuple[str, Label] | None, *, intercept: bool
+    job: Job, party: str, source: Any, label: tuple[str, Label] | None, *, intercept: bool, dtype: str
 ) -> tuple[Columns, Vector | None]:
     names = job.partition.canonical_columns(party)
     # A bare array is in the declared order; the blocks' order is only how columns are stored.
     opened = open_source(source, contents_of(job.schema, job.partition.columns(party), label), party=party)
-    return read_columns(opened, names, job.schema, job.scaling_of(names), intercept=intercept, label=label)
+    return read_columns(opened, names, job.schema, job.scaling_of(names), intercept=intercept, label=label, dtype=dtype)

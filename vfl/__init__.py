@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vfl.launch.result import Result
     from vfl.launch.train import train
     from vfl.partition import FeaturePartition
-    from vfl.penalties import L1, L2, ElasticNet, NoPenalty
+    from vfl.penalties import L1, L2, Box, ElasticNet, GroupLasso, NoPenalty
     from vfl.planning import Plan, plan
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
@@ -37,7 +37,9 @@ _HOMES = {
     "Categorical": "vfl.schema",
     "Numeric": "vfl.schema",
     "Certificate": "vfl.certificate",
+    "Box": "vfl.penalties",
     "ElasticNet": "vfl.penalties",
+    "GroupLasso": "vfl.penalties",
     "FeaturePartition": "vfl.partition",
     "Job": "vfl.job",
     "L1": "vfl.penalties",
@@ -63,10 +65,12 @@ __all__ = [
     "L1",
     "L2",
     "Boolean",
+    "Box",
     "Categorical",
     "Certificate",
     "ElasticNet",
     "FeaturePartition",
+    "GroupLasso",
     "Job",
     "NoPenalty",
     "Numeric",

@@ -16,6 +16,8 @@ class Penalty(Protocol):
     """ψ with its proximal operator. All vectors are (s,) float64, the coordinates of one block."""
 
     name: ClassVar[str]
+    grouped: ClassVar[bool]
+    """Whether ψ couples the coordinates of a block, so that blocks are part of the objective."""
 
     @property
     def convexity(self) -> float:
@@ -45,6 +47,7 @@ class NoPenalty:
     """ψ = 0."""
 
     name: ClassVar[str] = "none"
+    grouped: ClassVar[bool] = False
     convexity: ClassVar[float] = 0.0
 
     def value(self, w: Vector) -> float:
@@ -66,6 +69,7 @@ class L1:
 
     strength: float
     name: ClassVar[str] = "l1"
+    grouped: ClassVar[bool] = False
     convexity: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
@@ -92,6 +96,7 @@ class L2:
 
     strength: float
     name: ClassVar[str] = "l2"
+    grouped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _strength("L2", self.strength)
@@ -121,6 +126,7 @@ class ElasticNet:
     strength: float
     l1_ratio: float = 0.5
     name: ClassVar[str] = "elastic_net"
+    grouped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _strength("ElasticNet", self.strength)
@@ -148,4 +154,84 @@ class ElasticNet:
         return f"{self.strength:g}·({self.l1_ratio:g}·‖w‖₁ + {(1 - self.l1_ratio) / 2:g}·‖w‖²)"
 
 
-PENALTIES: dict[str, type[Penalty]] = {penalty.name: penalty for penalty in (NoPenalty, L1, L2, ElasticNet)}
+@dataclass(frozen=True, slots=True)
+class Box:
+    """ψ(w) = 0 where low ≤ w_j ≤ high, else ∞; low = 0 and high = inf is non-negativity. Bounds are on the scaled features."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    name: ClassVar[str] = "box"
+    grouped: ClassVar[bool] = False
+    convexity: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.low <= 0 <= self.high or self.low == self.high:
+            raise SpecificationError(
+                f"Box needs low ≤ 0 ≤ high, not both 0, so that training can start at 0; not {self!r}"
+            )
+
+    def value(self, w: Vector) -> float:
+        """Return 0 inside, inf outside."""
+        return 0.0 if bool(((w >= self.low) & (w <= self.high)).all()) else math.inf
+
+    def prox(self, v: Vector, steps: Vector) -> Vector:
+        """Project onto the box where steps > 0."""
+        import numpy as np
+
+        return np.where(steps > 0, np.clip(v, self.low, self.high), v)
+
+    def describe(self) -> str:
+        """Return ψ as a term of F."""
+        return f"[{self.low:g} ≤ w_j ≤ {self.high:g}]"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLasso:
+    """ψ(w) = λ Σ_S √|S| ‖w_S‖₂ over the blocks that the partition names (Yuan & Lin 2006). λ is on the scaled features.
+
+    Coordinates with different steps s_j share one norm, so soft-thresholding each by its own step has another fixed point
+    than the minimiser; the prox is the root of one equation in ‖u‖ instead.
+    """
+
+    strength: float
+    name: ClassVar[str] = "group_lasso"
+    grouped: ClassVar[bool] = True
+    convexity: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        _strength("GroupLasso", self.strength)
+
+    def value(self, w: Vector) -> float:
+        """Return λ√|S|·‖w_S‖₂ of one block."""
+        return self.strength * math.sqrt(w.size) * math.sqrt(float(w @ w))
+
+    def prox(self, v: Vector, steps: Vector) -> Vector:
+        """Return argmin_u λ√m‖u‖ + Σ (u_j − v_j)²/(2 s_j) over the m coordinates with s_j > 0, v elsewhere.
+
+        u_j = v_j ρ/(ρ + s_j λ√m) with ρ = ‖u‖, so ρ solves Σ (v_j/(ρ + s_j λ√m))² = 1, which falls in ρ; there is no root,
+        and u = 0, when the sum at 0 is at most 1.
+        """
+        import numpy as np
+        from scipy.optimize import brentq
+
+        moving = steps > 0
+        a, t = v[moving], steps[moving] * self.strength * math.sqrt(int(moving.sum()))
+        u = v.copy()
+        if self.strength == 0.0 or not moving.any():
+            return u
+        if float(((a / t) ** 2).sum()) <= 1.0:
+            u[moving] = 0.0
+            return u
+        norm = math.sqrt(float(a @ a))
+        rho = brentq(lambda rho: float(((a / (rho + t)) ** 2).sum()) - 1.0, 0.0, norm, xtol=1e-300, rtol=1e-15)
+        u[moving] = a * (rho / (rho + t))
+        return np.asarray(u)
+
+    def describe(self) -> str:
+        """Return ψ as a term of F."""
+        return f"{self.strength:g}·Σ_S √|S|·‖w_S‖"
+
+
+PENALTIES: dict[str, type[Penalty]] = {
+    penalty.name: penalty for penalty in (NoPenalty, L1, L2, ElasticNet, Box, GroupLasso)
+}

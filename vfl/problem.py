@@ -121,4 +121,6 @@ class Problem:
     def value(self, w: Vector, margins: Vector, labels: Vector) -> float:
         """Return F(w). Data-dependent and un-noised: for tests, benchmarks and non-private use only."""
         loss = float(self.loss.value(margins, labels).mean())
-        return loss + self.penalty.value(w * self.penalised)
+        parts = self.layout.blocks(None) if self.penalty.grouped else self.layout.whole().values()
+        kept = self.penalised > 0
+        return loss + sum(self.penalty.value(w[part.coordinates][kept[part.coordinates]]) for part in parts)

@@ -152,3 +152,18 @@ def grouped_by_owner(draws: list[Draw], blocks: Sequence[Block]) -> list[Draw]:
     for position, draw in enumerate(draws):
         first.setdefault(blocks[draw[0]].party, position)
     return sorted(draws, key=lambda draw: first[blocks[draw[0]].party])
+
+
+def in_parallel(draws: list[Draw], blocks: Sequence[Block], parties: int) -> list[Draw]:
+    """Join the draws of a pass into rounds of one block each from up to `parties` parties, in the order drawn."""
+    waiting: dict[str, list[int]] = {}
+    for draw in draws:
+        for b in draw:
+            waiting.setdefault(blocks[b].party, []).append(b)
+    rounds: list[Draw] = []
+    while waiting:
+        # The longest queues first: a pass takes as few rounds as it can.
+        owners = sorted(waiting, key=lambda party: -len(waiting[party]))[:parties]
+        rounds.append(tuple(sorted(waiting[owner].pop(0) for owner in owners)))
+        waiting = {party: queue for party, queue in waiting.items() if queue}
+    return rounds

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 TRUSTS = ("trusted",)
+STORAGES = ("float64", "float32")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,6 +42,7 @@ class Job:
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for what bounds and fill cannot say.
     classes : (negative, positive) when the label is not 0/1, −1/1 or boolean.
     scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' leaves them.
+    storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
     trust : 'trusted', the papers' central model (who sees what: see the certificate).
     dataset : name of the data set in the ledger; None covers this one fit only.
 
@@ -58,6 +60,7 @@ class Job:
     classes: tuple[Category, Category] | None = None
     intercept: bool = True
     scaling: str = "bounds"
+    storage: str = "float64"
     trust: str = "trusted"
     dataset: str | None = None
     name: str = "job"
@@ -69,8 +72,9 @@ class Job:
         schema = Schema(self.columns, bounds=self.bounds, fill=self.fill)
         schema.check((*self.partition.features, self.partition.label_column))
         object.__setattr__(self, "schema", schema)
-        if self.trust not in TRUSTS:
-            raise SpecificationError(f"unknown trust {self.trust!r}; give one of: {', '.join(TRUSTS)}")
+        for option, known in (("trust", TRUSTS), ("storage", STORAGES)):
+            if getattr(self, option) not in known:
+                raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
         if self.classes is not None and (not self.classification or len(set(self.classes)) != 2):
             raise SpecificationError("classes are (negative, positive), two different labels of a classification loss")
         self.scaling_of(self.partition.features)
@@ -159,4 +163,6 @@ def _numbers(value: Any) -> Any:
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_numbers(item) for item in value]
-    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return value
+    return float(value) if isinstance(value, numbers.Real) else value

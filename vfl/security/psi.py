@@ -124,9 +124,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
     def __init__(self, party: str, salt: bytes, *, cores: int = 1, folder: Path | None = None) -> None:
         if cores < 1:
             raise SpecificationError(f"cores must be at least 1, not {cores!r}")
-        self.party = party
-        self._salt = salt
-        self._folder = folder
+        self.party, self._salt, self._folder = party, salt, folder
         self._multiplier = _Multiplier(self._secret(), cores)
         self._done: dict[str, bytearray] = {}
         self._asked: dict[str, str] = {}
@@ -226,8 +224,9 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         found = b"".join(done[SIZE * k : SIZE * (k + 1)] for k in sample)
         if b"".join(self._multiplier.map([points[sample].tobytes()])) != found:
             done.clear()
-        path.touch(mode=0o600)
-        os.truncate(path, len(done))
+        with self._keeping():
+            path.touch(mode=0o600)
+            os.truncate(path, len(done))
         return done
 
     def _path(self, name: str) -> Path:

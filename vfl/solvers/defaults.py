@@ -1,4 +1,12 @@
-"""Public rules for what the user leaves open: functions of n, p, ε, loss and declared ranges only, never of data."""
+"""Public rules for what the user leaves open: functions of n, p, ε, δ, loss and declared ranges only, never of data.
+
+They rest on one number, the signal-to-noise ratio ρ = μn/p. In units where every column has M_j = 1, a run that spends μ on
+P passes adds noise of standard deviation 2κ√(Pp)/(μn) to every coordinate's gradient, whatever the block size; with step
+γ and averaging over the tail, what is left of it in F is about κ²p²/(μn)² = (κ/ρ)² for a well-conditioned problem, and
+grows with P·γ along directions that have not converged. So κ rises with ρ (clipping bias against noise) and so does γ.
+
+The exponents were fitted by simulation to 47 problems (tests/benchmarks/defaults.py runs real data against an oracle).
+"""
 
 from __future__ import annotations
 
@@ -12,27 +20,72 @@ if TYPE_CHECKING:
 REBUILD_EVERY = 10
 """Passes after which Xw is rebuilt at the most: a resumed run repeats less than that."""
 
+PRIVATE_PASSES = 50
+PUBLIC_PASSES = 100
+
+
+def signal_to_noise(problem: Problem) -> float:
+    """Return ρ = μn/p, inf without privacy."""
+    return math.inf if problem.mu is None else problem.mu * problem.n_records / problem.layout.n_coordinates
+
+
+def off_centre(problem: Problem) -> bool:
+    """Whether residuals keep a mean: squared loss and no intercept to take it up."""
+    return not problem.loss.classification and not problem.centred
+
 
 def clip(problem: Problem) -> float:
-    """Return κ: three typical scaled gradients, or inf without privacy.
+    """Return κ, or inf without privacy.
 
-    A typical residual is ½ for logistic loss and a third of the declared label range for squared loss; in units of √M_j,
-    with L the curvature, a typical |r x_j|/√M_j is the typical residual over √L.
+    The unit is a typical scaled gradient |r x_j|/√M_j: the residual ½ for logistic loss, a third of the declared label range
+    for squared loss, over √L. Logistic: 0.45 ρ^0.3 of them, between 0.4 and 8: with little noise the bias of clipping
+    is what remains, with much noise a cap below the typical gradient loses a third of the signal and most of the noise.
+    Squared: a declared range is many residuals wide, so 0.07 ρ^0.35 of them, rising faster beyond ρ = 1000, between
+    0.15 and 2.6. Squared without an intercept: 2.5, because residuals as long as the labels must pass unclipped.
     """
     if not problem.private:
         return math.inf
-    typical = problem.loss.slope / 2 if math.isfinite(problem.loss.slope) else problem.label_range / 3
-    return 3.0 * typical / math.sqrt(problem.loss.curvature)
+    ρ = signal_to_noise(problem)
+    if math.isfinite(problem.loss.slope):
+        unit, times = problem.loss.slope / 2, min(max(0.45 * ρ**0.3, 0.4), 8.0)
+    elif off_centre(problem):
+        unit, times = problem.label_range / 3, 2.5
+    else:
+        knee = max(1.0, ρ / 1000.0) ** 0.7
+        unit, times = problem.label_range / 3, min(max(0.07 * ρ**0.35 * knee, 0.15), 2.6)
+    return times * unit / math.sqrt(problem.loss.curvature)
 
 
 def block_size(problem: Problem) -> int:
-    """Return |S|."""
-    return 1 if problem.layout.n_coordinates <= 16 else 8
+    """Return |S|: single coordinates, which need no bound on β; 8 where residuals keep a mean.
+
+    The noise of a coordinate's gradient does not depend on |S|, and steps of 1/M_j are safe at |S| = 1 alone. A mean that
+    stays in the residuals makes single clipped gradients biased; a joint clip keeps the direction.
+    """
+    return 8 if problem.private and off_centre(problem) else 1
+
+
+def step_size(problem: Problem) -> float:
+    """Return γ: 1, or √(ρ/ρ₁) below ρ₁ = 1000 (logistic) or 300 (squared), where noise outweighs progress.
+
+    Small steps of many passes are early stopping that averages the noise. Blocks of 8 with β = |S| bear 1.5.
+    """
+    if not problem.private:
+        return 1.0
+    ρ = signal_to_noise(problem)
+    if off_centre(problem):
+        return 1.5 * min(1.0, math.sqrt(ρ / 30.0))
+    return min(1.0, math.sqrt(ρ / (1000.0 if math.isfinite(problem.loss.slope) else 300.0)))
+
+
+def iterate(problem: Problem) -> str:
+    """Return 'tail' with privacy: averaging the last half divides the noise, and costs no budget. Else 'last'."""
+    return "tail" if problem.private else "last"
 
 
 def passes(problem: Problem) -> int:
-    """Return the number of passes."""
-    return 10 if problem.private else 100
+    """Return the number of passes: with steps from ρ and a tail average, more of them cost time but little accuracy."""
+    return PRIVATE_PASSES if problem.private else PUBLIC_PASSES
 
 
 def outer_rounds(n_passes: int) -> int:
@@ -43,8 +96,12 @@ def outer_rounds(n_passes: int) -> int:
 
 def explain(problem: Problem, solver: SkGD) -> tuple[str, ...]:
     """Return a sentence for every option that was decided."""
+    noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
+    κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
     return (
-        f"clip κ = {solver.clip:g}: three typical scaled gradients of {problem.loss.name} loss.",
+        f"clip κ = {κ}, for {problem.loss.name} loss at {noise}.",
+        f"step_size γ = {solver.step_size:.3g}: full steps where progress outweighs noise, smaller ones elsewhere.",
         f"blocks of {solver.block_size or 'the sizes that the partition names'}, {solver.sampling} order.",
         f"{solver.outer_rounds} outer rounds of {solver.inner_rounds} block updates.",
+        f"iterate = {solver.iterate}: {'averaging is free and divides the noise' if solver.iterate == 'tail' else 'as is'}.",
     )

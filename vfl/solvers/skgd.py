@@ -12,24 +12,31 @@ import numpy as np
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.messages import Descend, Forward, Step
 from vfl.privacy.calibration import noise_multiplier, split
+from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.spending import mu_squared
-from vfl.samplers import grouped_by_owner, sampler_of
+from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers import defaults
+from vfl.solvers.average import Average
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.smoothness import Curvature, buys_moments, curvature, moments_event
+from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from vfl.messages import Block
     from vfl.penalties import Penalty
     from vfl.privacy.events import Event
     from vfl.problem import Problem
-    from vfl.samplers import Sampler
+    from vfl.samplers import Draw, Sampler
     from vfl.solvers.protocol import Schedule
     from vfl.types import Vector
 
 SWEEPS = ("party", "visit", "block")
+ITERATES = ("last", "average", "tail")
+GEOMETRIES = ("scaled", "isotropic")
+BOUNDS = "bounds"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,10 +62,16 @@ class SkGD:
 
     block_size : columns a block; blocks never span two parties. Left out when the partition names blocks.
     sampling : 'shuffled', 'cyclic', 'uniform', 'importance', 'nice' (with `tau`), 'full'.
+    parallel : blocks of so many different parties are updated at once, from the same margins, with steps divided by it.
     passes : passes over the coordinates, or give outer_rounds and inner_rounds.
     outer_rounds, inner_rounds : T and K of the paper; Xw is rebuilt at the start of every outer round.
     clip : κ, cap on one record's gradient in units of √M_j, per coordinate: a block's cap is κ√|S|. inf: no clipping.
-    step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|.
+        'bounds': what the loss's largest derivative and the declared bounds allow, so that nothing is ever clipped.
+    noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
+        'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
+    step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
+    iterate : what an outer round ends with: its 'last' θ or the 'average' of its θ (the paper's); 'tail' ends with the
+        average of the last half of the whole run.
     sweep : 'party' (a party's turn is one message, and a pass is grouped by party), 'visit' (only runs that the order
         happens to contain), 'block' (one block a message; parties see residuals only).
     seed : orders blocks; public.
@@ -67,37 +80,46 @@ class SkGD:
     block_size: int | None = None
     sampling: str = "shuffled"
     tau: int | None = None
+    parallel: int = 1
     passes: int | None = None
     outer_rounds: int | None = None
     inner_rounds: int | None = None
-    clip: float | None = None
+    clip: float | str | None = None
+    noise_geometry: str = "scaled"
     step_size: float = 1.0
+    iterate: str = "last"
     sweep: str = "party"
     seed: int = 0
 
     name: ClassVar[str] = "SkGD"
 
     def __post_init__(self) -> None:
-        for option in ("block_size", "passes", "outer_rounds", "inner_rounds"):
+        for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
             value = getattr(self, option)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SpecificationError(f"SkGD: {option} must be a whole number of at least 1, not {value!r}")
-        if self.clip is not None and not self.clip > 0:
+        if isinstance(self.clip, str):
+            if self.clip != BOUNDS:
+                raise SpecificationError(f"SkGD: clip must be a positive number or {BOUNDS!r}, not {self.clip!r}")
+        elif self.clip is not None and not self.clip > 0:
             raise SpecificationError(f"SkGD: clip must be positive, not {self.clip!r}")
         if not (math.isfinite(self.step_size) and self.step_size > 0):
             raise SpecificationError(f"SkGD: step_size must be positive and finite, not {self.step_size!r}")
-        if self.sweep not in SWEEPS:
-            raise SpecificationError(f"SkGD: sweep must be one of {', '.join(SWEEPS)}, not {self.sweep!r}")
+        for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
+            value = getattr(self, option)
+            if value not in known:
+                raise SpecificationError(f"SkGD: {option} must be one of {', '.join(known)}, not {value!r}")
         if self.passes is not None and self.inner_rounds is not None:
             raise SpecificationError("SkGD: give passes, or outer_rounds and inner_rounds, not both")
+        if self.parallel > 1 and self.sampling in ("nice", "full"):
+            raise SpecificationError(
+                f"SkGD: sampling={self.sampling!r} draws several blocks by itself: leave parallel at 1"
+            )
         sampler_of(self.sampling, self.tau)
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts (vfl.solvers.defaults)."""
-        if problem.private and self.clip is not None and math.isinf(self.clip):
-            raise PrivacyError(
-                "SkGD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
-            )
+        self._check(problem)
         size = self.block_size
         if size is None and problem.layout.explicit is None:
             size = defaults.block_size(problem)
@@ -110,12 +132,29 @@ class SkGD:
         clip = self.clip if self.clip is not None else defaults.clip(problem)
         return replace(solver, outer_rounds=solver.outer_rounds or 1, clip=clip)
 
+    def _check(self, problem: Problem) -> None:
+        if problem.private and self.clip == math.inf:
+            raise PrivacyError(
+                "SkGD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
+            )
+        if self.clip == BOUNDS and not (math.isfinite(problem.loss.slope) and np.isfinite(problem.reach).all()):
+            raise SpecificationError(
+                f"SkGD: clip='bounds' needs a loss with a bounded derivative and bounds for every column; "
+                f"{problem.loss.name} loss has slope {problem.loss.slope:g}: give a clip"
+            )
+        if problem.penalty.grouped and problem.layout.explicit is None:
+            raise SpecificationError(
+                f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
+                "FeaturePartition(..., blocks=...)"
+            )
+
     def schedule(self, problem: Problem) -> Schedule:
         """Run DESIGN §3: for t < T, rebuild Xθ; for K draws, release the block and take its prox step."""
         known = yield from curvature(problem)
         draws = self._draws(known, self._steps(problem, known))
         weighting = Derivative(problem.loss)
         whole = problem.layout.whole()
+        mean = Average(self.iterate, self._n_draws // 2)
         w = np.zeros(problem.layout.n_coordinates)
         for t in range(self.outer_rounds or 0):
             if t:
@@ -131,8 +170,9 @@ class SkGD:
                 for step, u in zip(query.ordered(), released, strict=True):
                     S = step.block.coordinates
                     θ[S] += step.rule(θ[S], u)
-            w = θ
-        return known.uncentred(w, problem.intercept)
+                    mean.add(θ)
+            w = mean.outer(θ)
+        return known.uncentred(mean.final(w), problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
         """Return private moments, if any, and T·K draws of block releases, which all cost the same."""
@@ -140,15 +180,20 @@ class SkGD:
             return ()
         bought = moments_event(problem)
         z = self._noise_multiplier(problem)
-        sizes = {block.size for block in problem.layout.blocks(self.block_size)}
-        # σ = zΔ is rounded, so costs differ in the last bit between sizes of block: count each draw as the dearest.
-        block = max((self._clip(size).event(z) for size in sizes), key=mu_squared)
+        largest = max(block.size for block in problem.layout.blocks(self.block_size))
+        if self.adaptive:
+            # Caps follow the released M. In units of the sensitivity, and dearer than any σ = zΔ rounded once.
+            block = Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), largest)
+        else:
+            flat = Curvature.flat(problem)
+            clips = {self._geometry(problem, flat, block)[1] for block in problem.layout.blocks(self.block_size)}
+            # σ = zΔ is rounded, so costs differ in the last bit between caps: count each draw as the dearest.
+            block = max((clip.event(z) for clip in clips), key=mu_squared)
         return (*(((bought, 1),) if bought else ()), (block, self._n_releases(problem)))
 
     def round_trips(self, problem: Problem) -> int:
         """Return how many messages a run waits for: visits, rebuilds, and one for smoothness."""
-        p = problem.layout.n_coordinates
-        flat = Curvature(np.zeros(p), np.ones(p))
+        flat = Curvature.flat(problem)
         draws = self._draws(flat, self._steps(problem, flat))
         outer = self.outer_rounds or 0
         return outer + sum(1 for _ in range(outer) for _ in self._visits(islice(draws, self.inner_rounds)))
@@ -159,58 +204,88 @@ class SkGD:
 
     @property
     def adaptive(self) -> bool:
-        """Importance sampling draws blocks by the released M."""
-        return self.sampling == "importance"
+        """Importance sampling draws blocks by the released M; two options set caps, and so noise, by it."""
+        return self.sampling == "importance" or self.noise_geometry == "isotropic" or self.clip == BOUNDS
 
     @property
     def _sweeps(self) -> bool:
-        return self.sweep != "block" and self.sampling not in ("nice", "full")
+        return self.sweep != "block" and self.sampling not in ("nice", "full") and self.parallel == 1
+
+    @property
+    def _n_draws(self) -> int:
+        return (self.outer_rounds or 1) * (self.inner_rounds or 1)
 
     def _sampler(self) -> Sampler:
         return sampler_of(self.sampling, self.tau)
 
+    def _width(self, problem: Problem) -> int:
+        """Blocks that move at once, at the most."""
+        owners = len(problem.layout.whole())
+        return max(min(self.parallel, owners), self._sampler().width(len(problem.layout.blocks(self.block_size))))
+
     def _draws_a_pass(self, problem: Problem) -> int:
-        n_blocks = len(problem.layout.blocks(self.block_size))
-        return -(-n_blocks // self._sampler().width(n_blocks))
+        blocks = problem.layout.blocks(self.block_size)
+        if self.parallel == 1:
+            return -(-len(blocks) // self._sampler().width(len(blocks)))
+        return len(in_parallel([(block.index,) for block in blocks], blocks, self.parallel))
 
     def _n_releases(self, problem: Problem) -> int:
-        width = self._sampler().width(len(problem.layout.blocks(self.block_size)))
-        return (self.outer_rounds or 1) * (self.inner_rounds or 1) * width
-
-    def _clip(self, size: int) -> Clip:
-        return Clip((self.clip or math.inf) * math.sqrt(size), size)
+        """Return how many releases the draws come to; at the most, where they follow what was released."""
+        width = self._width(problem)
+        if width == 1 or self.sampling == "importance":
+            return self._n_draws * width
+        draws = self._indices(Curvature.flat(problem), problem.layout.blocks(self.block_size))
+        return sum(len(draw) for draw in islice(draws, self._n_draws))
 
     def _noise_multiplier(self, problem: Problem) -> float:
         """Return z: the releases share evenly what the moments leave of μ²."""
         mu = problem.mu or math.inf
         left = split(mu, problem.smoothness_share)[1] if buys_moments(problem) else mu
-        return noise_multiplier(left, self._n_releases(problem))
+        z = noise_multiplier(left, self._n_releases(problem))
+        return math.nextafter(z, math.inf) if self.adaptive else z
+
+    def _geometry(self, problem: Problem, known: Curvature, block: Block) -> tuple[Vector, Clip]:
+        """Return what multiplies r_i x_{i,S}, and the cap on the norm of that: one place for both."""
+        S, M = block.coordinates, known.smoothness[block.coordinates]
+        scale = np.ones(block.size) if self.noise_geometry == "isotropic" else 1.0 / np.sqrt(M)
+        if self.clip == BOUNDS:
+            farthest = scale * (problem.reach[S] + abs(known.centre[S]))
+            return scale, Clip(problem.loss.slope * math.sqrt(float(farthest @ farthest)), block.size)
+        κ = float(self.clip or math.inf)
+        if math.isinf(κ):
+            return scale, Clip(κ, block.size)
+        return scale, Clip(κ * math.sqrt(float((M * scale**2).sum())), block.size)
 
     def _steps(self, problem: Problem, known: Curvature) -> tuple[Step, ...]:
-        """Return what a release of each block and its update are: s_j = γ/(β M_j), β = |S| over all blocks of a draw."""
+        """Return what a release of each block and its update are: s_j = γ/(β M_j), β = |S| of all blocks of a draw."""
         blocks = problem.layout.blocks(self.block_size)
-        width = self._sampler().width(len(blocks))
+        width = self._width(problem)
         z = self._noise_multiplier(problem) if problem.private else None
         penalised, M = problem.penalised, known.smoothness
+        together = sum(sorted((block.size for block in blocks), reverse=True)[:width])
         steps = []
         for block in blocks:
             S = block.coordinates
-            β = sum(sorted((other.size for other in blocks), reverse=True)[:width]) if width > 1 else block.size
-            s = self.step_size / (β * M[S])
-            scale = 1.0 / np.sqrt(M[S])
+            s = self.step_size / ((together if width > 1 else block.size) * M[S])
+            scale, clip = self._geometry(problem, known, block)
             rule = ProxStep(s / (problem.n_records * scale), s * penalised[S], problem.penalty)
-            clip = self._clip(block.size)
             steps.append(Step(block, known.centre[S], scale, clip, rule, clip.event(z) if z is not None else None))
         return tuple(steps)
 
-    def _draws(self, known: Curvature, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
+    def _indices(self, known: Curvature, blocks: Sequence[Block]) -> Iterator[Draw]:
         """Yield draws of blocks for ever, pass after pass, in the order that the seed fixes."""
         rng = np.random.default_rng(self.seed)
-        blocks = [step.block for step in steps]
         while True:
             draws = self._sampler().draws(blocks, known.smoothness, rng)
-            for draw in grouped_by_owner(draws, blocks) if self.sweep == "party" else draws:
-                yield tuple(steps[b] for b in draw)
+            if self.parallel > 1:
+                draws = in_parallel(draws, blocks, self.parallel)
+            elif self.sweep == "party":
+                draws = grouped_by_owner(draws, blocks)
+            yield from draws
+
+    def _draws(self, known: Curvature, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
+        """Yield the steps of each draw."""
+        return (tuple(steps[b] for b in draw) for draw in self._indices(known, [step.block for step in steps]))
 
     def _visits(self, draws: Iterable[tuple[Step, ...]]) -> Iterator[dict[str, tuple[Step, ...]]]:
         """Join draws into visits: maximal runs of one owner where sweeps are allowed, else one draw each."""

@@ -43,6 +43,12 @@ class Curvature:
     centre: Vector
     smoothness: Vector
 
+    @classmethod
+    def flat(cls, problem: Problem) -> Curvature:
+        """Return M = 1 without centres, to count what does not depend on M."""
+        p = problem.layout.n_coordinates
+        return cls(np.zeros(p), np.ones(p))
+
     def uncentred(self, w: Vector, intercept: Vector) -> Vector:
         """Return w for the columns as they are: what the centres take off goes to the intercept (a (p,) mask)."""
         return w - intercept * float(self.centre @ w)
