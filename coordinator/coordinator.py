@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coordinator.budget import Budget, Reserved
 from coordinator.executor import Executor
 from coordinator.margins import Margins
-from coordinator.rounds import Round, rounds
+from coordinator.rounds import Log, Round, rounds
 from vfl.errors import DataError, VersionMismatch
 from vfl.messages import Moments, Query
 from vfl.planning import Plan
@@ -23,22 +23,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.messages import Greeting
     from vfl.privacy.ledger import Statement
-    from vfl.problem import Problem
-    from vfl.solvers.protocol import Released
     from vfl.types import Vector
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Log:
-    """What the first queries of a run released, in an earlier process.
-
-    rebuilt : number of the last of them that rebuilt Xw.
-    n_records : n of that process, None when it did not get that far.
-    """
-
-    released: tuple[Released, ...] = ()
-    rebuilt: int = 0
-    n_records: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,11 +56,16 @@ def agreed_records(greetings: Mapping[str, Greeting]) -> int:
     return n_records
 
 
-def unnoised_queries(problem: Problem) -> tuple[type[Query], ...]:
-    """Return the kinds of query that the job itself declares to be released without noise."""
-    if not problem.private:
+def unnoised_queries(plan: Plan) -> tuple[type[Query], ...]:
+    """Return the kinds of query that may release without noise.
+
+    All without privacy, and in a sealed solver, whose schedule gives away nothing but its noised end; else what the job
+    itself declares.
+    """
+    smoothness = plan.problem.smoothness
+    if not plan.problem.private or plan.solver.sealed:
         return (Query,)
-    return (Moments,) if isinstance(problem.smoothness, str) and problem.smoothness == "data" else ()
+    return (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
 
 
 class Coordinator:
@@ -106,17 +96,20 @@ class Coordinator:
         problem = plan.problem
         reservation = budget.reserve(plan)
         yield plan
-        yield Reserved(problem.n_records, budget.current_head())
+        yield Reserved(problem.n_records, budget.current_head() if reservation else None)
         margins = Margins(self._transport.labels(job.partition.label_party))
         execute = Executor(
             self._transport,
             margins,
             reservation,
-            unnoised=unnoised_queries(problem),
+            noise=job.noise_source(),
+            unnoised=unnoised_queries(plan),
             expand=self._expand,
             attempts=budget.attempts(job, reservation),
         )
-        w = yield from rounds(plan.solver.schedule(problem), execute, log.released, log.rebuilt)
+        w = yield from rounds(
+            plan.solver.schedule(problem), execute, log, sealed=plan.solver.sealed and problem.private
+        )
         return Outcome(plan, w, budget.settle(job, reservation) if reservation else None)
 
     def stream(

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Descend, Forward
+from vfl.messages import Backward, Descend, Forward, Local
 from vfl.privacy.events import ReleaseKey
+from vfl.privacy.noise import CryptographicNoise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from coordinator.transport import Transport
     from vfl.messages import Query, Reply
     from vfl.privacy.ledger import Reservation
+    from vfl.privacy.noise import NoiseSource
     from vfl.solvers.protocol import Released
 
 
@@ -25,6 +27,7 @@ class Executor:
     A failure after the charge leaves it charged. Nothing is retried here: a second attempt is a second release.
 
     reservation : what the book granted; None for a run without privacy, which charges nothing.
+    noise : for the queries that the coordinator answers itself; None is the operating system's.
     unnoised : the kinds of query that the job declares to be released without noise; any other un-noised release is
         refused.
     expand : put the parts of a Descend one by one, for a setting that offers no Descend.
@@ -37,6 +40,7 @@ class Executor:
         margins: Margins,
         reservation: Reservation | None,
         *,
+        noise: NoiseSource | None = None,
         unnoised: tuple[type[Query], ...] = (),
         expand: bool = False,
         attempts: Callable[[int], int] = lambda _: 0,
@@ -44,6 +48,7 @@ class Executor:
         self._transport = transport
         self._margins = margins
         self._reservation = reservation
+        self._noise = noise or CryptographicNoise()
         self._unnoised = unnoised
         self._expand = expand
         self._attempts = attempts
@@ -65,6 +70,10 @@ class Executor:
         key = ReleaseKey(self._round, attempt=self._attempts(self._round))
         self._round += 1
         self._charge(query, key)
+        if isinstance(query, Local):
+            released, vector = query.answer(self._margins.n_records, self._noise, key)
+            self._margins.absorb(query.target, [vector] if vector is not None else [])
+            return released
         if self._expand and isinstance(query, Descend):
             return self._expanded(query, key)
         return query.combine(self._ask(query, key))

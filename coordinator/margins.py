@@ -27,12 +27,19 @@ class Margins:
         self._margins = np.zeros_like(labels)
         self._kept: dict[str, Vector] = {}
 
+    @property
+    def n_records(self) -> int:
+        """Return n."""
+        return len(self._labels)
+
     def records(self, query: Query) -> Records:
-        """Return the per-record vectors that the parties are shown for this query."""
+        """Return the per-record vectors that the parties are shown for this query; state that it replaces is kept."""
         if query.need is Need.MARGINS:
             return Records(margins=self._margins, labels=self._labels)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
-            return Records(weights=query.weighting(self._margins, self._labels))
+            weights, replaced = query.weighting(self._margins, self._labels, self._kept)
+            self._kept.update(replaced)
+            return Records(weights=weights)
         return Records()
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:

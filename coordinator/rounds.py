@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vfl.errors import BudgetExceeded
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     from coordinator.executor import Executor
     from vfl.messages import Query
@@ -40,27 +40,41 @@ class Round:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Log:
+    """What the first queries of a run released, in an earlier process.
+
+    rebuilt : number of the last of them that rebuilt Xw.
+    n_records : n of that process, None when it did not get that far.
+    """
+
+    released: tuple[Released, ...] = ()
+    rebuilt: int = 0
+    n_records: int | None = None
+
+
 def rounds(
-    schedule: Schedule, execute: Executor, log: Sequence[Released] = (), rebuilt: int = 0
+    schedule: Schedule, execute: Executor, log: Log | None = None, *, sealed: bool = False
 ) -> Generator[Round, None, Vector]:
     """Run a schedule to its end, one record a query; returns its w (p,).
 
     log : what the first queries released in an earlier process: the schedule is told, and nothing is released again.
-    rebuilt : number of the last logged query that rebuilt Xw; those before it need not be repeated.
+    sealed : records hold nothing of what the queries return, because it is not noised.
 
     A budget that ends early (a resumed run has paid for releases that were lost) is thrown into the schedule, which may
     finish with what it has.
     """
+    log = log or Log()
     query = next(schedule)
     for number in range(1 << 62):
         start = time.perf_counter()
         try:
-            if number < len(log):
-                released = log[number]
-                execute.replay(query, released) if number >= rebuilt else execute.skip()
+            if number < len(log.released):
+                released = log.released[number]
+                execute.replay(query, released) if number >= log.rebuilt else execute.skip()
             else:
                 released = execute(query)
-                yield _record(number, query, released, time.perf_counter() - start)
+                yield _record(number, query, () if sealed else released, time.perf_counter() - start)
             query = schedule.send(released)
         except StopIteration as end:
             w: Vector = end.value

@@ -8,7 +8,6 @@ from parties.columns import contents_of, read_columns
 from parties.party import Party
 from parties.sources import open_source
 from vfl import kernels
-from vfl.privacy.noise import CryptographicNoise
 from vfl.schema import BinaryLabel, Label, RealLabel
 
 if TYPE_CHECKING:
@@ -25,8 +24,7 @@ def load(job: Job, party: str, source: Any) -> Party:
     label = (job.partition.label_column, label_of(job)) if party == job.partition.label_party else None
     columns, labels = _read(job, party, source, label, intercept=job.intercept and label is not None, dtype=job.storage)
     kernels.warm(columns.array.dtype, private=job.privacy is not None)
-    seeded = job.privacy.noise if job.privacy is not None else None
-    return Party(party, columns, seeded or CryptographicNoise(), labels)
+    return Party(party, columns, job.noise_source(), labels)
 
 
 def load_features(job: Job, party: str, source: Any) -> Columns:

@@ -181,7 +181,7 @@ def _next_sum(
     if code is None:
         kernels.forward(pending, delta, v, shift)
         pending, delta, shift = pending[:, :0], delta[:0], 0.0
-        v, code = weighting(v, y), kernels.WEIGHTS
+        (v, _), code = weighting(v, y, {}), kernels.WEIGHTS
     if step.clip.finite:
         return kernels.step(
             pending, delta, shift, v, y, code, X, step.centre, step.scale, step.clip.cap, step.clip.grid

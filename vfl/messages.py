@@ -25,8 +25,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.privacy.events import BoundedRange, Event, Gaussian
+    from vfl.privacy.events import BoundedRange, Event, Gaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
+    from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
     from vfl.types import Vector
 
@@ -62,9 +63,9 @@ class Block:
 
 
 class Weighting(Protocol):
-    """An elementwise function of (margin, label) whose value per record multiplies the record's row.
+    """An elementwise function of a record's margin, label and state; its value r_i multiplies the record's row.
 
-    kernel : name of a fused kernel that computes it, or '' when there is none.
+    kernel : name of a fused kernel that computes it from margin and label alone, or '' when there is none.
     """
 
     @property
@@ -72,8 +73,13 @@ class Weighting(Protocol):
         """Name of the fused kernel, or ''."""
         ...
 
-    def __call__(self, margins: Vector, labels: Vector) -> Vector:
-        """Return r, (n,)."""
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,), and the state that it replaces, {name: (n,)}; it changes none of its arguments.
+
+        kept : per-record state that never leaves margins, by name; empty where a party evaluates it in a sweep.
+        """
         ...
 
 
@@ -184,6 +190,19 @@ class Query:
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
         """Return the released values in the order of the shares."""
         return tuple(u for reply in replies.values() for u in reply.released)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local(Query):
+    """Base of the queries that the coordinator answers itself; no party is asked."""
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return nothing: it is for nobody else."""
+        return {}
+
+    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[tuple[Vector, ...], Vector | None]:
+        """Return what it releases, and the (n,) vector that margins keep under `target`, if any."""
+        raise TypeError(f"{type(self).__name__} does not say what it does")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,9 +53,9 @@ class Inverse:
 
     kernel: ClassVar[str] = ""
 
-    def __call__(self, margins: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    def __call__(self, margins: np.ndarray, labels: np.ndarray, kept: dict) -> tuple[np.ndarray, dict]:
         with np.errstate(all="ignore"):
-            return 1.0 / (margins - labels)
+            return 1.0 / (margins - labels), {}
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ class Spy:
 
     def executor(self, *, expand: bool = False, reserved: bool = True) -> Executor:
         margins = Margins(np.where(np.arange(N_RUN) % 2, 1.0, -1.0))
-        unnoised = unnoised_queries(self.plan.problem)
+        unnoised = unnoised_queries(self.plan)
         return Executor(self, margins, self if reserved else None, unnoised=unnoised, expand=expand)
 
     def run(self, **options: Any) -> np.ndarray:

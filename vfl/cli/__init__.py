@@ -52,9 +52,7 @@ def main() -> None:
     from vfl.errors import VflError
 
     try:
-        vfl(prog_name="vfl", standalone_mode=False)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
+        sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command that ends with a code returns it here
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.losses import loss_of
 from vfl.penalties import NoPenalty
+from vfl.privacy.noise import CryptographicNoise
 from vfl.schema import Scaling, Schema
 from vfl.solvers.skgd import SkGD
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from vfl.partition import FeaturePartition
     from vfl.penalties import Penalty
+    from vfl.privacy.noise import NoiseSource
     from vfl.privacy.specification import Privacy
     from vfl.schema import Category, Declaration
     from vfl.solvers.protocol import Solver
@@ -112,6 +114,10 @@ class Job:
     def classification(self) -> bool:
         """Whether labels are classes."""
         return loss_of(self.loss).classification
+
+    def noise_source(self) -> NoiseSource:
+        """Return where noise comes from: the operating system, unless the job asks for seeded noise by name."""
+        return (self.privacy.noise if self.privacy is not None else None) or CryptographicNoise()
 
     def scaling_of(self, columns: Sequence[str]) -> Scaling:
         """Return the public scaling of some columns, in order."""

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from coordinator.budget import Budget, Reserved
-from coordinator.coordinator import Log
-from coordinator.rounds import Round
+from coordinator.rounds import Log, Round
 from vfl.errors import OutputError
 from vfl.privacy.ledger import Head
 

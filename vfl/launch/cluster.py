@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from coordinator.budget import Budget, Reserved
-    from coordinator.coordinator import Log, Outcome
-    from coordinator.rounds import Round
+    from coordinator.coordinator import Outcome
+    from coordinator.rounds import Log, Round
     from vfl.job import Job
     from vfl.planning import Plan
 

@@ -156,8 +156,12 @@ class Result:
         except OSError as error:
             raise OutputError(f"there is no saved model in {str(folder)!r}: {error.strerror}") from error
         except ValueError as error:
-            raise OutputError(f"{str(folder / 'model.json')!r} is damaged: {error}") from error
+            raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
         if not isinstance(model, dict) or model.get("format") != FORMAT:
             raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
         job, _ = jobfile.read(folder / jobfile.NAME)
-        return cls(job, Certificate.load(folder / CERTIFICATE), np.array(model["w"]), tuple(model["coordinates"]))
+        try:
+            w, coordinates = np.array(model["w"], dtype=np.float64), tuple(model["coordinates"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
+        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.budget import Budget
-from coordinator.coordinator import Log, Outcome
+from coordinator.coordinator import Outcome
+from coordinator.rounds import Log
 from vfl.errors import SpecificationError
 from vfl.job import file as jobfile
 from vfl.launch import checkpoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
 
@@ -27,6 +27,11 @@ class Solver(Protocol):
     @property
     def adaptive(self) -> bool:
         """Whether which event comes next can depend on what was released; never on data in any other way."""
+        ...
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the schedule works on un-noised values and gives away only its end, which is noised as a whole."""
         ...
 
     def resolve(self, problem: Problem) -> Self:
@@ -61,6 +66,8 @@ class Derivative:
         """The loss's name: vfl.kernels has a fused kernel for some."""
         return self.loss.name
 
-    def __call__(self, margins: Vector, labels: Vector) -> Vector:
-        """Return r, (n,)."""
-        return self.loss.derivative(margins, labels)
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,); it needs and replaces no state."""
+        return self.loss.derivative(margins, labels), {}

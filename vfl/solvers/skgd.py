@@ -86,12 +86,13 @@ class SkGD:
     inner_rounds: int | None = None
     clip: float | str | None = None
     noise_geometry: str = "scaled"
-    step_size: float = 1.0
-    iterate: str = "last"
+    step_size: float | None = None
+    iterate: str | None = None
     sweep: str = "party"
     seed: int = 0
 
     name: ClassVar[str] = "SkGD"
+    sealed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
@@ -103,11 +104,11 @@ class SkGD:
                 raise SpecificationError(f"SkGD: clip must be a positive number or {BOUNDS!r}, not {self.clip!r}")
         elif self.clip is not None and not self.clip > 0:
             raise SpecificationError(f"SkGD: clip must be positive, not {self.clip!r}")
-        if not (math.isfinite(self.step_size) and self.step_size > 0):
+        if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
             raise SpecificationError(f"SkGD: step_size must be positive and finite, not {self.step_size!r}")
         for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
             value = getattr(self, option)
-            if value not in known:
+            if value not in known and not (option == "iterate" and value is None):
                 raise SpecificationError(f"SkGD: {option} must be one of {', '.join(known)}, not {value!r}")
         if self.passes is not None and self.inner_rounds is not None:
             raise SpecificationError("SkGD: give passes, or outer_rounds and inner_rounds, not both")
@@ -129,8 +130,13 @@ class SkGD:
             outer = self.outer_rounds or defaults.outer_rounds(passes)
             inner = -(-passes * solver._draws_a_pass(problem) // outer)
             solver = replace(solver, passes=None, outer_rounds=outer, inner_rounds=inner)
-        clip = self.clip if self.clip is not None else defaults.clip(problem)
-        return replace(solver, outer_rounds=solver.outer_rounds or 1, clip=clip)
+        return replace(
+            solver,
+            outer_rounds=solver.outer_rounds or 1,
+            clip=self.clip if self.clip is not None else defaults.clip(problem),
+            step_size=self.step_size if self.step_size is not None else defaults.step_size(problem),
+            iterate=self.iterate or defaults.iterate(problem),
+        )
 
     def _check(self, problem: Problem) -> None:
         if problem.private and self.clip == math.inf:
@@ -154,7 +160,7 @@ class SkGD:
         draws = self._draws(known, self._steps(problem, known))
         weighting = Derivative(problem.loss)
         whole = problem.layout.whole()
-        mean = Average(self.iterate, self._n_draws // 2)
+        mean = Average(self.iterate or "last", self._n_draws // 2)
         w = np.zeros(problem.layout.n_coordinates)
         for t in range(self.outer_rounds or 0):
             if t:
@@ -252,9 +258,8 @@ class SkGD:
             farthest = scale * (problem.reach[S] + abs(known.centre[S]))
             return scale, Clip(problem.loss.slope * math.sqrt(float(farthest @ farthest)), block.size)
         κ = float(self.clip or math.inf)
-        if math.isinf(κ):
-            return scale, Clip(κ, block.size)
-        return scale, Clip(κ * math.sqrt(float((M * scale**2).sum())), block.size)
+        unit = math.sqrt(float(M.sum())) if self.noise_geometry == "isotropic" else math.sqrt(block.size)
+        return scale, Clip(κ * unit, block.size)
 
     def _steps(self, problem: Problem, known: Curvature) -> tuple[Step, ...]:
         """Return what a release of each block and its update are: s_j = γ/(β M_j), β = |S| of all blocks of a draw."""
@@ -266,7 +271,7 @@ class SkGD:
         steps = []
         for block in blocks:
             S = block.coordinates
-            s = self.step_size / ((together if width > 1 else block.size) * M[S])
+            s = (self.step_size or 1.0) / ((together if width > 1 else block.size) * M[S])
             scale, clip = self._geometry(problem, known, block)
             rule = ProxStep(s / (problem.n_records * scale), s * penalised[S], problem.penalty)
             steps.append(Step(block, known.centre[S], scale, clip, rule, clip.event(z) if z is not None else None))
