@@ -171,8 +171,9 @@ class Box:
             )
 
     def value(self, w: Vector) -> float:
-        """Return 0 inside, inf outside."""
-        return 0.0 if bool(((w >= self.low) & (w <= self.high)).all()) else math.inf
+        """Return 0 inside, inf outside; w + (bound − w) is the bound up to rounding, so that much is inside."""
+        low, high = self.low - 1e-12 * abs(self.low), self.high + 1e-12 * abs(self.high)
+        return 0.0 if bool(((w >= low) & (w <= high)).all()) else math.inf
 
     def prox(self, v: Vector, steps: Vector) -> Vector:
         """Project onto the box where steps > 0."""
@@ -208,8 +209,9 @@ class GroupLasso:
     def prox(self, v: Vector, steps: Vector) -> Vector:
         """Return argmin_u λ√m‖u‖ + Σ (u_j − v_j)²/(2 s_j) over the m coordinates with s_j > 0, v elsewhere.
 
-        u_j = v_j ρ/(ρ + s_j λ√m) with ρ = ‖u‖, so ρ solves Σ (v_j/(ρ + s_j λ√m))² = 1, which falls in ρ; there is no root,
-        and u = 0, when the sum at 0 is at most 1.
+        u_j = v_j ρ/(ρ + t_j), t_j = s_j λ√m, with ρ = ‖u‖, so ρ solves Σ (v_j/(ρ + t_j))² = 1, whose left side falls in
+        ρ; there is no root, and u = 0, when it is at most 1 at ρ = 0. As ‖v‖/(ρ + max t) ≤ 1 ≤ ‖v‖/(ρ + min t), the root
+        lies between ‖v‖ − max t and ‖v‖ − min t.
         """
         import numpy as np
         from scipy.optimize import brentq
@@ -219,12 +221,24 @@ class GroupLasso:
         u = v.copy()
         if self.strength == 0.0 or not moving.any():
             return u
-        if float(((a / t) ** 2).sum()) <= 1.0:
-            u[moving] = 0.0
-            return u
-        norm = math.sqrt(float(a @ a))
-        rho = brentq(lambda rho: float(((a / (rho + t)) ** 2).sum()) - 1.0, 0.0, norm, xtol=1e-300, rtol=1e-15)
-        u[moving] = a * (rho / (rho + t))
+        with np.errstate(over="ignore"):  # infinite is above 1, too
+            if float(((a / t) ** 2).sum()) <= 1.0:
+                u[moving] = 0.0
+                return u
+        norm = math.hypot(*a)
+        low, high = max(norm - float(t.max()), norm * 2.0**-60), norm - float(t.min())
+
+        def excess(ρ: float) -> float:
+            return float(((a / (ρ + t)) ** 2).sum()) - 1.0
+
+        # Rounding may leave no change of sign between ends that nearly meet. |∂u_j/∂ρ| ≤ 1, so ρ is needed to an ulp of ‖v‖.
+        if excess(low) <= 0.0:
+            ρ = low
+        elif excess(high) >= 0.0:
+            ρ = high
+        else:
+            ρ = brentq(excess, low, high, xtol=norm * 2.0**-53, rtol=1e-15)
+        u[moving] = a * (ρ / (ρ + t))
         return np.asarray(u)
 
     def describe(self) -> str:

@@ -19,7 +19,7 @@ from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers import defaults
 from vfl.solvers.average import Average
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.smoothness import Curvature, buys_moments, curvature, moments_event
+from vfl.solvers.smoothness import Curvature, asks_moments, buys_moments, curvature, moments_event
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -172,10 +172,13 @@ class SkGD:
                 try:
                     released = yield query
                 except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has
-                    return known.uncentred(θ, problem.intercept)
+                    return known.uncentred(mean.final(mean.outer(θ)), problem.intercept)
                 for step, u in zip(query.ordered(), released, strict=True):
                     S = step.block.coordinates
                     θ[S] += step.rule(θ[S], u)
+                    if self._sweeps:
+                        mean.add(θ)
+                if not self._sweeps:  # the steps of a query are one draw, and blocks that move together one iterate
                     mean.add(θ)
             w = mean.outer(θ)
         return known.uncentred(mean.final(w), problem.intercept)
@@ -198,11 +201,11 @@ class SkGD:
         return (*(((bought, 1),) if bought else ()), (block, self._n_releases(problem)))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return how many messages a run waits for: visits, rebuilds, and one for smoothness."""
+        """Return how many messages a run waits for: visits, rebuilds, and one for smoothness where that is asked for."""
         flat = Curvature.flat(problem)
         draws = self._draws(flat, self._steps(problem, flat))
-        outer = self.outer_rounds or 0
-        return outer + sum(1 for _ in range(outer) for _ in self._visits(islice(draws, self.inner_rounds)))
+        outer = self.outer_rounds or 1
+        return asks_moments(problem) + outer - 1 + sum(1 for _ in range(outer) for _ in self._visits(islice(draws, self.inner_rounds)))
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""

@@ -66,7 +66,7 @@ def moments_sensitivity(columns: int, *, means: bool) -> float:
     grid of 2⁻²⁰ that contains the ends. Rounding to the grid moves each of the two means entries by half a step more.
     """
     if not means:
-        return math.sqrt(columns)
+        return math.nextafter(math.sqrt(columns), math.inf)  # √3 as a double is less than √3
     return math.sqrt(columns) * (math.sqrt(PAIR) + math.sqrt(2.0) * 2.0**-GRID_BITS)
 
 
@@ -74,6 +74,11 @@ def buys_moments(problem: Problem) -> bool:
     """Whether a share of the budget goes to the moments of the columns."""
     private = problem.mu is not None and isinstance(problem.smoothness, str) and problem.smoothness == "private"
     return private and bool(features(problem).any())
+
+
+def asks_moments(problem: Problem) -> bool:
+    """Whether the columns are asked for their moments, bought or exact."""
+    return isinstance(problem.smoothness, str) and problem.smoothness != "bounds" and bool(features(problem).any())
 
 
 def moments_event(problem: Problem) -> Gaussian | None:
@@ -111,8 +116,10 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
         deviation = noise * B**2 * np.sqrt(1.0 + (16.0 if problem.centred else 0.0) * (centre / B) ** 2)
         variance = np.minimum(np.maximum(variance, 0.0) + deviation, B**2)
     M = np.where(feature, L * variance, L)
-    # A constant column: its gradient is 0 once centred, so any step will do. Exact variances cancel to rounding errors.
-    M[1e-14 * L * square >= M] = L
+    # A constant column: its gradient is 0 once centred, so any step will do. Exact variances cancel to the rounding
+    # errors of sums of n squares; what such a variance may hide still bounds M, so that no step is too long.
+    hidden = max(1e-14, problem.n_records * 2.0**-53) * L * square
+    M = np.where(hidden >= M, np.maximum(hidden, L), M)
     return Curvature(centre, M)
 
 
