@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Round
     from vfl.job import Job
-    from vfl.messages import Greeting, Query, Records, Reply
+    from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.types import Vector
@@ -41,6 +41,10 @@ class RayTransport:
     def greet(self) -> dict[str, Greeting]:
         """Return every party's greeting."""
         return self._gather({name: actor.greet.remote() for name, actor in self._actors.items()})
+
+    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
+        """Return the heads of the books of the parties that are told."""
+        return self._gather({name: self._actors[name].hear.remote(notice) for name, notice in notices.items()})
 
     def labels(self, party: str) -> Vector:
         """Return y, (n,)."""

@@ -46,11 +46,13 @@ class Log:
 
     rebuilt : number of the last of them that rebuilt Xw.
     n_records : n of that process, None when it did not get that far.
+    resumed : whether there was an earlier process.
     """
 
     released: tuple[Released, ...] = ()
     rebuilt: int = 0
     n_records: int | None = None
+    resumed: bool = False
 
 
 def rounds(
@@ -80,6 +82,8 @@ def rounds(
             w: Vector = end.value
             return w
         except BudgetExceeded as error:
+            if not log.resumed:  # a plan that does not cover its own run is a defect, never to be smoothed over
+                raise
             try:
                 schedule.throw(error)
             except StopIteration as end:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.messages import Greeting, Query, Records, Reply
+    from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.privacy.events import ReleaseKey
     from vfl.types import Vector
 
@@ -17,6 +17,10 @@ class Transport(Protocol):
 
     def greet(self) -> Mapping[str, Greeting]:
         """Return every party's greeting; PartyLost names the one that does not answer."""
+        ...
+
+    def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, BookHeads]:
+        """Tell parties that keep a book of the run; returns the heads of these books."""
         ...
 
     def labels(self, party: str) -> Vector:

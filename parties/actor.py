@@ -9,7 +9,7 @@ from vfl.messages import Records
 
 if TYPE_CHECKING:
     from vfl.job import Job
-    from vfl.messages import Greeting, Query, Reply
+    from vfl.messages import BookHeads, Greeting, Notice, Query, Reply
     from vfl.privacy.events import ReleaseKey
     from vfl.types import Vector
 
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
 class PartyActor:
     """Loads its party's columns where it runs, then answers. Its methods are never retried: a retry is a new release."""
 
-    def load(self, job: Job, name: str, source: Any) -> None:
+    def load(self, job: Job, name: str, source: Any, policy: str | None = None) -> None:
         """Read the party's columns; what is wrong with them is raised here, before the federation starts."""
-        self._party = load(job, name, source)
+        self._party = load(job, name, source, policy)
 
     def greet(self) -> Greeting:
         """Return the party's greeting."""
         return self._party.greet()
+
+    def hear(self, notice: Notice) -> BookHeads:
+        """Return the heads of the owner's book."""
+        return self._party.hear(notice)
 
     def labels(self) -> Vector:
         """Return y, (n,)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from parties.columns import contents_of, read_columns
+from parties.consent import policy_of
 from parties.party import Party
 from parties.sources import open_source
 from vfl import kernels
@@ -16,15 +17,25 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 
-def load(job: Job, party: str, source: Any) -> Party:
+def load(job: Job, party: str, source: Any, policy: str | None = None) -> Party:
     """Return the party with its columns read, declared, scaled; its noise comes from the operating system.
 
     Only a job that asks for seeded noise by name gets another source. Raises DataError before anything is computed.
+
+    policy : path of its owner's policy (parties.consent), read here; the source is opened only when it agrees to the
+        job, else ConsentRefused is raised. Without one nothing is asked and no book is kept.
     """
+    agreed = policy_of(policy)
+    if agreed is not None:
+        agreed.check(job, party)
     label = (job.partition.label_column, label_of(job)) if party == job.partition.label_party else None
     columns, labels = _read(job, party, source, label, intercept=job.intercept and label is not None, dtype=job.storage)
     kernels.warm(columns.array.dtype, private=job.privacy is not None)
-    return Party(party, columns, job.noise_source(), labels)
+    if agreed is None or job.privacy is None:
+        return Party(party, columns, job.noise_source(), labels)
+    from parties.book import PartyBook
+
+    return Party(party, columns, job.noise_source(), labels, PartyBook(agreed, job, party))
 
 
 def load_features(job: Job, party: str, source: Any) -> Columns:

@@ -1,4 +1,6 @@
-"""A party: its own columns and a noise source. No model, no solver, no ledger; what it needs to know comes with a query.
+"""A party: its own columns, a noise source, and its owner's book if there is one. No model, no solver.
+
+What it needs to know comes with a query.
 
 A restarted party only reloads its data. The queries that it answers are a closed set, so that its owner can read here
 all that can ever be computed on its columns, and what of it leaves without noise (`Reply.vector`, to margins only).
@@ -21,8 +23,9 @@ from vfl.privacy.selection import noisy_best
 from vfl.version import __version__
 
 if TYPE_CHECKING:
+    from parties.book import PartyBook
     from parties.columns import Columns
-    from vfl.messages import Block, Query, Records, Step, Weighting
+    from vfl.messages import Block, BookHeads, Notice, Query, Records, Step, Weighting
     from vfl.privacy.events import Gaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
@@ -38,17 +41,32 @@ class Party:
     columns : its features in canonical order, scaled, the intercept last if it owns it.
     noise : where the noise of its releases comes from.
     labels : (n,) y, at the label party.
+    book : its owner's release log; None keeps none.
     """
 
-    def __init__(self, name: str, columns: Columns, noise: NoiseSource, labels: Vector | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        columns: Columns,
+        noise: NoiseSource,
+        labels: Vector | None = None,
+        book: PartyBook | None = None,
+    ) -> None:
         self.name = name
         self._columns = columns
         self._noise = noise
         self._labels = labels
+        self._book = book
 
     def greet(self) -> Greeting:
         """Return what the party says of itself before training."""
-        return Greeting(__version__, self._columns.n_records)
+        return Greeting(__version__, self._columns.n_records, keeps_book=self._book is not None)
+
+    def hear(self, notice: Notice) -> BookHeads:
+        """Pass what the coordinator says of the run on to the owner's book; returns the book's heads."""
+        if self._book is None:
+            raise PrivacyError(f"party {self.name!r} keeps no book")
+        return self._book.hear(notice, self._columns.n_records)
 
     def labels(self) -> Vector:
         """Return y, (n,), to margins only."""
@@ -60,9 +78,12 @@ class Party:
         """Return the reply to this party's share of a query.
 
         Noise is drawn from the event that the query carries, which the coordinator has charged, in a stream of its own
-        for every release: `key` with the release's number as its part.
+        for every release: `key` with the release's number as its part. Where the owner keeps a book, all releases are
+        in it before that.
         """
         start = time.perf_counter()
+        if self._book is not None:
+            self._book.record(query, key)
         match query:
             case Descend() if query.sweep:
                 reply = self._visit(query, records, key)

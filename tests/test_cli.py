@@ -370,6 +370,11 @@ class TestSaved:
             result.decision_function(table), X @ result.coef_ + result.intercept_, rtol=1e-9, atol=1e-9
         )
 
+    def test_predictions_are_about_the_right_class(self, folder: Path, call: Callable[..., Said]) -> None:
+        trained(call, "--set", "privacy=none", "--output", "out")
+        right = Result.load(folder / "out").predict("all.csv") == pacsv.read_csv("all.csv")["default"].to_numpy()
+        assert right.mean() > 0.85
+
     def test_a_folder_is_not_overwritten(self, folder: Path, call: Callable[..., Said]) -> None:
         trained(call, "--output", "out")
         result = Result.load(folder / "out")

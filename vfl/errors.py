@@ -9,6 +9,7 @@ VflError
 ├── DataError               a party's own data do not fit the job; raised at the owner, before the federation starts
 ├── BudgetError             the book refuses
 │   ├── BudgetExceeded      a release would exceed what is left; nothing was released
+│   ├── ConsentRefused      a party's owner has not agreed: its policy, or its own book, refuses the job or a release
 │   └── LedgerError         the book is damaged, of another version, or not writable
 ├── FederationError         something between the participants
 │   ├── PartyLost           a party did not answer in time, or died
@@ -68,6 +69,10 @@ class BudgetError(VflError):
 
 class BudgetExceeded(BudgetError):
     """A release would exceed what is left; nothing was released."""
+
+
+class ConsentRefused(BudgetError):
+    """A party's owner has not agreed: its policy, or its own book, refuses the job or a release."""
 
 
 class LedgerError(BudgetError):

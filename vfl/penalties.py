@@ -217,7 +217,7 @@ class GroupLasso:
         from scipy.optimize import brentq
 
         moving = steps > 0
-        a, t = v[moving], steps[moving] * self.strength * math.sqrt(int(moving.sum()))
+        a, t = v[moving], np.maximum(steps[moving] * self.strength * math.sqrt(int(moving.sum())), 1e-300)
         u = v.copy()
         if self.strength == 0.0 or not moving.any():
             return u

@@ -144,4 +144,4 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"]), default=0)
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
     budget = Budget(start.run, start.ledger, resumed=True, head=head)
-    return start, budget, Log(released, rebuilt, reserved["n_records"] if reserved else None)
+    return start, budget, Log(released, rebuilt, reserved["n_records"] if reserved else None, resumed=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coordinator.rounds import Log, Round
     from parties.party import Party
     from vfl.job import Job
-    from vfl.messages import Greeting, Query, Records, Reply
+    from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.types import Vector
@@ -30,6 +30,10 @@ class InProcessTransport:
     def greet(self) -> dict[str, Greeting]:
         """Return every party's greeting."""
         return {name: party.greet() for name, party in self._parties.items()}
+
+    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
+        """Return the heads of the books of the parties that are told."""
+        return {name: self._parties[name].hear(notice) for name, notice in notices.items()}
 
     def labels(self, party: str) -> Vector:
         """Return y, (n,)."""

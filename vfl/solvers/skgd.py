@@ -205,7 +205,8 @@ class SkGD:
         flat = Curvature.flat(problem)
         draws = self._draws(flat, self._steps(problem, flat))
         outer = self.outer_rounds or 1
-        return asks_moments(problem) + outer - 1 + sum(1 for _ in range(outer) for _ in self._visits(islice(draws, self.inner_rounds)))
+        visits = sum(1 for _ in range(outer) for _ in self._visits(islice(draws, self.inner_rounds)))
+        return asks_moments(problem) + outer - 1 + visits
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""

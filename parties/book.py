@@ -1,0 +1,233 @@
+"""A party's book: its own append-only, hash-chained log of what was released of its records, under its owner's cap.
+
+It is a ledger of the same make as the coordinator's, kept by another hand. Each notes the other's chain head before and
+after a run, so a backup of either that was restored in between is noticed when they next meet.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from parties.consent import Refusal
+from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
+from vfl.messages import Backward, BookHeads, Descend, Moments, Phase, Query
+from vfl.planning import plan as make_plan
+from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.ledger import Accounting, SqliteLedger
+from vfl.privacy.ledger.composition import cost
+from vfl.privacy.spending import UNIT_BITS
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from parties.consent import Policy
+    from vfl.job import Job
+    from vfl.messages import Notice
+    from vfl.planning import Plan
+    from vfl.privacy.events import Event
+    from vfl.privacy.geometry import Clip
+    from vfl.privacy.ledger import Head
+    from vfl.privacy.ledger.scoped import DatasetReservation
+
+OTHERS = ReleaseKey(-1)
+"""The entry that stands for what other participants released in a run; no release of this party has its number."""
+
+
+def account_of(party: str) -> str:
+    """Return the name under which a party's releases stand in its book."""
+    return f"party {party}"
+
+
+class PartyBook:
+    """All jobs that the book admits are together (ε, δ)-DP for this party's records under the policy's [total].
+
+    A job counts whole, with the releases that others make in it: these depend on this party's records too, through the
+    margins. So the whole plan is set aside when a run opens; every noised release that this party makes is on disk
+    before its noise is drawn; and what is left when the run closes is charged as one Gaussian release with the same μ²
+    (less than one part in 10¹⁵ is lost to rounding its σ to a double). A run that never closes stays set aside.
+
+    Every release is checked once more where the data lie: its sensitivity is that of the sum that is computed, its key
+    is new, and it carries noise unless the job itself declares otherwise.
+    """
+
+    def __init__(self, policy: Policy, job: Job, party: str) -> None:
+        self._policy = policy
+        self._job = job
+        self._party = party
+        self._account = account_of(party)
+        self._ledger = SqliteLedger(policy.book)
+        self._refuse = Refusal(job, party)
+        self._reservation: DatasetReservation | None = None
+        self._fresh = False
+        self._made: set[ReleaseKey] = set()
+        self._unnoised: tuple[type[Query], ...] = ()
+        # Seeded noise repeats itself to the bit: the same release under the same key.
+        self._repeats = job.privacy is not None and job.privacy.noise is not None
+
+    def hear(self, notice: Notice, n_records: int) -> BookHeads:
+        """Take note of what the coordinator says, and answer with this book's heads.
+
+        Raises ConsentRefused when the job does not fit under the owner's caps, LedgerError for a book that is not the
+        one that the coordinator's ledger knows.
+        """
+        other = f"ledger of {notice.account}"
+        match notice.phase:
+            case Phase.COMPARE:
+                return self._compare(notice, other)
+            case Phase.OPEN:
+                self._open(notice.run, make_plan(self._job, n_records))
+            case Phase.CLOSE:
+                self._close(notice.run)
+            case Phase.ABANDON:
+                if self._reservation is not None and self._fresh and not self._made:
+                    self._reservation.refund()
+                self._reservation = None
+                return BookHeads(self._head(), None)
+        if notice.ledger is not None:
+            self._ledger.note(other, notice.ledger)
+        return BookHeads(self._ledger.head(), notice.ledger)
+
+    def record(self, query: Query, key: ReleaseKey) -> None:
+        """Return when every release that answering the query makes is in the book, in one durable transaction.
+
+        Raises ConsentRefused for a release beyond what was set aside, or one that was made before; PrivacyError for one
+        without noise, or with less than its sum needs.
+        """
+        events = query.events()
+        if not events:
+            return
+        if self._reservation is None:
+            raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
+        if any(event is None for event in events) and not isinstance(query, self._unnoised):
+            raise PrivacyError(
+                f"party {self._party!r} was asked to release without noise ({type(query).__name__}), which job "
+                f"{self._job.name!r} does not declare"
+            )
+        for clip, event in _clipped(query):
+            if clip.finite and event is not None and event.sensitivity < clip.sensitivity:
+                raise PrivacyError(
+                    f"party {self._party!r} was asked for a release whose noise is meant for a smaller sensitivity than "
+                    "its clip has"
+                )
+        first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
+        items = [(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None]
+        if not self._repeats and any(each in self._made for each, _ in items):
+            raise ConsentRefused(
+                f"party {self._party!r} made the release of round {key.round}, attempt {key.attempt} before: repeating it "
+                "is another release, under a new attempt"
+            )
+        try:
+            self._reservation.charge(items)
+        except BudgetExceeded as error:
+            raise ConsentRefused(
+                f"party {self._party!r} refuses a release that is beyond the plan its book has set aside: {error}"
+            ) from error
+        self._made.update(each for each, _ in items)
+
+    def _compare(self, notice: Notice, other: str) -> BookHeads:
+        """Look, and change nothing: a head of an older copy must not replace a newer one's before it was noticed."""
+        if not self._policy.book.exists():
+            if notice.noted is not None:
+                raise LedgerError(
+                    f"the book of party {self._party!r} is gone, and the coordinator's ledger has noted its head: restore "
+                    "the newest copy"
+                )
+            return BookHeads(None, None)
+        if notice.noted is not None:
+            try:
+                self._ledger.require(notice.noted)
+            except LedgerError as error:
+                raise LedgerError(
+                    f"the book of party {self._party!r} is not the one that the coordinator's ledger knows: {error}"
+                ) from error
+        return BookHeads(self._ledger.head(), self._ledger.noted(other))
+
+    def _open(self, run: str, plan: Plan) -> None:
+        problem = plan.problem
+        if problem.epsilon is None or problem.delta is None:
+            raise PrivacyError("a book has nothing to set aside for a job without privacy")
+        self._policy.check_demand(self._job, self._party, problem.epsilon, problem.delta)
+        self._unnoised = _unnoised(plan)
+        self._keep_cap()
+        book = self._ledger.book(self._account)
+        with self._ledger.read() as state:
+            known = run in state.dataset_of
+        if known:
+            self._fresh = False
+            self._reservation = book.resume(run, job=self._job.digest)
+        else:
+            asked = book.preview(plan.releases)
+            try:
+                self._reservation = book.reserve(plan.releases, job=self._job.digest, run=run)
+            except BudgetExceeded:
+                self._refuse(
+                    "[total]",
+                    f"its book has ε = {asked.spent:.4g} of ε = {asked.cap:.4g} at δ = {asked.delta:.3g} spent or "
+                    f"reserved, the job asks for ε = {asked.asked:.4g} and ε = {asked.left:.4g} is left",
+                )
+            self._fresh = True
+        self._made = set(self._reservation.charged())
+
+    def _keep_cap(self) -> None:
+        """Make the book's cap the policy's [total]; a change is an entry in the chain."""
+        total = self._policy.total
+        if self._policy.book.exists():
+            with self._ledger.read() as state:
+                scope = state.scopes.get(self._account)
+                if scope is not None and (scope.epsilon, scope.delta) == (total.epsilon, total.delta):
+                    return
+        try:
+            self._ledger.set_cap(self._account, epsilon=total.epsilon, delta=total.delta)
+        except LedgerError:
+            raise
+        except BudgetError:
+            self._refuse("[total]", "more than that was released before, or is reserved")
+
+    def _close(self, run: str) -> None:
+        if self._reservation is None or self._reservation.run != run:
+            raise ConsentRefused(f"party {self._party!r} cannot close a run that its book did not open")
+        rest = self._rest(run)
+        if rest is not None:
+            self._reservation.charge([(OTHERS, rest)])
+        self._reservation.settle()
+        self._reservation = None
+
+    def _rest(self, run: str) -> Event | None:
+        """Return one release that costs what the run has left, to the last double below; None when nothing is."""
+        with self._ledger.read() as state:
+            found = state.run(self._account, run)
+            if found.ended:
+                return None
+            way, left = found.allowance.accounting, found.allowance.reserved - found.allowance.spent
+        # ρ = μ²/2 for a Gaussian.
+        mu_squared = float(Fraction(left, 1 << UNIT_BITS)) * (2.0 if way is Accounting.ZCDP else 1.0)
+        if mu_squared == 0.0:
+            return None
+        sigma = 1.0 / math.sqrt(mu_squared)
+        while cost(event := Gaussian(Adjacency.REPLACE_ONE, 1.0, sigma, 1), way) > left:
+            sigma = math.nextafter(sigma, math.inf)
+        return event
+
+    def _head(self) -> Head | None:
+        return self._ledger.head() if self._policy.book.exists() else None
+
+
+def _clipped(query: Query) -> Iterator[tuple[Clip, Gaussian | None]]:
+    """Yield the clip and the event of each sum that is released; a joint event's sensitivity covers each share."""
+    if isinstance(query, Descend):
+        for step in query.ordered():
+            yield step.clip, step.event
+    elif isinstance(query, Backward):
+        yield query.clip, query.event
+
+
+def _unnoised(plan: Plan) -> tuple[type[Query], ...]:
+    """Return the kinds of query that may release without noise: all in a sealed solver, else what the job declares."""
+    if plan.solver.sealed:
+        return (Query,)
+    smoothness = plan.problem.smoothness
+    return (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()

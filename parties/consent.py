@@ -1,0 +1,221 @@
+"""Consent: what a party's owner allows, in a file that the party's own process reads before it opens any data.
+
+format = 1
+jobs = ["3f9a…", "credit"]      digests pin a job to the last option; names trust whoever submits it; "*" is any job
+columns = ["income", "age"]     that a job may use, the label included; left out: all
+trust = ["trusted"]             settings of who may see what; left out: all
+interactive = true              ask at the terminal for jobs that are not listed
+allow_non_private = true        also jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data"
+book = "bank.book"              the party's release log; left out: this file's name with the ending .book
+
+[job]                           the most that one job may ask for, in either number; left out: what the total leaves
+epsilon = 1.0
+delta = 1e-6
+
+[total]                         the most that all jobs together may release of this party's records
+epsilon = 4.0
+delta = 1e-6
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vfl.errors import ConsentRefused, PrivacyError, SpecificationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vfl.job import Job
+
+FORMAT = 1
+ANY = "*"
+VARIABLE = "VFL_POLICY"
+"""A policy file that holds for this process whatever the job's environment names: for an owner on its own node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """An (ε, δ) that may not be exceeded, in either number."""
+
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0 and 0 < self.delta < 1):
+            raise PrivacyError(
+                f"a limit needs epsilon > 0 and 0 < delta < 1, not epsilon = {self.epsilon!r}, delta = {self.delta!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a party's owner allows; the module's docstring says what each entry means.
+
+    job : limit of one job, beside the total. columns, trust : None allows all.
+    """
+
+    book: Path
+    total: Limit
+    job: Limit | None = None
+    jobs: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
+    trust: tuple[str, ...] | None = None
+    interactive: bool = False
+    allow_non_private: bool = False
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Policy:
+        """Read a policy file; a file that is missing or says what nobody understands raises SpecificationError."""
+        path = Path(path).expanduser().absolute()
+        try:
+            plain = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise SpecificationError(
+                f"the policy file {path.name!r} cannot be read, so nothing is consented to: {why}"
+            ) from None
+        except tomllib.TOMLDecodeError as error:
+            raise SpecificationError(f"the policy file {path.name!r} is not valid TOML: {error}") from error
+        if plain.pop("format", None) != FORMAT:
+            raise SpecificationError(f"the policy file {path.name!r} needs format = {FORMAT}, which this vfl reads")
+        values = _typed(cls, plain, path.name)
+        if "total" not in values:
+            raise SpecificationError(
+                f"the policy file {path.name!r} needs [total] with epsilon and delta: the most that all jobs together "
+                "may release"
+            )
+        values["book"] = path.parent / str(plain.get("book", path.with_suffix(".book").name))
+        return cls(**values)
+
+    def check(self, job: Job, party: str, ask: Callable[[str], bool] | None = None) -> None:
+        """Return when the owner of `party` has agreed to the job; reads no data.
+
+        ask : puts a question to the owner; None asks at the terminal.
+        Raises ConsentRefused, which names the rule.
+        """
+        refuse = Refusal(job, party)
+        listed = self._listed(job)
+        if not listed and not self.interactive:
+            refuse("jobs", f"it is not listed: once it is approved, add its digest {job.digest} there")
+        if self.trust is not None and job.trust not in self.trust:
+            refuse("trust", f"it runs under trust = {job.trust!r}, and {_listing(self.trust)} is allowed")
+        if self.columns is not None:
+            for column in job.partition.wanted(party):
+                if column not in self.columns:
+                    refuse("columns", f"it uses column {column!r}, which is not allowed")
+        not_private = _not_private(job)
+        if not_private and not self.allow_non_private:
+            refuse("allow_non_private", f"{not_private}, and that is allowed to no job")
+        if job.privacy is not None:
+            self.check_demand(job, party, job.privacy.epsilon, job.privacy.delta)
+        if not listed and not (ask or _ask_at_terminal)(_question(job, party)):
+            refuse("interactive", "its owner was asked and did not agree, or could not be asked where the party runs")
+
+    def check_demand(self, job: Job, party: str, epsilon: float, delta: float | None) -> None:
+        """Refuse a job that asks for more than one job may; delta is None while it waits for the number of records."""
+        if self.job is None:
+            return
+        for name, asked, most in (("epsilon", epsilon, self.job.epsilon), ("delta", delta, self.job.delta)):
+            if asked is not None and asked > most:
+                Refusal(job, party)("[job]", f"it asks for {name} = {asked:.4g}, and at most {most:.4g} is allowed")
+
+    def _listed(self, job: Job) -> bool:
+        # Whoever submits a job chooses its name: it must not pass for another one's digest.
+        return ANY in self.jobs or job.digest in self.jobs or (job.name in self.jobs and not _is_digest(job.name))
+
+
+class Refusal:
+    """Raises ConsentRefused for one job at one party, naming the rule."""
+
+    def __init__(self, job: Job, party: str) -> None:
+        self._job = job
+        self._party = party
+
+    def __call__(self, rule: str, why: str) -> NoReturn:
+        """Raise."""
+        raise ConsentRefused(f"party {self._party!r} refuses job {self._job.name!r} by its policy's {rule}: {why}")
+
+
+def policy_of(given: str | os.PathLike[str] | None) -> Policy | None:
+    """Return the policy of the party in this process: the one that its node's owner set, else the one given, if any."""
+    path = os.environ.get(VARIABLE) or given
+    return Policy.read(path) if path else None
+
+
+def _not_private(job: Job) -> str:
+    """Return why the job's certificate would say NOT PRIVATE; '' when it would not."""
+    if job.privacy is None:
+        return "it trains without privacy"
+    if job.privacy.noise is not None:
+        return "its noise is seeded, so anybody who has the seed can take it off"
+    if job.privacy.smoothness == "data":
+        return "it takes smoothness from data, un-noised and uncharged"
+    return ""
+
+
+def _question(job: Job, party: str) -> str:
+    asked = "WITHOUT PRIVACY"
+    if job.privacy is not None:
+        delta = job.privacy.delta
+        asked = f"ε = {job.privacy.epsilon:g} at δ = " + ("1/n²" if delta is None else f"{delta:.3g}")
+    return (
+        f"Job {job.name!r}, digest {job.digest}\nwants {_listing(job.partition.wanted(party))} of party {party!r}: "
+        f"{asked}, trust {job.trust!r}. {_not_private(job)}\nDo you agree? [y/N] "
+    )
+
+
+def _ask_at_terminal(question: str) -> bool:
+    if not (sys.stdin and sys.stdin.isatty()):
+        return False
+    return input(question).strip().lower() in ("y", "yes")
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")
+
+
+def _listing(names: tuple[str, ...]) -> str:
+    return ", ".join(map(repr, names)) or "nothing"
+
+
+_LISTS = ("jobs", "columns", "trust")
+_FLAGS = ("interactive", "allow_non_private")
+_LIMITS = ("job", "total")
+
+
+def _typed(kind: type[Policy], plain: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the values of a policy's fields; SpecificationError names a key that is unknown or of the wrong type."""
+    known = [f.name for f in dataclasses.fields(kind)]
+    values: dict[str, Any] = {}
+    for key, value in plain.items():
+        where = f"the policy file {name!r}: {key}"
+        if key not in known:
+            raise SpecificationError(f"{where} is unknown{nearest(key, known)}; known: {', '.join(known)}")
+        if key in _LISTS:
+            if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+                raise SpecificationError(f"{where} must be a list of text, not {value!r}")
+            values[key] = tuple(value)
+        elif key in _LIMITS:
+            values[key] = _limit(value, where)
+        elif not isinstance(value, bool if key in _FLAGS else str):
+            raise SpecificationError(f"{where} must be {'true or false' if key in _FLAGS else 'text'}, not {value!r}")
+        else:
+            values[key] = value
+    return values
+
+
+def _limit(value: Any, where: str) -> Limit:
+    if not isinstance(value, Mapping) or set(value) != {"epsilon", "delta"}:
+        raise SpecificationError(f"{where} must be a table with epsilon and delta, and nothing else")
+    if any(isinstance(number, bool) or not isinstance(number, (int, float)) for number in value.values()):
+        raise SpecificationError(f"{where}: epsilon and delta must be numbers")
+    return Limit(float(value["epsilon"]), float(value["delta"]))
