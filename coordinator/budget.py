@@ -65,11 +65,11 @@ class Budget:
         if self.ledger is None:
             return FitBook(problem.epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
         ledger = SqliteLedger(self.ledger)
-        book = ledger.book(self._account(job))
+        book = ledger.book(self.account(job))
         if self.resumed and (self.head is not None or self._known(ledger)):
             return book.resume(self.run, job=job.digest, head=self.head)
         if job.dataset is None:
-            ledger.set_cap(self._account(job), epsilon=problem.epsilon, delta=problem.delta)
+            ledger.set_cap(self.account(job), epsilon=problem.epsilon, delta=problem.delta)
         reservation = book.reserve(plan.releases, job=job.digest, run=self.run)
         if plan.solver.adaptive:
             return reservation
@@ -97,13 +97,14 @@ class Budget:
             following[key.round] = max(following.get(key.round, 0), key.attempt + 1)
         return lambda number: following.get(number, 0)
 
+    def account(self, job: Job) -> str:
+        """Return the name of the ledger's account that the run is charged to."""
+        return job.dataset if job.dataset is not None else f"run {self.run}"
+
     def _known(self, ledger: SqliteLedger) -> bool:
         """Whether the earlier process got as far as reserving."""
         path = Path(self.ledger or "")
         return path.exists() and any(run.run == self.run for balance in ledger.show() for run in balance.runs)
-
-    def _account(self, job: Job) -> str:
-        return job.dataset if job.dataset is not None else f"run {self.run}"
 
 
 def upcoming(plan: Plan) -> Iterator[tuple[ReleaseKey, Event]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from coordinator.books import PartyBooks
 from coordinator.budget import Budget, Reserved
 from coordinator.executor import Executor
 from coordinator.margins import Margins
 from coordinator.rounds import Log, Round, rounds
-from vfl.errors import DataError, VersionMismatch
+from vfl.errors import DataError, VersionMismatch, VflError
 from vfl.messages import Moments, Query
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from coordinator.transport import Transport
     from vfl.job import Job
     from vfl.messages import Greeting
-    from vfl.privacy.ledger import Statement
+    from vfl.privacy.ledger import Head, Reservation, Statement
     from vfl.types import Vector
 
 
@@ -32,11 +33,13 @@ class Outcome:
 
     w : (p,) the model on the scaled features.
     statement : what the book says of the run; None without privacy.
+    books : {party: where the chain of its own book stands}, for the parties whose owners kept one.
     """
 
     plan: Plan
     w: Vector
     statement: Statement | None
+    books: Mapping[str, Head] = field(default_factory=dict)
 
 
 def agreed_records(greetings: Mapping[str, Greeting]) -> int:
@@ -68,6 +71,20 @@ def unnoised_queries(plan: Plan) -> tuple[type[Query], ...]:
     return (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
 
 
+def _reserved(budget: Budget, plan: Plan, books: PartyBooks) -> Reservation | None:
+    """Set the plan aside in the ledger, then in every party's book, or in none of them."""
+    books.compare()
+    reservation = budget.reserve(plan)
+    try:
+        books.open()
+    except VflError:
+        books.abandon()
+        if reservation is not None and not budget.resumed:
+            reservation.refund()
+        raise
+    return reservation
+
+
 class Coordinator:
     """Drives one job. It holds the margins and the reservation; it cannot name the class that holds raw columns.
 
@@ -90,11 +107,14 @@ class Coordinator:
         """
         budget, log = budget or Budget(uuid.uuid4().hex), log or Log()
         budget.check(job)
-        plan = make_plan(job, agreed_records(self._transport.greet()))
+        greetings = self._transport.greet()
+        plan = make_plan(job, agreed_records(greetings))
         if log.n_records not in (None, plan.problem.n_records):
             raise DataError("the parties hold other records than when this run began: start a new run")
         problem = plan.problem
-        reservation = budget.reserve(plan)
+        keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
+        books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.ledger)
+        reservation = _reserved(budget, plan, books)
         yield plan
         yield Reserved(problem.n_records, budget.current_head() if reservation else None)
         margins = Margins(self._transport.labels(job.partition.label_party))
@@ -110,7 +130,10 @@ class Coordinator:
         w = yield from rounds(
             plan.solver.schedule(problem), execute, log, sealed=plan.solver.sealed and problem.private
         )
-        return Outcome(plan, w, budget.settle(job, reservation) if reservation else None)
+        if reservation is None:
+            return Outcome(plan, w, None)
+        statement = budget.settle(job, reservation)
+        return Outcome(plan, w, statement, books.close())
 
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vfl.errors import SpecificationError
-from vfl.penalties import L1, L2, PENALTIES, ElasticNet, NoPenalty
+from vfl.penalties import L1, L2, PENALTIES, Box, ElasticNet, GroupLasso, NoPenalty
 
 INSTANCES = [
     NoPenalty(),
@@ -25,7 +25,15 @@ INSTANCES = [
     ElasticNet(2.0, 0.0),
     ElasticNet(2.0, 1.0),
     ElasticNet(0.3, 0.9),
+    Box(),
+    Box(low=0.0),
+    Box(-1.5, 2.0),
+    Box(high=0.0),
+    GroupLasso(0.0),
+    GroupLasso(0.7),
 ]
+SEPARABLE = pytest.mark.parametrize("penalty", [p for p in INSTANCES if not p.grouped], ids=repr)
+GROUPED = pytest.mark.parametrize("penalty", [p for p in INSTANCES if p.grouped], ids=repr)
 EACH = pytest.mark.parametrize("penalty", INSTANCES, ids=repr)
 STRONG = [kind for kind in PENALTIES.values() if "strength" in {field.name for field in fields(kind)}]
 
@@ -37,13 +45,18 @@ def _at(penalty, w):
     return penalty.value(np.array([w]))
 
 
+def _inside(penalty, w):
+    """Move w to where ψ is finite."""
+    return min(max(w, getattr(penalty, "low", -math.inf)), getattr(penalty, "high", math.inf))
+
+
 def _moreau(penalty, u, v, step):
     return step * _at(penalty, u) + 0.5 * (u - v) ** 2
 
 
 def _least(penalty, v, step):
     """Minimise sψ(u) + ½(u − v)² by halving an interval on the sign of its slope, taken from either side."""
-    low, high = min(v, 0.0) - 1.0, max(v, 0.0) + 1.0
+    low, high = _inside(penalty, min(v, 0.0) - 1.0), _inside(penalty, max(v, 0.0) + 1.0)
     for _ in range(60):
         third = (high - low) / 3
         if _moreau(penalty, low + third, v, step) <= _moreau(penalty, high - third, v, step):
@@ -68,7 +81,7 @@ def test_prox_is_the_least_point_found_by_brute_force(penalty, v, step):
     assert _moreau(penalty, found, v, step) <= _moreau(penalty, least, v, step) + 1e-13 * (1 + v * v)
 
 
-@EACH
+@SEPARABLE
 @settings(deadline=None)
 @given(v=st.lists(coordinates, min_size=2, max_size=6), step=lengths)
 def test_coordinates_do_not_touch_each_other(penalty, v, step):
@@ -91,6 +104,7 @@ def test_prox_contracts_as_the_modulus_of_convexity_says(penalty, a, b, step):
 @settings(deadline=None)
 @given(a=coordinates, b=coordinates, share=st.floats(0, 1))
 def test_convexity_is_a_modulus(penalty, a, b, share):
+    a, b = _inside(penalty, a), _inside(penalty, b)
     between = share * a + (1 - share) * b
     chord = share * _at(penalty, a) + (1 - share) * _at(penalty, b)
     assert _at(penalty, between) <= chord - 0.5 * penalty.convexity * share * (1 - share) * (a - b) ** 2 + 1e-9
@@ -98,8 +112,9 @@ def test_convexity_is_a_modulus(penalty, a, b, share):
 
 @EACH
 def test_no_larger_modulus_would_do(penalty):
-    bend = _at(penalty, 3.0) - 2 * _at(penalty, 2.0) + _at(penalty, 1.0)
-    assert penalty.convexity == pytest.approx(bend, abs=1e-12)
+    side = -1.0 if penalty == Box(high=0.0) else 1.0
+    bend = _at(penalty, 1.5 * side) - 2 * _at(penalty, side) + _at(penalty, 0.5 * side)
+    assert penalty.convexity == pytest.approx(bend / 0.25, abs=1e-12)
 
 
 @EACH
@@ -130,8 +145,9 @@ def test_a_penalty_is_a_frozen_value(penalty):
     twin = pickle.loads(pickle.dumps(penalty))  # noqa: S301  # our own
     assert penalty == twin == copy.deepcopy(penalty)
     assert hash(penalty) == hash(twin)
+    name = fields(penalty)[0].name if fields(penalty) else "strength"
     with pytest.raises((FrozenInstanceError, AttributeError, TypeError)):
-        penalty.strength = 9.0
+        setattr(penalty, name, 9.0)
 
 
 @EACH
@@ -143,12 +159,88 @@ def test_it_can_be_shown(penalty):
         assert "nan" not in shown
 
 
+groups = st.lists(st.tuples(coordinates, lengths), min_size=1, max_size=6)
+
+
+@GROUPED
+@settings(deadline=None)
+@given(group=groups)
+def test_prox_of_a_group_meets_the_conditions_of_a_least_point(penalty, group):
+    """0 ∈ (u_j − v_j)/s_j + ∂ψ(u) with ψ = λ√m‖u‖: with unequal steps no threshold of the norm does."""
+    v, steps = np.array(group).T.copy()
+    u = penalty.prox(v, steps)
+    pull, strength = (v - u) / steps, penalty.strength * math.sqrt(v.size)
+    length = np.linalg.norm(u)
+    assert np.linalg.norm(pull) <= strength * (1 + 1e-9) + 1e-9
+    if length > 1e-6:
+        np.testing.assert_allclose(pull, strength * u / length, rtol=0, atol=1e-8 * (1 + strength))
+
+
+@GROUPED
+@settings(deadline=None, max_examples=30)
+@given(group=groups, seed=st.integers(0, 2**32))
+def test_nothing_near_the_prox_of_a_group_is_less(penalty, group, seed):
+    v, steps = np.array(group).T.copy()
+
+    def moreau(u):
+        return penalty.value(u) + float(((u - v) ** 2 / (2 * steps)).sum())
+
+    u = penalty.prox(v, steps)
+    rng = np.random.default_rng(seed)
+    for size in (1e-3, 1e-1, 10.0):
+        for _ in range(20):
+            assert moreau(u) <= moreau(u + size * rng.normal(size=u.size)) + 1e-9
+
+
+@GROUPED
+@pytest.mark.parametrize("share", [1e-320, 1e-20, 1e-16, 1e-8, 1 - 1e-16, 1.0, 1 + 1e-15])
+def test_prox_of_a_group_where_rounding_eats_the_root(penalty, share):
+    """Thresholds far below an ulp of ‖v‖, and as long as v itself, with warnings as errors."""
+    rng = np.random.default_rng(4)
+    for _ in range(200):
+        v = rng.normal(size=4)
+        twin = type(penalty)(share * float(np.linalg.norm(v)) / 2) if penalty.strength else penalty
+        u = twin.prox(v, np.ones(4))
+        shrunk = v * max(0.0, 1 - share) if penalty.strength else v
+        np.testing.assert_allclose(u, shrunk, rtol=0, atol=1e-14)
+
+
+@GROUPED
+def test_a_coordinate_without_a_step_takes_no_part_in_its_group(penalty):
+    v, steps = np.array([2.0, 7.0, -1.0]), np.array([0.5, 0.0, 2.0])
+    u = penalty.prox(v, steps)
+    assert u[1] == 7.0
+    np.testing.assert_array_equal(u[[0, 2]], penalty.prox(v[[0, 2]], steps[[0, 2]]))
+
+
+def test_equal_steps_shorten_a_group_by_the_known_formula():
+    v = np.array([3.0, -4.0])
+    np.testing.assert_allclose(GroupLasso(1.0).prox(v, np.full(2, 0.5)), v * (1 - 0.5 * math.sqrt(2) / 5), rtol=1e-14)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 2.0), (-2.0, -1.0), (0.0, 0.0), (math.nan, 1.0), (0.0, math.nan)])
+def test_a_box_without_0_or_without_room_is_refused(low, high):
+    with pytest.raises(SpecificationError, match="low ≤ 0 ≤ high"):
+        Box(low, high)
+
+
+def test_a_box_is_closed_up_to_rounding():
+    """Updates are sums: w + (bound − w) may miss the bound by an ulp. Non-negativity is exact."""
+    box = Box(-0.3, 0.7)
+    assert box.value(np.array([0.3 + (0.7 - 0.3), -0.3, np.nextafter(0.7, 1.0)])) == 0.0
+    assert box.value(np.array([0.7001])) == box.value(np.array([-0.3001])) == math.inf
+    assert Box(low=0.0).value(np.array([-5e-324])) == math.inf
+
+
 def test_values_are_scikit_learns():
     w = np.array([1.5, -2.0, 0.0])
     assert NoPenalty().value(w) == 0.0
     assert L1(0.5).value(w) == pytest.approx(0.5 * 3.5)
     assert L2(0.5).value(w) == pytest.approx(0.25 * 6.25)
     assert ElasticNet(0.5, 0.25).value(w) == pytest.approx(0.5 * 0.25 * 3.5 + 0.5 * 0.5 * 0.75 * 6.25)
+    assert GroupLasso(0.5).value(w) == pytest.approx(0.5 * math.sqrt(3) * 2.5)
+    assert Box(-2.0, 1.5).value(w) == 0.0
+    assert Box(-1.9, 1.5).value(w) == math.inf
 
 
 @pytest.mark.parametrize("kind", STRONG)

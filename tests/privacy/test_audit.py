@@ -180,7 +180,8 @@ def test_a_thousand_runs_an_arm(solver: str, monkeypatch: pytest.MonkeyPatch) ->
     threshold = threshold_of(spec)
     canary, replacement, claimed = arms(spec, 1000)
     bound = lower_bound(canary, replacement, threshold)
-    assert 0.85 * claimed < bound <= claimed
+    # Error rates of Φ(−μ/2) put the bound of 1,000 runs at 0.88 μ, give or take 0.03 μ: three deviations below that.
+    assert 0.8 * claimed < bound <= claimed
     assert estimate(canary, replacement) == pytest.approx(claimed, rel=0.1)
     weaker_noise(monkeypatch)
     canary, replacement, claimed = arms(spec, 1000)

@@ -51,7 +51,15 @@ def command(
     kept = {**environment.to_dict(), "engine": engine, "address": address}
     with Progress(quiet=as_json) as progress:
         result = train(
-            spec, data, engine=engine, address=address, ledger=ledger, output=folder, watch=progress, environment=kept
+            spec,
+            data,
+            engine=engine,
+            address=address,
+            ledger=ledger,
+            policies=environment.policies,
+            output=folder,
+            watch=progress,
+            environment=kept,
         )
     show(result, folder, held_out, as_json=as_json)
 

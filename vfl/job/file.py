@@ -11,6 +11,7 @@ loss = "logistic"
 [data]                 bank = "bank.parquet"       environment: where each party's actor finds its columns
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
 [ray]                  address = "auto"            environment
+[policy]               bank = "bank-policy.toml"   environment: what each party's owner allows
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 NAME = "job.toml"
 EXAMPLE = "example:"
-ENVIRONMENT = ("data", "simulation", "ray", "ledger")
+ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class Environment:
     holdout : share of the table kept out of training and evaluated in the clear, declared public.
     address : Ray cluster; None starts a local one.
     ledger : file in which the budget of the job's data set is kept.
+    policies : {party: path of its owner's policy}, each read by that party's actor.
     """
 
     data: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +58,7 @@ class Environment:
     holdout: float = 0.0
     address: str | None = None
     ledger: str | None = None
+    policies: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -226,15 +229,16 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
 
 
 def _environment(plain: dict[str, Any], folder: Path) -> Environment:
-    data, simulation, ray, ledger = (_table(plain, key) for key in ENVIRONMENT)
+    data, simulation, ray, ledger, policies = (_table(plain, key) for key in ENVIRONMENT)
     _known(simulation, ("table", "holdout"), "[simulation]")
     _known(ray, ("address",), "[ray]")
     _known(ledger, ("path",), "[ledger]")
     _check_types(Environment, simulation, "[simulation]")
     _check_types(Environment, ray, "[ray]")
-    for party, source in data.items():
-        if not isinstance(source, str):
-            raise JobFileError(f"[data] {party} must be a path")
+    for key, paths in (("data", data), ("policy", policies)):
+        for party, path in paths.items():
+            if not isinstance(path, str):
+                raise JobFileError(f"[{key}] {party} must be a path")
     table = simulation.get("table")
     if table is not None and not table.startswith(EXAMPLE):
         table = str(folder / table)
@@ -244,6 +248,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         holdout=simulation.get("holdout", 0.0),
         address=ray.get("address"),
         ledger=str(folder / ledger["path"]) if "path" in ledger else None,
+        policies={party: str(folder / path) for party, path in policies.items()},
     )
 
 
@@ -264,4 +269,5 @@ def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Enviro
         plain.pop(key, None)
     job = decode(plain)
     _known(environment.data, job.partition.parties, "[data]")
+    _known(environment.policies, job.partition.parties, "[policy]")
     return job, environment

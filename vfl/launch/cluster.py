@@ -81,7 +81,13 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
 
 
 def run(
-    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, address: str | None = None
+    job: Job,
+    sources: Mapping[str, Any],
+    budget: Budget,
+    log: Log,
+    *,
+    address: str | None = None,
+    policies: Mapping[str, str] | None = None,
 ) -> Iterator[Plan | Reserved | Round | Outcome]:
     """Start the actors, let each party load its source where it runs, then yield the plan, the rounds and the outcome."""
     with connected(len(sources) + 1, address) as ray:
@@ -92,7 +98,10 @@ def run(
         actors = {name: ray.remote(PartyActor).options(**once).remote() for name in sources}
         coordinator = ray.remote(CoordinatorActor).options(**once).remote(actors, ANSWER_SECONDS)
         try:
-            loading = {name: actors[name].load.remote(job, name, source) for name, source in sources.items()}
+            loading = {
+                name: actors[name].load.remote(job, name, source, (policies or {}).get(name))
+                for name, source in sources.items()
+            }
             for name, ref in loading.items():
                 answer_of(name, ref, LOAD_SECONDS)
             for ref in coordinator.run.options(num_returns="streaming").remote(job, budget, log):

@@ -44,7 +44,9 @@ class InProcessTransport:
         return {name: self._parties[name].answer(share, records, key) for name, share in shares.items()}
 
 
-def run(job: Job, sources: Mapping[str, Any], budget: Budget, log: Log) -> Iterator[Plan | Reserved | Round | Outcome]:
-    """Load every party here, then yield the plan, the rounds and the outcome."""
-    parties = {name: load(job, name, source) for name, source in sources.items()}
+def run(
+    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, policies: Mapping[str, str] | None = None
+) -> Iterator[Plan | Reserved | Round | Outcome]:
+    """Load every party here, each under its owner's policy, then yield the plan, the rounds and the outcome."""
+    parties = {name: load(job, name, source, (policies or {}).get(name)) for name, source in sources.items()}
     yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)

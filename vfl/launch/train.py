@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
-from vfl.errors import SpecificationError
+from vfl.errors import SpecificationError, nearest
 from vfl.job import file as jobfile
 from vfl.launch import checkpoint
 from vfl.launch.result import MODEL, Result, fresh_folder
 from vfl.launch.sources import sources_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.budget import Reserved
     from coordinator.rounds import Round
@@ -37,10 +37,11 @@ def stream(
     engine: str = "ray",
     address: str | None = None,
     ledger: str | None = None,
+    policies: Mapping[str, str | Path] | None = None,
 ) -> Iterator[Plan | Reserved | Round | Result]:
     """Train, and yield the plan, what was reserved, a record for every round, and at last the result. See `train`."""
     budget = Budget(uuid.uuid4().hex, None if ledger is None else str(ledger))
-    yield from _events(job, data, budget, Log(), engine, address)
+    yield from _events(job, data, budget, Log(), engine, address, _paths(job, policies))
 
 
 def train(
@@ -50,6 +51,7 @@ def train(
     engine: str = "ray",
     address: str | None = None,
     ledger: str | Path | None = None,
+    policies: Mapping[str, str | Path] | None = None,
     output: str | Path | None = None,
     watch: Watch | None = None,
     environment: dict[str, Any] | None = None,
@@ -62,6 +64,8 @@ def train(
         same seeded noise.
     address : a Ray cluster; None uses the Ray that is running, or starts a local one.
     ledger : file in which the budget of the job's data set is kept.
+    policies : {party: path of its owner's policy file}, read where the party runs (see parties.consent): it refuses the
+        job before the data are opened, and keeps a book of the party's releases. A resumed run has the same policies.
     output : a new folder for model, certificate and the log from which a run that was cut off is resumed; the budget of
         a job without a data set is then kept in that folder too. None leaves nothing on disk.
     watch : called with the plan, what was reserved, and every round, as they go by.
@@ -70,17 +74,19 @@ def train(
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
     path = None if ledger is None else str(Path(ledger).resolve())
+    agreed = _paths(job, policies)
     if output is None:
-        return _finished(_events(job, data, Budget(uuid.uuid4().hex, path), Log(), engine, address), watch)
+        budget = Budget(uuid.uuid4().hex, path)
+        return _finished(_events(job, data, budget, Log(), engine, address, agreed), watch)
     folder = fresh_folder(output)
     if path is None and job.dataset is None:
         path = str(folder.resolve() / LEDGER)
     budget = Budget(uuid.uuid4().hex, path)
     budget.check(job)
     jobfile.write(job, folder / jobfile.NAME)
-    start = checkpoint.Start(job.digest, budget.run, budget.ledger, environment or {})
+    start = checkpoint.Start(job.digest, budget.run, budget.ledger, {**(environment or {}), "policies": agreed})
     with checkpoint.Checkpoint(folder, start) as log:
-        result = _finished(_events(job, data, budget, Log(), engine, address), _both(log, watch))
+        result = _finished(_events(job, data, budget, Log(), engine, address, agreed), _both(log, watch))
         result.save(folder)
     return result
 
@@ -103,14 +109,31 @@ def resume(
         return Result.load(folder)
     job, _ = jobfile.read(folder / jobfile.NAME)
     start, budget, made = checkpoint.read(folder, job)
+    policies = start.environment.get("policies") or {}
     with checkpoint.Checkpoint(folder, start, resumed=True) as log:
-        result = _finished(_events(job, data, budget, made, engine, address), _both(log, watch))
+        result = _finished(_events(job, data, budget, made, engine, address, policies), _both(log, watch))
         result.save(folder)
     return result
 
 
+def _paths(job: Job, policies: Mapping[str, str | Path] | None) -> dict[str, str]:
+    """Return absolute paths; a name that is no party raises SpecificationError."""
+    for name in policies or {}:
+        if name not in job.partition.parties:
+            raise SpecificationError(
+                f"a policy is given for {name!r}, which is no party{nearest(name, job.partition.parties)}"
+            )
+    return {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
+
+
 def _events(
-    job: Job, data: Any, budget: Budget, log: Log, engine: str, address: str | None
+    job: Job,
+    data: Any,
+    budget: Budget,
+    log: Log,
+    engine: str,
+    address: str | None,
+    policies: Mapping[str, str],
 ) -> Iterator[Plan | Reserved | Round | Result]:
     if engine not in ENGINES:
         raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
@@ -121,11 +144,11 @@ def _events(
     if engine == "ray":
         from vfl.launch import cluster
 
-        events = cluster.run(job, sources, budget, log, address=address)
+        events = cluster.run(job, sources, budget, log, address=address, policies=policies)
     else:
         from vfl.launch import inprocess
 
-        events = inprocess.run(job, sources, budget, log)
+        events = inprocess.run(job, sources, budget, log, policies=policies)
     for event in events:
         yield Result.of(event) if isinstance(event, Outcome) else event
 

@@ -54,7 +54,7 @@ def clip(problem: Problem) -> float:
     else:
         knee = max(1.0, ρ / 1000.0) ** 0.7
         unit, times = problem.label_range / 3, min(max(0.07 * ρ**0.35 * knee, 0.15), 2.6)
-    return times * unit / math.sqrt(problem.loss.curvature)
+    return float(times * unit / math.sqrt(problem.loss.curvature))
 
 
 def block_size(problem: Problem) -> int:
