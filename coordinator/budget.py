@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.errors import SpecificationError
+from vfl.errors import LedgerError, PrivacyError, SpecificationError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import ChargeAhead, FitBook, Head, SqliteLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from vfl.job import Job
     from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Reservation, Statement
+    from vfl.solvers.protocol import Released
 
 CHARGED_AT_ONCE = 64
-"""Releases in one durable transaction; a crash over-counts by fewer than that, and never under-counts."""
+SHARE_AT_ONCE = 50
+"""Releases in one durable transaction: at most so many, and a fiftieth of the plan. A crash over-counts by fewer than
+that, which a resumed run then lacks, and never under-counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +66,40 @@ class Budget:
             return None
         if self.ledger is None:
             return FitBook(problem.epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
+        if plan.committed:
+            raise PrivacyError(
+                f"{plan.solver.name} with sampling='poisson': a ledger adds up releases one by one and cannot vouch for "
+                "secret sampling, which is accounted for a plan committed to beforehand, covered for this one fit only; "
+                "leave out the ledger, the data set and the output folder, or use sampling='disjoint'"
+            )
         ledger = SqliteLedger(self.ledger)
         book = ledger.book(self.account(job))
-        if self.resumed and (self.head is not None or self._known(ledger)):
+        if self.resumed and (self.head is not None or self._status(ledger)):
             return book.resume(self.run, job=job.digest, head=self.head)
         if job.dataset is None:
             ledger.set_cap(self.account(job), epsilon=problem.epsilon, delta=problem.delta)
         reservation = book.reserve(plan.releases, job=job.digest, run=self.run)
         if plan.solver.adaptive:
             return reservation
-        return ChargeAhead(reservation, upcoming(plan), batch=CHARGED_AT_ONCE)
+        total = sum(count for _, count in plan.releases)
+        batch = max(1, min(CHARGED_AT_ONCE, total // SHARE_AT_ONCE))
+        return ChargeAhead(reservation, upcoming(plan), batch=batch)
+
+    def require_charged(self, plan: Plan, reservation: Reservation, made: Sequence[Released]) -> None:
+        """Refuse a ledger that lacks a charge of what an earlier process released: it is an older copy.
+
+        The head noted after reserving cannot tell copies that were taken later. Once settled, all charges are in.
+
+        made : what the first queries released.
+        """
+        if self.ledger is None or not made or plan.solver.sealed or self._status(SqliteLedger(self.ledger)) != "open":
+            return
+        charged = {(key.round, key.part) for key in reservation.charged()}
+        if any((key.round, key.part) not in charged for key, _ in upcoming(plan, made)):
+            raise LedgerError(
+                "the ledger does not know of a release that the log of this run holds: it is an older copy than the run "
+                "was charged to; restore the newest one"
+            )
 
     def current_head(self) -> Head | None:
         """Return where the ledger's chain stands."""
@@ -101,20 +127,24 @@ class Budget:
         """Return the name of the ledger's account that the run is charged to."""
         return job.dataset if job.dataset is not None else f"run {self.run}"
 
-    def _known(self, ledger: SqliteLedger) -> bool:
-        """Whether the earlier process got as far as reserving."""
-        path = Path(self.ledger or "")
-        return path.exists() and any(run.run == self.run for balance in ledger.show() for run in balance.runs)
+    def _status(self, ledger: SqliteLedger) -> str:
+        """Return how the run's reservation stands; '' when the earlier process did not get as far as reserving."""
+        if not ledger.path.exists():
+            return ""
+        return next((run.status for balance in ledger.show() for run in balance.runs if run.run == self.run), "")
 
 
-def upcoming(plan: Plan) -> Iterator[tuple[ReleaseKey, Event]]:
-    """Yield what a schedule that is not adaptive will charge, in order, by running it on releases of zero."""
+def upcoming(plan: Plan, made: Sequence[Released] | None = None) -> Iterator[tuple[ReleaseKey, Event]]:
+    """Yield what a schedule that is not adaptive will charge, in order, by running it on releases of zero.
+
+    made : what the first queries of any schedule released; then only what these were charged as.
+    """
     import numpy as np
 
     schedule = plan.solver.schedule(plan.problem)
     released = None
     number = 0
-    while True:
+    while made is None or number < len(made):
         try:
             query = schedule.send(released) if released is not None else next(schedule)
         except StopIteration:
@@ -122,5 +152,5 @@ def upcoming(plan: Plan) -> Iterator[tuple[ReleaseKey, Event]]:
         for part, event in enumerate(query.events()):
             if event is not None:
                 yield ReleaseKey(number, part), event
-        released = tuple(np.zeros(size) for size in query.sizes())
+        released = made[number] if made is not None else tuple(np.zeros(size) for size in query.sizes())
         number += 1

@@ -71,10 +71,12 @@ def unnoised_queries(plan: Plan) -> tuple[type[Query], ...]:
     return (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
 
 
-def _reserved(budget: Budget, plan: Plan, books: PartyBooks) -> Reservation | None:
+def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
     """Set the plan aside in the ledger, then in every party's book, or in none of them."""
     books.compare()
     reservation = budget.reserve(plan)
+    if reservation is not None:
+        budget.require_charged(plan, reservation, log.released)
     try:
         books.open()
     except VflError:
@@ -114,7 +116,7 @@ class Coordinator:
         problem = plan.problem
         keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
         books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.ledger)
-        reservation = _reserved(budget, plan, books)
+        reservation = _reserved(budget, plan, books, log)
         yield plan
         yield Reserved(problem.n_records, budget.current_head() if reservation else None)
         margins = Margins(self._transport.labels(job.partition.label_party))

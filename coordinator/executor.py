@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from coordinator.folds import Folds
 from vfl.errors import PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local
 from vfl.privacy.events import ReleaseKey
@@ -53,17 +54,23 @@ class Executor:
         self._expand = expand
         self._attempts = attempts
         self._round = 0
+        self._pass = Folds(self._noise.private)
 
-    def replay(self, query: Query, released: Released) -> None:
-        """Repeat what a query of an earlier process did to the margins; nothing is released or charged."""
+    def replay(self, query: Query, released: Released, *, margins: bool = True) -> None:
+        """Repeat what a query of an earlier process did to the margins; nothing is released or charged.
+
+        margins : False where a later reset undid what it did to Xw; what is kept under a name is repeated all the same.
+        """
+        key = ReleaseKey(self._round)
         self._round += 1
+        self._pass.replayed(query)
         again = query.replay(released)
-        if again is not None:
-            self._ask(again, ReleaseKey(self._round - 1))
-
-    def skip(self) -> None:
-        """Count a query of an earlier process whose effect on the margins was undone by a later reset."""
-        self._round += 1
+        if again is None or not (margins or again.target not in ("add", "reset")):
+            return
+        if isinstance(again, Local):
+            self._answer(again, key)
+        else:
+            self._ask(again, key)
 
     def __call__(self, query: Query) -> Released:
         """Return what the query releases."""
@@ -71,15 +78,18 @@ class Executor:
         self._round += 1
         self._charge(query, key)
         if isinstance(query, Local):
-            released, vector = query.answer(self._margins.n_records, self._noise, key)
-            self._margins.absorb(query.target, [vector] if vector is not None else [])
-            return released
+            return self._answer(query, key)
         if self._expand and isinstance(query, Descend):
             return self._expanded(query, key)
         return query.combine(self._ask(query, key))
 
+    def _answer(self, query: Local, key: ReleaseKey) -> Released:
+        released, vector = query.answer(self._margins.n_records, self._noise, key)
+        self._margins.absorb(query.target, [vector] if vector is not None else [])
+        return released
+
     def _charge(self, query: Query, key: ReleaseKey) -> None:
-        events = query.events()
+        events = self._pass.charged(query)
         if any(event is None for event in events) and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
         charges = [(replace(key, part=part), event) for part, event in enumerate(events) if event is not None]

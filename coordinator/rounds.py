@@ -64,7 +64,7 @@ def rounds(
     sealed : records hold nothing of what the queries return, because it is not noised.
 
     A budget that ends early (a resumed run has paid for releases that were lost) is thrown into the schedule, which may
-    finish with what it has.
+    finish with what it has, or ask for something else.
     """
     log = log or Log()
     query = next(schedule)
@@ -73,7 +73,7 @@ def rounds(
         try:
             if number < len(log.released):
                 released = log.released[number]
-                execute.replay(query, released) if number >= log.rebuilt else execute.skip()
+                execute.replay(query, released, margins=number >= log.rebuilt)
             else:
                 released = execute(query)
                 yield _record(number, query, () if sealed else released, time.perf_counter() - start)
@@ -85,7 +85,7 @@ def rounds(
             if not log.resumed:  # a plan that does not cover its own run is a defect, never to be smoothed over
                 raise
             try:
-                schedule.throw(error)
+                query = schedule.throw(error)
             except StopIteration as end:
                 w = end.value
                 return w

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.messages import Notice
     from vfl.planning import Plan
-    from vfl.privacy.events import Event
+    from vfl.privacy.events import Event, PoissonSubsampledGaussian
     from vfl.privacy.geometry import Clip
     from vfl.privacy.ledger import Head
     from vfl.privacy.ledger.scoped import DatasetReservation
@@ -50,6 +50,8 @@ class PartyBook:
     before its noise is drawn; and what is left when the run closes is charged as one Gaussian release with the same μ²
     (less than one part in 10¹⁵ is lost to rounding its σ to a double). A run that never closes stays set aside.
 
+    Secret sampling is not counted in its favour: the parties are shown which records are in a batch.
+
     Every release is checked once more where the data lie: its sensitivity is that of the sum that is computed, its key
     is new, and it carries noise unless the job itself declares otherwise.
     """
@@ -65,6 +67,7 @@ class PartyBook:
         self._fresh = False
         self._made: set[ReleaseKey] = set()
         self._unnoised: tuple[type[Query], ...] = ()
+        self._fold: Backward | None = None
         # Seeded noise repeats itself to the bit: the same release under the same key.
         self._repeats = job.privacy is not None and job.privacy.noise is not None
 
@@ -97,7 +100,7 @@ class PartyBook:
         Raises ConsentRefused for a release beyond what was set aside, or one that was made before; PrivacyError for one
         without noise, or with less than its sum needs.
         """
-        events = query.events()
+        events = self._events(query)
         if not events:
             return
         if self._reservation is None:
@@ -127,6 +130,21 @@ class PartyBook:
                 f"party {self._party!r} refuses a release that is beyond the plan its book has set aside: {error}"
             ) from error
         self._made.update(each for each, _ in items)
+
+    def _events(self, query: Query) -> tuple[Event | None, ...]:
+        """Return what the query's releases are charged as: a pass over disjoint batches once, with its first.
+
+        A batch that does not follow the one before it in the same pass, under the same event, pays for itself.
+        """
+        if not isinstance(query, Backward) or query.fold is None or query.event is None:
+            return query.events()
+        before, self._fold = self._fold, query
+        follows = (
+            before is not None
+            and before.fold == replace(query.fold, number=query.fold.number - 1)
+            and before.event == query.event
+        )
+        return () if query.fold.number > 0 and follows else (query.event,)
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:
         """Look, and change nothing: a head of an older copy must not replace a newer one's before it was noticed."""
@@ -216,7 +234,7 @@ class PartyBook:
         return self._ledger.head() if self._policy.book.exists() else None
 
 
-def _clipped(query: Query) -> Iterator[tuple[Clip, Gaussian | None]]:
+def _clipped(query: Query) -> Iterator[tuple[Clip, Gaussian | PoissonSubsampledGaussian | None]]:
     """Yield the clip and the event of each sum that is released; a joint event's sensitivity covers each share."""
     if isinstance(query, Descend):
         for step in query.ordered():

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from parties.book import PartyBook
     from parties.columns import Columns
     from vfl.messages import Block, BookHeads, Notice, Query, Records, Step, Weighting
-    from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
@@ -101,7 +101,8 @@ class Party:
                 best = self._select(query, block, w, _required(records.weights), replace(key, part=query.part))
                 reply = Reply(selected=best.moved(block.coordinates.start))
             case RecordNorms(scales={self.name: (block, scale)}):
-                reply = Reply(vector=kernels.forward(self._block(block) ** 2, scale**2, self._zeros()))
+                squares = np.square(self._block(block), dtype=np.float64)  # clips rest on them, float32 storage or not
+                reply = Reply(vector=kernels.forward(squares, scale**2, self._zeros()))
             case _:
                 raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
         return replace(reply, seconds=time.perf_counter() - start)
@@ -158,7 +159,13 @@ class Party:
             return kernels.gradient(X, centre, r, r, kernels.WEIGHTS, scale, clip.cap, clip.grid)
         return kernels.plain_gradient(X, centre, r, r, kernels.WEIGHTS, scale)
 
-    def _release(self, sums: Integers | Vector, clip: Clip, event: Gaussian | None, key: ReleaseKey) -> Vector:
+    def _release(
+        self,
+        sums: Integers | Vector,
+        clip: Clip,
+        event: Gaussian | PoissonSubsampledGaussian | None,
+        key: ReleaseKey,
+    ) -> Vector:
         return release(sums, clip.grid if clip.finite else 1.0, event, self._noise, key)
 
     def _moments(self, query: Moments, key: ReleaseKey) -> Vector:
@@ -177,7 +184,7 @@ class Party:
         """Return the best of the noisy scores; the sums that they are computed from stay here."""
         if query.event is not None and not query.clip.finite:
             raise PrivacyError("scores of sums without a finite clip cannot be selected from under an event")
-        centre, scale = query.centres[self.name], query.scales[self.name]
+        centre, scale, rule = query.centres[self.name], query.scales[self.name], query.rules[self.name]
         sums = np.concatenate(
             [
                 self._sum(replace(block, start=j, stop=j + 1), centre[k : k + 1], scale[k : k + 1], query.clip, r)
@@ -185,7 +192,7 @@ class Party:
             ]
         )
         u = sums * (query.clip.grid if query.clip.finite else 1.0)
-        return noisy_best(query.rule(w, u), query.rule.sensitivity, query.event, self._noise, key)
+        return noisy_best(rule(w, u), rule.sensitivity, query.event, self._noise, key)
 
     def _block(self, block: Block) -> Matrix:
         return self._columns.block(block.start, block.stop)

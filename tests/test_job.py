@@ -557,7 +557,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     ),
     "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, "[penalty] needs strength"),
     "no solver of that kind": (
-        ('kind = "SkGD"', 'kind = "SGD"'),
+        ('kind = "SkGD"', 'kind = "SkkGD"'),
         JobFileError,
         "[solver] needs a kind (did you mean 'SkGD'?); known: {solvers}",
     ),

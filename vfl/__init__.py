@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
     from vfl.schema import Boolean, Categorical, Numeric
-    from vfl.solvers import SkGD
+    from vfl.solvers import GCD, SkGD
 
 _HOMES = {
     "Boolean": "vfl.schema",
@@ -41,6 +41,7 @@ _HOMES = {
     "ElasticNet": "vfl.penalties",
     "GroupLasso": "vfl.penalties",
     "FeaturePartition": "vfl.partition",
+    "GCD": "vfl.solvers",
     "Job": "vfl.job",
     "L1": "vfl.penalties",
     "L2": "vfl.penalties",
@@ -62,6 +63,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "GCD",
     "L1",
     "L2",
     "Boolean",

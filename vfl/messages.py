@@ -12,6 +12,7 @@ parties is split into one share for each; a share is a query of the same type.
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian a step |
 | Select | its best noisy score | the winning coordinate only | | one bounded-range event |
 | RecordNorms | Σ_j (scale_j x_ij)² | | n-vector | |
+| Sample | nothing: the coordinator draws a secret batch | | n-vector | |
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from vfl.errors import PrivacyError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.privacy.events import BoundedRange, Event, Gaussian, ReleaseKey
+    from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.ledger import Head
     from vfl.privacy.noise import NoiseSource
@@ -261,6 +264,73 @@ class Weighted(Query):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Sample(Local):
+    """A secret Poisson sample: margins keep a (n,) vector of 0 and 1 as 'batch'. Nothing is released.
+
+    Every record is drawn by itself with probability exactly `rate`: its 64-bit word is compared with rate·2⁶⁴. A replay
+    draws a new sample, which is as secret; what was released from the old one is not affected.
+
+    rate : in (0, 1], a multiple of 2⁻⁶⁴.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.rate <= 1.0 and (self.rate * 2.0**64).is_integer()):
+            raise PrivacyError(f"a sampling rate is in (0, 1] and a multiple of 2^-64, not {self.rate!r}")
+
+    @property
+    def target(self) -> str:
+        """Margins keep the sample as 'batch'."""
+        return "batch"
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query itself."""
+        return self
+
+    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[tuple[Vector, ...], Vector | None]:
+        """Draw the sample."""
+        if self.rate == 1.0:
+            return (), np.ones(n_records)
+        words = noise.stream(key).words(n_records)
+        return (), (words < np.uint64(int(self.rate * 2.0**64))).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One of `of` disjoint public batches that together hold every record once: a pass releases once from each.
+
+    A record takes part in one release of a pass, so the pass costs what one release does (parallel composition; what
+    the other folds release is, given the releases before, the same function of the other records). The whole pass is
+    charged with its fold 0.
+
+    number : 0 … of − 1, in the order of the releases. seed : names the pass; public.
+    """
+
+    number: int
+    of: int
+    seed: tuple[int, ...]
+
+    def members(self, n_records: int) -> Vector:
+        """Return (n,) 1 for the records of this fold, else 0."""
+        order = np.random.default_rng(self.seed).permutation(n_records)
+        members = np.zeros(n_records)
+        members[order[self.number :: self.of]] = 1.0
+        return members
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reweigh(Weighted):
+    """What a Backward did to the state that margins keep, without asking anybody."""
+
+    fold: Fold | None = None
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return nothing: margins do it by themselves."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Moments(Query):
     """Sums of first and second moments over the first `widths[party]` columns of each addressed party, one joint release.
 
@@ -300,14 +370,16 @@ class Backward(Weighted):
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
         bound the joint contribution, and `event` carries the joint sensitivity.
+    fold : the disjoint public batch that it is restricted to; margins take all other records' weights as 0.
     """
 
     blocks: tuple[Block, ...]
     centres: tuple[Vector, ...]
     scales: tuple[Vector, ...]
     clip: Clip
-    event: Gaussian | None
+    event: Gaussian | PoissonSubsampledGaussian | None
     part: int = 0
+    fold: Fold | None = None
 
     def sizes(self) -> tuple[int, ...]:
         """One vector a block."""
@@ -323,8 +395,12 @@ class Backward(Weighted):
         }
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event."""
-        return (self.event,)
+        """Return the one joint event; none for a fold that its pass's first has paid for."""
+        return () if self.fold is not None and self.fold.number > 0 and self.event is not None else (self.event,)
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return what it did to the state of margins."""
+        return Reweigh(self.weighting, self.fold)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -436,7 +512,7 @@ class Select(Weighted):
     coordinates : {party: (block, its coordinates of w)}.
     centres, scales : {party: (s,)}, as in `Step`.
     clip : of one coordinate; every coordinate of the sum is clipped by itself.
-    rule : scores from (w, u), u in multiples of the cap's unit.
+    rules : {party: scores from (w, u), u in units of the cap}, all of one sensitivity.
     part : number of the party's noise stream.
     """
 
@@ -444,7 +520,7 @@ class Select(Weighted):
     centres: Mapping[str, Vector]
     scales: Mapping[str, Vector]
     clip: Clip
-    rule: ScoreRule
+    rules: Mapping[str, ScoreRule]
     event: BoundedRange | None
     part: int = 0
 
@@ -460,6 +536,7 @@ class Select(Weighted):
                 coordinates={name: own},
                 centres={name: self.centres[name]},
                 scales={name: self.scales[name]},
+                rules={name: self.rules[name]},
                 part=k,
             )
             for k, (name, own) in enumerate(self.coordinates.items())
@@ -485,6 +562,10 @@ class RecordNorms(Query):
     def target(self) -> str:
         """Margins keep the sum as 'norms'."""
         return "norms"
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query itself: it releases nothing."""
+        return self
 
     def shares(self) -> Mapping[str, Query]:
         """Return the party's own scales."""

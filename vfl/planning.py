@@ -11,6 +11,7 @@ import numpy as np
 from vfl.errors import SpecificationError
 from vfl.losses import loss_of
 from vfl.privacy.accountants import choose_accountant
+from vfl.privacy.events import PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.problem import INTERCEPT, Layout, Problem
 
@@ -67,6 +68,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         penalty=job.penalty,
         reach=reach,
         label_range=label_range,
+        label_centre=0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2,
         epsilon=None if privacy is None else privacy.epsilon,
         delta=delta,
         mu=None if privacy is None or delta is None else mu_of(privacy.epsilon, delta),
@@ -94,11 +96,16 @@ class Plan:
     releases: tuple[tuple[Event, int], ...]
 
     @property
+    def committed(self) -> bool:
+        """Whether what it costs holds for exactly these releases only: it samples records secretly."""
+        return any(isinstance(event, PoissonSubsampledGaussian) for event, _ in self.releases)
+
+    @property
     def epsilon(self) -> float:
         """ε at the plan's δ of all planned releases together; inf without privacy."""
         if self.problem.delta is None:
             return math.inf
-        accountant = choose_accountant(self.releases)
+        accountant = choose_accountant(self.releases, committed=self.committed)
         for event, count in self.releases:
             accountant.compose(event, count)
         return accountant.epsilon(self.problem.delta)

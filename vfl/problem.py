@@ -77,6 +77,7 @@ class Problem:
 
     reach : (p,) B_j, the largest |x_ij| that scaling and clamping allow; inf where nothing is declared.
     label_range : width of the declared label bounds, inf when undeclared; 2 for classification.
+    label_centre : middle of the declared label bounds; 0 when undeclared and for classification.
     epsilon, delta, mu : the budget, μ the largest Gaussian-DP parameter that (ε, δ) allows; None without privacy.
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
@@ -88,6 +89,7 @@ class Problem:
     penalty: Penalty
     reach: Vector
     label_range: float
+    label_centre: float
     epsilon: float | None
     delta: float | None
     mu: float | None

@@ -57,6 +57,7 @@ class Checkpoint:
             self._file = path.open("r+b" if resumed else "x+b")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._file.close()
             raise OutputError(f"another process is at work on the run in {str(folder)!r}") from None
         except OSError as error:
             raise OutputError(f"cannot write the log of the run in {str(folder)!r}: {error.strerror}") from error

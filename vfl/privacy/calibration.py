@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 import operator
+from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
 from vfl.errors import PrivacyError
-from vfl.privacy.gaussian_dp import require_mu
-from vfl.privacy.spending import UNIT_BITS
+from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
+from vfl.privacy.gaussian_dp import mu_of, require_mu
+from vfl.privacy.spending import UNIT_BITS, floor_units, mu_squared, units
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Charge: TypeAlias = tuple[Gaussian | PoissonSubsampledGaussian, int]
 
 _SIGMA = 1 - Fraction(1, 1 << 53)  # the party's σ = z·Δ is one rounding, so it may fall short of it by this factor
 
@@ -51,3 +60,52 @@ def split(mu: float, share: float) -> tuple[float, float]:
     if not (first > 0 and rest > 0):
         raise PrivacyError(f"share = {share!r} leaves nothing for one part: choose one further from 0 and 1")
     return first, rest
+
+
+@lru_cache(maxsize=64)
+def scaled_to_budget(plan: tuple[Charge, ...], epsilon: float, delta: float) -> tuple[Charge, ...]:
+    """Return the plan with every σ multiplied by one factor, so that it is (ε, δ)-DP: exactly, or by PLD where it samples.
+
+    plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events; their σ say how they share the budget.
+    A plan that samples has to be committed to beforehand. Raises PrivacyError where no factor up to 2⁴⁰ is enough, and
+    without the extra `accounting` for a plan that samples.
+    """
+    sampled = any(isinstance(event, PoissonSubsampledGaussian) for event, _ in plan)
+    fits = _fits_by_pld if sampled else _fits_exactly
+    low, high = -40.0, 40.0
+    if not fits(_scaled(plan, 2.0**high), epsilon, delta):
+        raise PrivacyError(f"no noise makes this plan fit under epsilon = {epsilon!r} at delta = {delta!r}")
+    tolerance = 2.0**-14 if sampled else 2.0**-44
+    while high - low > tolerance:
+        middle = 0.5 * (low + high)
+        if _affords(fits, _scaled(plan, 2.0**middle), epsilon, delta):
+            high = middle
+        else:
+            low = middle
+    return _scaled(plan, 2.0**high)
+
+
+def _scaled(plan: tuple[Charge, ...], factor: float) -> tuple[Charge, ...]:
+    return tuple((replace(event, sigma=event.sigma * factor), count) for event, count in plan)
+
+
+def _affords(fits: Callable[..., bool], plan: tuple[Charge, ...], epsilon: float, delta: float) -> bool:
+    """Whether a plan fits; one that loses more than can be computed does not."""
+    try:
+        return fits(plan, epsilon, delta)
+    except PrivacyError:
+        return False
+
+
+def _fits_exactly(plan: tuple[Charge, ...], epsilon: float, delta: float) -> bool:
+    spent = sum(units(event, mu_squared) * count for event, count in plan)
+    return spent <= floor_units(Fraction(mu_of(epsilon, delta)) ** 2)
+
+
+def _fits_by_pld(plan: tuple[Charge, ...], epsilon: float, delta: float) -> bool:
+    from vfl.privacy.pld import PldAccountant
+
+    accountant = PldAccountant(plan[0][0].adjacency)
+    for event, count in plan:
+        accountant.compose(event, count)
+    return accountant.epsilon(delta) <= epsilon

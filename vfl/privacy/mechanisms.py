@@ -10,13 +10,17 @@ from vfl.errors import PrivacyError
 from vfl.privacy.rounded_gaussian import rounded_gaussian
 
 if TYPE_CHECKING:
-    from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.types import Integers, Vector
 
 
 def release(
-    sums: Integers | Vector, grid: float, event: Gaussian | None, noise: NoiseSource, key: ReleaseKey
+    sums: Integers | Vector,
+    grid: float,
+    event: Gaussian | PoissonSubsampledGaussian | None,
+    noise: NoiseSource,
+    key: ReleaseKey,
 ) -> Vector:
     """Release exact integer sums: the output is Δ/σ-GDP under replace-one for sums of sensitivity Δ (in units, not grid).
 

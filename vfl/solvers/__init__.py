@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vfl.solvers.gcd import GCD as GCD
 from vfl.solvers.skgd import SkGD as SkGD
 
-SOLVERS = {solver.name: solver for solver in (SkGD,)}
+SOLVERS = {solver.name: solver for solver in (SkGD, GCD)}

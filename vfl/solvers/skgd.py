@@ -19,7 +19,15 @@ from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers import defaults
 from vfl.solvers.average import Average
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.smoothness import Curvature, asks_moments, buys_moments, curvature, moments_event
+from vfl.solvers.smoothness import (
+    Curvature,
+    asks_moments,
+    buys_moments,
+    curvature,
+    moments_event,
+    require_bearable,
+    require_representable,
+)
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -104,6 +112,10 @@ class SkGD:
                 raise SpecificationError(f"SkGD: clip must be a positive number or {BOUNDS!r}, not {self.clip!r}")
         elif self.clip is not None and not self.clip > 0:
             raise SpecificationError(f"SkGD: clip must be positive, not {self.clip!r}")
+        elif self.clip is not None and self.clip < math.inf and not 1e-90 <= self.clip <= 1e90:
+            raise SpecificationError(
+                f"SkGD: clip={self.clip!r} is beyond what exact sums can hold: rescale the columns"
+            )
         if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
             raise SpecificationError(f"SkGD: step_size must be positive and finite, not {self.step_size!r}")
         for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
@@ -139,6 +151,7 @@ class SkGD:
         )
 
     def _check(self, problem: Problem) -> None:
+        require_representable(problem)
         if problem.private and self.clip == math.inf:
             raise PrivacyError(
                 "SkGD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
@@ -161,14 +174,14 @@ class SkGD:
         weighting = Derivative(problem.loss)
         whole = problem.layout.whole()
         mean = Average(self.iterate or "last", self._n_draws // 2)
-        w = np.zeros(problem.layout.n_coordinates)
+        w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
         for t in range(self.outer_rounds or 0):
-            if t:
+            if t or w.any():
                 v = known.uncentred(w, problem.intercept)
                 yield Forward({q: (block, v[block.coordinates]) for q, block in whole.items()}, into="reset")
             θ = w.copy()
             for visit in self._visits(islice(draws, self.inner_rounds)):
-                query = Descend(weighting, visit, {q: θ[whole[q].coordinates] for q in visit}, sweep=self._sweeps)
+                query = Descend(weighting, visit, {q: θ[whole[q].coordinates].copy() for q in visit}, sweep=self._sweeps)
                 try:
                     released = yield query
                 except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has
@@ -206,7 +219,8 @@ class SkGD:
         draws = self._draws(flat, self._steps(problem, flat))
         outer = self.outer_rounds or 1
         visits = sum(1 for _ in range(outer) for _ in self._visits(islice(draws, self.inner_rounds)))
-        return asks_moments(problem) + outer - 1 + visits
+        begins = bool((problem.intercept * problem.label_centre).any())
+        return asks_moments(problem) + begins + outer - 1 + visits
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
@@ -252,6 +266,7 @@ class SkGD:
         mu = problem.mu or math.inf
         left = split(mu, problem.smoothness_share)[1] if buys_moments(problem) else mu
         z = noise_multiplier(left, self._n_releases(problem))
+        require_bearable(2.0 * z)
         return math.nextafter(z, math.inf) if self.adaptive else z
 
     def _geometry(self, problem: Problem, known: Curvature, block: Block) -> tuple[Vector, Clip]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.errors import PrivacyError
+from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.messages import Moments, Query
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
@@ -59,6 +59,28 @@ def features(problem: Problem) -> Vector:
     return np.array([name != INTERCEPT for name in problem.layout.names])
 
 
+def require_bearable(deviation: float) -> None:
+    """Raise PrivacyError when noise of this deviation, in units of the cap, is beyond the integers that sums are kept in.
+
+    A public fact, found in the plan: vfl.privacy.rounded_gaussian draws up to 2⁴⁸ steps of a grid above 2⁻²¹ caps.
+    """
+    if not deviation <= 2.0**26:
+        raise PrivacyError(
+            "epsilon is too small for so many releases: they need more noise than exact sums can carry; raise epsilon, "
+            "or lower the number of releases (passes, or larger blocks)"
+        )
+
+
+def require_representable(problem: Problem) -> None:
+    """Raise SpecificationError for declared bounds whose squares, and so M_j, are not normal doubles."""
+    for name, B in zip(problem.layout.names, problem.reach, strict=True):
+        if math.isfinite(B) and not 1e-140 <= B <= 1e140:
+            raise SpecificationError(
+                f"the bounds of column {name!r} are too far from 1 to work with its squares: change the column's unit, "
+                "or use scaling='bounds'"
+            )
+
+
 def moments_sensitivity(columns: int, *, means: bool) -> float:
     """Return Δ under replace-one of (Σ x_ij/(2B_j), Σ x_ij²/B_j²) for |x_ij| ≤ B_j, over all columns jointly.
 
@@ -88,6 +110,7 @@ def moments_event(problem: Problem) -> Gaussian | None:
     columns = int(features(problem).sum())
     Δ = moments_sensitivity(columns, means=problem.centred)
     z = noise_multiplier(split(problem.mu, problem.smoothness_share)[0], 1)
+    require_bearable(z * Δ)
     return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, columns * (1 + problem.centred))
 
 
@@ -138,6 +161,10 @@ def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tu
     mean[feature] /= problem.n_records
     square[feature] /= problem.n_records
     if event is None:
+        if not (np.isfinite(square).all() and (abs(mean) < 1e140).all()):
+            raise DataError(
+                "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
+            )
         return mean, square, 0.0
     B = problem.reach
     return np.clip(2.0 * mean, -1.0, 1.0) * B, square * B**2, event.sigma / problem.n_records

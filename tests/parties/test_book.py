@@ -1,0 +1,394 @@
+"""A party's book: on disk before the noise, whole jobs under the owner's cap, and heads that betray restored backups."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.budget import Budget
+from coordinator.coordinator import Outcome
+from coordinator.rounds import Log, Round
+from parties.book import OTHERS, account_of
+from parties.loading import load
+from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
+from vfl.launch import inprocess
+from vfl.launch.train import resume
+from vfl.messages import Descend, Forward, Notice, Phase, Records
+from vfl.planning import plan as make_plan
+from vfl.privacy.accountants import GaussianAccountant
+from vfl.privacy.events import ReleaseKey
+from vfl.privacy.ledger import Ledger, SqliteLedger
+from vfl.privacy.noise import CryptographicNoise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+N = 60
+PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
+BOUNDS = dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 1.0))
+DELTA = 1e-6
+
+
+def job(epsilon: float = 1.0, *, dataset: str | None = "credit", **privacy: Any) -> vfl.Job:
+    return vfl.Job(
+        partition=PARTITION,
+        bounds=BOUNDS,
+        privacy=vfl.Privacy(epsilon=epsilon, delta=DELTA, **privacy),
+        solver=vfl.SkGD(passes=3, block_size=1),
+        dataset=dataset,
+    )
+
+
+def table() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return {c: rng.uniform(-1, 1, N) for c in BOUNDS} | {"y": rng.integers(0, 2, N)}
+
+
+class Place:
+    """A folder with a ledger and both parties' policies and books."""
+
+    def __init__(self, folder: Path, *, total: float = 4.0) -> None:
+        self.ledger = folder / "ledger.db"
+        self.books = {party: folder / f"{party}.book" for party in PARTITION.parties}
+        self.policies = {party: folder / f"{party}.toml" for party in PARTITION.parties}
+        for party in PARTITION.parties:
+            self.allow(party, total)
+        SqliteLedger(self.ledger).set_cap("credit", epsilon=100.0, delta=DELTA)
+
+    def allow(self, party: str, total: float, more: str = "") -> None:
+        self.policies[party].write_text(
+            f'format = 1\njobs = ["*"]\nallow_non_private = true\n{more}[total]\nepsilon = {total}\ndelta = {DELTA}\n'
+        )
+
+    def events(self, spec: vfl.Job, run: str = "r1", **options: Any) -> Iterator[Any]:
+        sources = {q: {c: table()[c] for c in PARTITION.wanted(q)} for q in PARTITION.parties}
+        budget = Budget(run, str(self.ledger), **options)
+        policies = {party: str(path) for party, path in self.policies.items()}
+        yield from inprocess.run(spec, sources, budget, Log(), policies=policies)
+
+    def run(self, spec: vfl.Job, run: str = "r1") -> Outcome:
+        *_, outcome = self.events(spec, run)
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+    def balance(self, party: str) -> Any:
+        (balance,) = SqliteLedger(self.books[party]).show()
+        return balance
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def recorded(path: Path) -> list[tuple[ReleaseKey, str]]:
+    entries = json.loads(SqliteLedger(path).export())["entries"]
+    return [
+        (ReleaseKey(e["round"], e["part"], e["attempt"]), e["body"]["type"]) for e in entries if e["kind"] == "charge"
+    ]
+
+
+class TestRecording:
+    def test_every_draw_is_in_the_owners_book_before_it_is_made(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        drawn: dict[str, list[ReleaseKey]] = {party: [] for party in PARTITION.parties}
+        stream = CryptographicNoise.stream
+
+        def look(source: CryptographicNoise, key: ReleaseKey) -> Any:
+            owners = [q for q in PARTITION.parties if key in {k for k, _ in recorded(place.books[q])}]
+            assert owners
+            for party in owners:
+                drawn[party].append(key)
+            return stream(source, key)
+
+        monkeypatch.setattr(CryptographicNoise, "stream", look)
+        place.run(job())
+        for party in PARTITION.parties:
+            *own, last = (key for key, _ in recorded(place.books[party]))
+            assert last == OTHERS
+            assert set(drawn[party]) == set(own)
+            assert len(own) == 10  # moments, and three passes over three coordinates (telco has the intercept)
+
+    def test_a_visit_is_one_transaction(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        writes: list[Any] = []
+        monkeypatch.setattr(Ledger, "write", _counted(Ledger.write, writes, place.books["bank"]))
+        events = list(place.events(job()))
+        visits = [r for r in events if isinstance(r, Round) and "bank" in r.parties and r.events]
+        assert 2 <= len(visits) < len(recorded(place.books["bank"])) - 1
+        # cap, reserve, note; the visits; the others' releases, settle, note
+        assert len(writes) == 3 + len(visits) + 3
+
+    def test_a_job_counts_whole(self, place: Place) -> None:
+        """The margins carry every party's records into every release."""
+        outcome = place.run(job())
+        for party in PARTITION.parties:
+            (run,) = place.balance(party).runs
+            assert run.status == "settled"
+            assert run.job == job().digest
+            assert run.spent == pytest.approx(run.reserved, rel=1e-12)
+            assert run.spent == pytest.approx(outcome.plan.epsilon, rel=1e-9)
+            whole = SqliteLedger(place.books[party]).replay(account_of(party), GaussianAccountant())
+            assert whole.epsilon(DELTA) == pytest.approx(outcome.plan.epsilon, rel=1e-9)
+            SqliteLedger(place.books[party]).verify()
+
+    def test_what_a_run_leaves_behind_names_the_books(self, place: Place) -> None:
+        place.policies.pop("telco")
+        outcome = place.run(job())
+        assert outcome.books == {"bank": SqliteLedger(place.books["bank"]).head()}
+        assert not place.books["telco"].exists()
+
+    def test_books_change_nothing_in_the_model(self, place: Place) -> None:
+        spec = job(noise=vfl.SeededNoise(5))
+        there = place.run(spec, "with")
+        place.policies.clear()
+        here = place.run(spec, "without")
+        assert here.books == {}
+        assert here.w.tobytes() == there.w.tobytes()
+
+    def test_on_ray(self, place: Place, local_ray: Any) -> None:
+        spec = job(noise=vfl.SeededNoise(5))
+        results = [
+            vfl.train(spec, table(), engine=engine, ledger=place.ledger, policies=place.policies)
+            for engine in ("inprocess", "ray")
+        ]
+        assert results[0].coef_.tobytes() == results[1].coef_.tobytes()
+        for party in PARTITION.parties:
+            first, second = place.balance(party).runs
+            assert (first.releases, first.status) == (second.releases, second.status) == (11, "settled")
+
+
+class TestCap:
+    def test_jobs_together_stay_under_the_total(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        place.allow("telco", 2.0)
+        place.run(job(1.5), "r1")
+        monkeypatch.setattr(CryptographicNoise, "stream", _never)
+        with pytest.raises(ConsentRefused) as raised:
+            place.run(job(1.6), "r2")
+        said = str(raised.value)
+        assert said.startswith("party 'telco' refuses job 'job' by its policy's [total]: its book has ε = 1.5 of ε = 2")
+        assert "the job asks for ε = 1.6 and ε = " in said
+        # What was set aside for it is free again, in the ledger and in the book that had agreed.
+        (ledger,) = SqliteLedger(place.ledger).show()
+        assert [run.status for run in ledger.runs] == ["settled", "refunded"]
+        assert [run.status for run in place.balance("bank").runs] == ["settled", "refunded"]
+        assert [run.status for run in place.balance("telco").runs] == ["settled"]
+
+    def test_delta_left_open_is_checked_once_n_is_known(self, place: Place) -> None:
+        place.allow("bank", 4.0, "[job]\nepsilon = 1.0\ndelta = 1e-5\n")
+        spec = dataclasses.replace(job(), privacy=vfl.Privacy(epsilon=1.0), dataset=None)
+        with pytest.raises(ConsentRefused, match=r"\[job\]: it asks for delta = 0\.0002778"):
+            place.run(spec)
+
+    def test_the_owner_may_change_it_and_the_chain_says_so(self, place: Place) -> None:
+        place.run(job(1.5), "r1")
+        place.allow("bank", 1.0)
+        with pytest.raises(ConsentRefused, match=r"\[total\]: more than that was released before"):
+            place.run(job(0.1), "r2")
+        place.allow("bank", 5.0)
+        place.run(job(1.5), "r3")
+        assert place.balance("bank").epsilon == 5.0
+        kinds = [
+            line.split('"')[3] for line in SqliteLedger(place.books["bank"]).export().splitlines() if '"kind"' in line
+        ]
+        assert kinds.count("cap") == 2
+
+    def test_a_run_that_never_closes_stays_set_aside(self, place: Place) -> None:
+        events = place.events(job(1.5))
+        next(event for event in events if isinstance(event, Round) and event.kind == "Descend")
+        events.close()
+        (run,) = place.balance("bank").runs
+        assert run.status == "open"
+        place.allow("bank", 2.0)
+        with pytest.raises(ConsentRefused, match=r"\[total\]"):
+            place.run(job(1.5), "r2")
+
+
+class TestReleases:
+    """What the party itself refuses, whatever the coordinator asks."""
+
+    @pytest.fixture
+    def party(self, place: Place) -> Any:
+        source = {c: table()[c] for c in PARTITION.wanted("bank")}
+        party = load(job(), "bank", source, str(place.policies["bank"]))
+        party.hear(Notice(Phase.OPEN, "r1", "credit"))
+        return party
+
+    def visit(self, **changed: Any) -> tuple[Descend, Records]:
+        schedule = _schedule(job())
+        query = next(q for q in schedule if isinstance(q, Descend) and "bank" in q.steps).shares()["bank"]
+        if changed:
+            first, *rest = query.steps["bank"]
+            query = dataclasses.replace(query, steps={"bank": (dataclasses.replace(first, **changed), *rest)})
+        return query, Records(margins=np.zeros(N), labels=np.ones(N))
+
+    def test_a_release_made_before(self, party: Any) -> None:
+        party.answer(*self.visit(), ReleaseKey(1))
+        with pytest.raises(ConsentRefused, match=r"made the release of round 1, attempt 0 before"):
+            party.answer(*self.visit(), ReleaseKey(1))
+        party.answer(*self.visit(), ReleaseKey(1, attempt=1))
+
+    def test_a_restarted_party_remembers(self, party: Any, place: Place) -> None:
+        party.answer(*self.visit(), ReleaseKey(1))
+        source = {c: table()[c] for c in PARTITION.wanted("bank")}
+        again = load(job(), "bank", source, str(place.policies["bank"]))
+        again.hear(Notice(Phase.OPEN, "r1", "credit"))
+        with pytest.raises(ConsentRefused, match="before"):
+            again.answer(*self.visit(), ReleaseKey(1))
+        with pytest.raises(BudgetError, match="resumed by another process"):  # the first one was superseded
+            party.answer(*self.visit(), ReleaseKey(2))
+
+    def test_a_release_beyond_the_plan(self, party: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(1, 7):  # three steps each; the plan has 18 of them, and the moments, which cost less than 3
+            party.answer(*self.visit(), ReleaseKey(number))
+        monkeypatch.setattr(CryptographicNoise, "stream", _never)
+        with pytest.raises(ConsentRefused, match="beyond the plan its book has set aside") as raised:
+            party.answer(*self.visit(), ReleaseKey(7))
+        assert not isinstance(raised.value, BudgetExceeded)  # which a schedule takes for its own budget's end
+
+    def test_a_release_without_noise(self, party: Any) -> None:
+        with pytest.raises(PrivacyError, match=r"release without noise .Descend., which job 'job' does not declare"):
+            party.answer(*self.visit(event=None), ReleaseKey(1))
+
+    def test_noise_for_a_smaller_sensitivity(self, party: Any) -> None:
+        event = self.visit()[0].steps["bank"][0].event
+        smaller = dataclasses.replace(event, sensitivity=event.sensitivity / 2, sigma=event.sigma / 2)
+        with pytest.raises(PrivacyError, match="meant for a smaller sensitivity"):
+            party.answer(*self.visit(event=smaller), ReleaseKey(1))
+
+    def test_a_run_that_was_not_announced(self, place: Place) -> None:
+        source = {c: table()[c] for c in PARTITION.wanted("bank")}
+        party = load(job(), "bank", source, str(place.policies["bank"]))
+        with pytest.raises(ConsentRefused, match="this run was not announced to it"):
+            party.answer(*self.visit(), ReleaseKey(1))
+
+    def test_what_releases_nothing_needs_no_entry(self, party: Any, place: Place) -> None:
+        before = SqliteLedger(place.books["bank"]).head()
+        block = self.visit()[0].steps["bank"][0].block
+        party.answer(Forward({"bank": (block, np.ones(block.size))}), Records(), ReleaseKey(1))
+        assert SqliteLedger(place.books["bank"]).head() == before
+
+    def test_exact_smoothness_is_declared_by_the_job(self, place: Place) -> None:
+        place.run(job(smoothness="data"))
+        assert next(key.round for key, _ in recorded(place.books["bank"])) > 0  # the moments carried no noise
+
+
+class TestBackups:
+    """A copy put back in place of a newer file is noticed when the two next meet, and stays noticed."""
+
+    def test_of_a_partys_book(self, place: Place) -> None:
+        place.run(job(0.2), "r1")
+        backup = _copy(place.books["bank"])
+        place.run(job(0.2), "r2")
+        backup()
+        for run in ("r3", "r4"):
+            with pytest.raises(
+                LedgerError, match="the book of party 'bank' is not the one that the coordinator's ledger"
+            ):
+                place.run(job(0.2), run)
+
+    def test_of_the_ledger(self, place: Place) -> None:
+        place.run(job(0.2), "r1")
+        backup = _copy(place.ledger)
+        place.run(job(0.2), "r2")
+        backup()
+        for run in ("r3", "r4"):
+            with pytest.raises(LedgerError, match="the ledger is not the one that the book of party 'bank' knows"):
+                place.run(job(0.2), run)
+        assert len(SqliteLedger(place.ledger).show()[0].runs) == 1
+
+    def test_a_book_that_is_gone(self, place: Place) -> None:
+        place.run(job(0.2), "r1")
+        _delete(place.books["bank"])
+        with pytest.raises(LedgerError, match="the book of party 'bank' is gone"):
+            place.run(job(0.2), "r2")
+        assert not place.books["bank"].exists()
+
+    def test_a_ledger_that_is_gone_or_made_anew(self, place: Place) -> None:
+        place.run(job(0.2), "r1")
+        _delete(place.ledger)
+        with pytest.raises(LedgerError, match="the ledger of 'credit' is gone"):
+            place.run(job(0.2), "r2")
+        SqliteLedger(place.ledger).set_cap("credit", epsilon=100.0, delta=DELTA)
+        with pytest.raises(LedgerError, match="the ledger is not the one that the book of party 'bank' knows"):
+            place.run(job(0.2), "r2")
+
+    def test_other_data_sets_and_runs_of_their_own_do_not_matter(self, place: Place) -> None:
+        place.run(job(0.2), "r1")
+        place.run(job(0.2, dataset=None), "r2")
+        _delete(place.ledger)
+        place.run(job(0.2, dataset=None), "r3")
+
+
+def test_a_run_that_was_cut_off_goes_on_in_the_same_books(place: Place, tmp_path: Path) -> None:
+    class Cut(Exception):
+        pass
+
+    def cut(event: Any) -> None:
+        if isinstance(event, Round) and event.number == 3:
+            raise Cut
+
+    spec = job(noise=vfl.SeededNoise(9))
+    options = {"engine": "inprocess", "policies": place.policies}
+    whole = vfl.train(spec, table(), ledger=place.ledger, output=tmp_path / "whole", **options)
+    with pytest.raises(Cut):
+        vfl.train(spec, table(), ledger=place.ledger, output=tmp_path / "cut", watch=cut, **options)
+    assert [run.status for run in place.balance("bank").runs] == ["settled", "open"]
+    resumed = resume(tmp_path / "cut", table(), engine="inprocess")  # which remembers the policies
+    assert resumed.w.tobytes() == whole.w.tobytes()
+    for party in PARTITION.parties:
+        first, second = place.balance(party).runs
+        assert (first.status, first.releases) == (second.status, second.releases)
+        SqliteLedger(place.books[party]).verify()
+
+
+def _counted(write: Callable[..., None], writes: list[Any], path: Path) -> Callable[..., None]:
+    def count(ledger: Any, decide: Any) -> None:
+        if ledger.path == path:
+            writes.append(decide)
+        write(ledger, decide)
+
+    return count
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("noise was drawn")
+
+
+def _schedule(spec: vfl.Job) -> Iterator[Any]:
+    plan = make_plan(spec, N)
+    schedule = plan.solver.schedule(plan.problem)
+    query = next(schedule)
+    while True:
+        yield query
+        try:
+            query = schedule.send(tuple(np.ones(size) for size in query.sizes()))
+        except StopIteration:
+            return
+
+
+def _copy(path: Path) -> Callable[[], None]:
+    """Copy a ledger as it stands; returns what puts the copy in its place."""
+    copy = path.with_suffix(".backup")
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+    def restore() -> None:
+        _delete(path)
+        shutil.copy(copy, path)
+
+    return restore
+
+
+def _delete(path: Path) -> None:
+    for file in path.parent.glob(path.name + "*"):
+        file.unlink()

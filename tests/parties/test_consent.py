@@ -1,0 +1,241 @@
+"""What a party's owner allows: every rule refuses, by its name, before any data are opened."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vfl
+from parties import consent
+from parties.consent import Limit, Policy, policy_of
+from vfl.errors import BudgetError, ConsentRefused, DataError, JobFileError, SpecificationError, VflError
+from vfl.job import file as jobfile
+
+PARTITION = vfl.FeaturePartition({"bank": ["income", "age"], "telco": ["calls"]}, label=("bank", "default"))
+BOUNDS = {"income": (0.0, 1.0), "age": (0.0, 1.0), "calls": (0.0, 1.0)}
+TOTAL = "[total]\nepsilon = 4.0\ndelta = 1e-6\n"
+
+
+def job(**options: Any) -> vfl.Job:
+    options = {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-9), "name": "credit"} | options
+    return vfl.Job(partition=PARTITION, bounds=BOUNDS, solver=vfl.SkGD(passes=1), **options)
+
+
+def policy(**options: Any) -> Policy:
+    return Policy(**{"book": Path("unused"), "total": Limit(4.0, 1e-6), "jobs": ("*",)} | options)
+
+
+def refused(rule: str, chosen: Policy, spec: vfl.Job, party: str = "bank") -> str:
+    with pytest.raises(ConsentRefused) as raised:
+        chosen.check(spec, party)
+    said = str(raised.value)
+    assert said.startswith(f"party {party!r} refuses job {spec.name!r} by its policy's {rule}: ")
+    return said
+
+
+def test_a_refusal_is_the_books_kind_of_error() -> None:
+    assert issubclass(ConsentRefused, BudgetError)
+    assert ConsentRefused.exit_code == 4
+
+
+class TestJobs:
+    def test_by_digest_by_name_or_any(self) -> None:
+        for listed in (job().digest, "credit", "*"):
+            policy(jobs=("other", listed)).check(job(), "bank")
+
+    def test_what_is_not_listed_is_refused_and_the_digest_is_shown(self) -> None:
+        assert job().digest in refused("jobs", policy(jobs=("credits",)), job())
+        refused("jobs", policy(jobs=()), job())
+
+    def test_a_digest_covers_every_option(self) -> None:
+        refused("jobs", policy(jobs=(job().digest,)), job(intercept=False))
+
+    def test_a_job_cannot_take_anothers_digest_for_a_name(self) -> None:
+        refused("jobs", policy(jobs=(job().digest,)), job(name=job().digest, intercept=False))
+
+
+def test_columns_of_this_party_and_its_label() -> None:
+    chosen = policy(columns=("income", "age", "default"))
+    chosen.check(job(), "bank")
+    assert "'calls'" in refused("columns", chosen, job(), "telco")
+    assert "'default'" in refused("columns", policy(columns=("income", "age")), job())
+
+
+def test_trust() -> None:
+    policy(trust=("trusted",)).check(job(), "bank")
+    assert "'secure' is allowed" in refused("trust", policy(trust=("secure",)), job())
+
+
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        None,
+        vfl.Privacy(epsilon=1.0, delta=1e-9, noise=vfl.SeededNoise(1)),
+        vfl.Privacy(epsilon=1.0, delta=1e-9, smoothness="data"),
+    ],
+    ids=["none", "seeded", "smoothness from data"],
+)
+def test_what_a_certificate_calls_not_private_needs_its_own_consent(privacy: vfl.Privacy | None) -> None:
+    refused("allow_non_private", policy(), job(privacy=privacy))
+    policy(allow_non_private=True).check(job(privacy=privacy), "bank")
+
+
+def test_limits_of_one_job_hold_for_either_number() -> None:
+    chosen = policy(job=Limit(1.0, 1e-9))
+    chosen.check(job(), "bank")
+    assert "epsilon = 1.5, and at most 1" in refused("[job]", chosen, job(privacy=vfl.Privacy(epsilon=1.5, delta=1e-9)))
+    assert "delta = 1e-08" in refused("[job]", chosen, job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-8)))
+
+
+class TestAsking:
+    def test_the_owner_is_asked_for_jobs_that_are_not_listed_only(self) -> None:
+        asked: list[str] = []
+
+        def ask(question: str) -> bool:
+            asked.append(question)
+            return True
+
+        policy(jobs=("credit",), interactive=True).check(job(), "bank", ask)
+        assert not asked
+        policy(jobs=(), interactive=True).check(job(), "bank", ask)
+        (question,) = asked
+        for said in (job().digest, "'income', 'age', 'default'", "ε = 1 at δ = 1e-09", "'trusted'"):
+            assert said in question
+
+    def test_agreeing_does_not_lift_other_rules(self) -> None:
+        asked: list[str] = []
+        with pytest.raises(ConsentRefused, match=r"\[job\]"):
+            policy(jobs=(), interactive=True, job=Limit(0.5, 1e-9)).check(
+                job(), "bank", lambda q: asked.append(q) or True
+            )
+        assert not asked
+
+    def test_no_is_no_and_nobody_there_is_no(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(ConsentRefused, match="policy's interactive"):
+            policy(jobs=(), interactive=True).check(job(), "bank", lambda _: False)
+        refused("interactive", policy(jobs=(), interactive=True), job())  # pytest has no terminal
+
+        class Terminal:
+            def isatty(self) -> bool:
+                return True
+
+        monkeypatch.setattr(consent.sys, "stdin", Terminal())
+        for answer, agreed in (("y", True), ("YES", True), ("", False), ("no", False)):
+            monkeypatch.setattr("builtins.input", lambda _, answer=answer: answer)
+            if agreed:
+                policy(jobs=(), interactive=True).check(job(), "bank")
+            else:
+                refused("interactive", policy(jobs=(), interactive=True), job())
+
+
+class TestFile:
+    def test_says_what_the_owner_means(self, tmp_path: Path) -> None:
+        (tmp_path / "bank.toml").write_text(
+            'format = 1\njobs = ["credit"]\ncolumns = ["income"]\ntrust = ["trusted"]\ninteractive = true\n'
+            'allow_non_private = true\nbook = "sub/log.db"\n[job]\nepsilon = 1\ndelta = 1e-9\n' + TOTAL
+        )
+        assert Policy.read(tmp_path / "bank.toml") == Policy(
+            book=tmp_path / "sub/log.db",
+            total=Limit(4.0, 1e-6),
+            job=Limit(1.0, 1e-9),
+            jobs=("credit",),
+            columns=("income",),
+            trust=("trusted",),
+            interactive=True,
+            allow_non_private=True,
+        )
+
+    def test_what_is_left_out_allows_no_job(self, tmp_path: Path) -> None:
+        (tmp_path / "bank.toml").write_text("format = 1\n" + TOTAL)
+        read = Policy.read(tmp_path / "bank.toml")
+        assert read == Policy(book=tmp_path / "bank.book", total=Limit(4.0, 1e-6))
+        refused("jobs", read, job())
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            (TOTAL, "needs format = 1"),
+            ("format = 2\n" + TOTAL, "needs format = 1"),
+            ("format = 1\n", "needs [total]"),
+            ('format = 1\njob = ["credit"]\n' + TOTAL, "job must be a table with epsilon and delta"),
+            ('format = 1\ncolumn = ["age"]\n' + TOTAL, "column is unknown (did you mean 'columns'?)"),
+            ('format = 1\njobs = "credit"\n' + TOTAL, "jobs must be a list of text, not 'credit'"),
+            ("format = 1\njobs = [1]\n" + TOTAL, "jobs must be a list of text, not [1]"),
+            ('format = 1\ninteractive = "no"\n' + TOTAL, "interactive must be true or false, not 'no'"),
+            ("format = 1\nbook = true\n" + TOTAL, "book must be text, not True"),
+            ("format = 1\n[total]\nepsilon = 1.0\n", "total must be a table with epsilon and delta, and nothing else"),
+            ('format = 1\n[total]\nepsilon = "1"\ndelta = 1e-6\n', "epsilon and delta must be numbers"),
+            ("format = 1\n[total]\nepsilon = inf\ndelta = 1e-6\n", "needs epsilon > 0 and 0 < delta < 1"),
+            ("format = 1\n[total]\nepsilon = 1\ndelta = 1\n", "needs epsilon > 0 and 0 < delta < 1"),
+            ("format 1", "is not valid TOML"),
+        ],
+    )
+    def test_what_nobody_understands_is_refused(self, tmp_path: Path, text: str, said: str) -> None:
+        (tmp_path / "bank.toml").write_text(text)
+        with pytest.raises(SpecificationError) as raised:
+            Policy.read(tmp_path / "bank.toml")
+        assert said in str(raised.value)
+
+    def test_a_file_that_cannot_be_read_is_no_consent(self, tmp_path: Path) -> None:
+        with pytest.raises(SpecificationError, match="nothing is consented to: No such file"):
+            Policy.read(tmp_path / "bank.toml")
+        (tmp_path / "bank.toml").write_bytes(b"\xff")
+        with pytest.raises(SpecificationError, match="nothing is consented to: it is not UTF-8"):
+            Policy.read(tmp_path / "bank.toml")
+
+    def test_the_nodes_owner_has_the_last_word(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "lax.toml").write_text('format = 1\njobs = ["*"]\n' + TOTAL)
+        (tmp_path / "strict.toml").write_text("format = 1\n" + TOTAL)
+        assert policy_of(None) is None
+        assert policy_of(tmp_path / "lax.toml").jobs == ("*",)
+        monkeypatch.setenv(consent.VARIABLE, str(tmp_path / "strict.toml"))
+        assert policy_of(tmp_path / "lax.toml").jobs == ()
+        assert policy_of(None).jobs == ()
+
+
+def test_the_module_documents_every_entry() -> None:
+    for entry in dataclasses.fields(Policy):
+        assert f"{entry.name} = " in consent.__doc__ or f"[{entry.name}]" in consent.__doc__
+
+
+class TestBeforeTheData:
+    """The party's process asks its policy first: a source that cannot even be opened does not matter."""
+
+    def data(self) -> dict[str, Any]:
+        return {"bank": "nowhere.csv", "telco": {"calls": np.zeros(4)}}
+
+    def run(self, spec: vfl.Job, tmp_path: Path, text: str) -> VflError:
+        (tmp_path / "bank.toml").write_text(text)
+        with pytest.raises(VflError) as raised:
+            vfl.train(spec, self.data(), engine="inprocess", policies={"bank": tmp_path / "bank.toml"})
+        return raised.value
+
+    def test_refused_before_and_read_after(self, tmp_path: Path) -> None:
+        assert type(self.run(job(), tmp_path, "format = 1\n" + TOTAL)) is ConsentRefused
+        assert type(self.run(job(), tmp_path, 'format = 1\njobs = ["*"]\n' + TOTAL)) is DataError
+        assert not (tmp_path / "bank.book").exists()
+
+    def test_a_policy_for_nobody(self) -> None:
+        with pytest.raises(SpecificationError, match=r"'bnak', which is no party \(did you mean 'bank'\?\)"):
+            vfl.train(job(), self.data(), engine="inprocess", policies={"bnak": "x.toml"})
+
+    def test_on_ray_the_actor_reads_it_and_its_refusal_arrives(self, tmp_path: Path, local_ray: Any) -> None:
+        (tmp_path / "bank.toml").write_text("format = 1\n" + TOTAL)
+        with pytest.raises(ConsentRefused, match="party 'bank' refuses job 'credit' by its policy's jobs"):
+            vfl.train(job(), self.data(), policies={"bank": tmp_path / "bank.toml"})
+
+    def test_a_job_file_names_them_beside_the_job(self, tmp_path: Path) -> None:
+        jobfile.write(job(), tmp_path / "job.toml")
+        plain = (tmp_path / "job.toml").read_text()
+        (tmp_path / "job.toml").write_text(plain + '\n[policy]\nbank = "rules/bank.toml"\n')
+        spec, environment = jobfile.read(tmp_path / "job.toml")
+        assert spec.digest == job().digest
+        assert environment.policies == {"bank": str(tmp_path / "rules/bank.toml")}
+        for wrong, said in (('bnak = "x"', "unknown key 'bnak' in .policy."), ("bank = 1", "must be a path")):
+            (tmp_path / "job.toml").write_text(plain + f"\n[policy]\n{wrong}\n")
+            with pytest.raises(JobFileError, match=said):
+                jobfile.read(tmp_path / "job.toml")

@@ -1,0 +1,322 @@
+"""`vfl ledger`: what the steward sees and does, exit codes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import vfl
+from coordinator.rounds import Round
+from vfl import cli
+from vfl.errors import BudgetError, LedgerError, OutputError, SpecificationError, VflError
+from vfl.launch.train import resume
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.gaussian_dp import mu_of
+from vfl.privacy.ledger import SqliteLedger
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DELTA = 1e-9
+EVENT = Gaussian(Adjacency.REPLACE_ONE, 1.0, noise_multiplier(mu_of(1.0, DELTA), 10), 1)
+
+
+def ledger(*arguments: object) -> str:
+    """Run `vfl ledger ...`; returns what it prints, or raises what `main` would turn into an exit code."""
+    done = CliRunner().invoke(cli.vfl, ["ledger", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(kind: type[VflError], *arguments: object) -> str:
+    with pytest.raises(VflError) as raised:
+        ledger(*arguments)
+    assert type(raised.value) is kind
+    return str(raised.value)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A ledger with a cap of ε = 2, of which one run of ε = 1 is settled and one open, half of it charged."""
+    path = tmp_path / "book.db"
+    ledger("cap", path, "credit", "--epsilon", 2, "--delta", DELTA)
+    book = SqliteLedger(path).book("credit")
+    whole = book.reserve([(EVENT, 10)], job="1" * 64, run="first")
+    whole.charge([(ReleaseKey(k), EVENT) for k in range(10)])
+    whole.settle()
+    book.reserve([(EVENT, 10)], job="2" * 64, run="second").charge([(ReleaseKey(k), EVENT) for k in range(5)])
+    return path
+
+
+class TestShow:
+    def test_to_people(self, path: Path) -> None:
+        said = ledger("show", path)
+        assert "credit: cap ε = 2 at δ = 1e-09 (replace-one, added up as gdp)" in said
+        first, second = (next(line for line in said.splitlines() if run in line) for run in ("first", "second"))
+        assert "settled" in first
+        assert "111111111111" in first
+        assert first.count(" 1 ") == 2
+        assert "open" in second
+        assert " 5 " in second
+        assert SqliteLedger(path).head().hash in said
+
+    def test_to_machines(self, path: Path) -> None:
+        shown = json.loads(ledger("show", path, "--json"))
+        (credit,) = shown["datasets"]
+        assert shown["head"] == {"seq": SqliteLedger(path).head().seq, "hash": SqliteLedger(path).head().hash}
+        assert (credit["dataset"], credit["epsilon"], credit["delta"]) == ("credit", 2.0, DELTA)
+        assert [run["status"] for run in credit["runs"]] == ["settled", "open"]
+        assert [run["releases"] for run in credit["runs"]] == [10, 5]
+
+    def test_one_data_set(self, path: Path) -> None:
+        ledger("cap", path, "other", "--epsilon", 1, "--delta", DELTA)
+        assert "credit" not in ledger("show", path, "other")
+        assert "no data set 'credti' (did you mean 'credit'?)" in refused(BudgetError, "show", path, "credti")
+
+    def test_readable_when_exhausted_and_by_auditors(self, path: Path) -> None:
+        SqliteLedger(path).book("credit").resume("second", job="2" * 64).charge([(ReleaseKey(9), EVENT)])
+        path.chmod(0o400)
+        assert "credit: cap" in ledger("show", path)
+
+    def test_names_are_text_and_never_markup(self, tmp_path: Path) -> None:
+        ledger("cap", tmp_path / "b.db", "[red]x[/red]", "--epsilon", 1, "--delta", DELTA)
+        SqliteLedger(tmp_path / "b.db").book("[red]x[/red]").reserve([(EVENT, 1)], job="j", run="[bold]r[/bold]")
+        said = ledger("show", tmp_path / "b.db")
+        assert "[red]x[/red]: cap" in said
+        assert "[bold]r[/bold]" in said
+
+    def test_what_is_no_ledger(self, tmp_path: Path) -> None:
+        missing = tmp_path / "none.db"
+        assert f"vfl ledger cap {missing} DATASET --epsilon E --delta D" in refused(LedgerError, "show", missing)
+        (tmp_path / "text").write_text("no database, and longer than a header of one" * 40)
+        assert "not an SQLite file" in refused(LedgerError, "show", tmp_path / "text")
+
+
+class TestCap:
+    def test_is_what_the_ledgers_errors_tell_to_do(self, tmp_path: Path) -> None:
+        """`vfl ledger cap LEDGER DATASET --epsilon E --delta D`, words of a message with the values put in."""
+        with pytest.raises(LedgerError) as raised:
+            SqliteLedger(tmp_path / "b.db").show()
+        told = str(raised.value).rpartition("vfl ")[2]
+        for name, value in (("DATASET", "credit"), (" E ", " 1.5 "), (" D", " 1e-9")):
+            told = told.replace(name, value)
+        ledger(*told.split()[1:])
+        (balance,) = SqliteLedger(tmp_path / "b.db").show()
+        assert (balance.dataset, balance.epsilon, balance.delta) == ("credit", 1.5, 1e-9)
+
+    def test_raised_but_not_below_what_is_spent(self, path: Path) -> None:
+        ledger("cap", path, "credit", "--epsilon", 3, "--delta", DELTA)
+        assert json.loads(ledger("show", path, "--json"))["datasets"][0]["epsilon"] == 3.0
+        assert "so its cap cannot be ε = 1" in refused(
+            BudgetError, "cap", path, "credit", "--epsilon", 1, "--delta", DELTA
+        )
+
+    def test_accounting_is_fixed_by_the_first_run(self, path: Path) -> None:
+        said = json.loads(
+            ledger("cap", path, "new", "--epsilon", 1, "--delta", DELTA, "--accounting", "zcdp", "--json")
+        )
+        assert said["accounting"] == "zcdp"
+        asked = ("cap", path, "credit", "--epsilon", 3, "--delta", DELTA, "--accounting", "zcdp")
+        assert "adds up as gdp since its first reservation" in refused(LedgerError, *asked)
+
+    @pytest.mark.parametrize(("epsilon", "delta"), [(0, DELTA), (-1, DELTA), ("nan", DELTA), (1, 0), (1, 1)])
+    def test_what_is_no_cap(self, tmp_path: Path, epsilon: object, delta: object) -> None:
+        with pytest.raises(VflError) as raised:
+            ledger("cap", tmp_path / "b.db", "credit", f"--epsilon={epsilon}", f"--delta={delta}")
+        assert raised.value.exit_code == 2
+        assert not (tmp_path / "b.db").exists()
+
+
+class TestAudit:
+    def test_export(self, path: Path, tmp_path: Path) -> None:
+        document = json.loads(ledger("export", path))
+        assert [e["kind"] for e in document["entries"][:3]] == ["cap", "reserve", "charge"]
+        ledger("export", path, "--output", tmp_path / "out.json")
+        assert json.loads((tmp_path / "out.json").read_text()) == document
+        assert "exists: name a new one" in refused(OutputError, "export", path, "--output", tmp_path / "out.json")
+
+    def test_verify(self, path: Path) -> None:
+        head = SqliteLedger(path).head()
+        assert head.hash in ledger("verify", path)
+        noted = f"{head.seq}:{head.hash}"
+        SqliteLedger(path).book("credit").resume("second", job="2" * 64)
+        assert f"goes through {noted}" in ledger("verify", path, "--head", noted)
+        assert json.loads(ledger("verify", path, "--head", noted, "--json"))["ok"] is True
+        other = f"{head.seq}:{'0' * 64}"
+        assert "older or another copy" in refused(LedgerError, "verify", path, "--head", other)
+        assert "SEQ:HASH" in refused(SpecificationError, "verify", path, "--head", head.hash)
+
+    def test_verify_finds_a_changed_row(self, path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("DROP TRIGGER entries_are_not_changed")
+            connection.execute("UPDATE entries SET run = 'nobody' WHERE seq = 4")
+            connection.commit()
+        for asked in ("verify", "show", "export"):
+            assert "damaged at entry 4" in refused(LedgerError, asked, path)
+
+    def test_replay(self, path: Path) -> None:
+        spent = SqliteLedger(path).show()[0].spent
+        by = {
+            way: json.loads(ledger("replay", path, "credit", "--accountant", way, "--json")) for way in ("gdp", "zcdp")
+        }
+        assert by["gdp"]["epsilon"] == pytest.approx(spent, rel=1e-12)
+        assert by["zcdp"]["epsilon"] > spent
+        assert {said["releases"] for said in by.values()} == {15}
+        assert "15 releases on 'credit': ε = 1.2" in ledger("replay", path, "credit")
+        looser = json.loads(ledger("replay", path, "credit", "--delta", 1e-5, "--json"))
+        assert looser["epsilon"] < spent
+        assert "delta must lie" in str(_raised("replay", path, "credit", "--delta", 0))
+        ledger("cap", path, "empty", "--epsilon", 1, "--delta", DELTA)
+        assert json.loads(ledger("replay", path, "empty", "--json"))["epsilon"] == 0.0
+
+
+def _raised(*arguments: object) -> VflError:
+    with pytest.raises(VflError) as raised:
+        ledger(*arguments)
+    return raised.value
+
+
+class Cut(Exception):
+    """A run that is cut off."""
+
+
+class TestSettle:
+    def job(self, dataset: str | None = "credit") -> vfl.Job:
+        return vfl.Job(
+            partition=vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("bank", "y")),
+            bounds={"a": (-1.0, 1.0), "b": (-1.0, 1.0)},
+            privacy=vfl.Privacy(epsilon=1.0, delta=DELTA),
+            solver=vfl.SkGD(passes=60, block_size=1),
+            dataset=dataset,
+        )
+
+    def data(self) -> dict[str, Any]:
+        rng = np.random.default_rng(1)
+        return {"a": rng.uniform(-1, 1, 40), "b": rng.uniform(-1, 1, 40), "y": rng.integers(0, 2, 40)}
+
+    def cut_off(
+        self, folder: Path, book: Path | None, *, dataset: str | None = "credit", at: int = 3, **more: Any
+    ) -> None:
+        def cut(event: Any) -> None:
+            if isinstance(event, Round) and event.number == at:
+                raise Cut
+
+        with pytest.raises(Cut):
+            vfl.train(self.job(dataset), self.data(), engine="inprocess", ledger=book, output=folder, watch=cut, **more)
+
+    def test_frees_what_was_not_charged(self, tmp_path: Path) -> None:
+        book = tmp_path / "book.db"
+        ledger("cap", book, "credit", "--epsilon", 1, "--delta", DELTA)
+        self.cut_off(tmp_path / "run", book)
+        before = SqliteLedger(book).show()[0]
+        assert "stay charged" in ledger("settle", tmp_path / "run")
+        after = SqliteLedger(book).show()[0]
+        assert before.runs[0].status == "open"
+        assert after.runs[0].status == "settled"
+        assert after.committed == after.spent == before.spent
+        assert 0 < after.spent < before.committed
+        with pytest.raises(BudgetError, match="is closed: reserve again under a new run"):
+            resume(tmp_path / "run", self.data(), engine="inprocess")
+        assert not (tmp_path / "run" / "model.json").exists()
+        assert "is settled: there is nothing left" in refused(BudgetError, "settle", tmp_path / "run")
+
+    def test_a_run_with_a_ledger_of_its_own_and_json(self, tmp_path: Path) -> None:
+        self.cut_off(tmp_path / "run", None, dataset=None)
+        statement = json.loads(ledger("settle", tmp_path / "run", "--json"))
+        assert 0 < statement["spent"] < statement["reserved"]
+
+    def test_by_id_when_the_folder_is_lost(self, tmp_path: Path, path: Path) -> None:
+        assert "5 releases stay charged" in ledger("settle", "second", "--ledger", path)
+        assert [run["status"] for run in json.loads(ledger("show", path, "--json"))["datasets"][0]["runs"]] == [
+            "settled",
+            "settled",
+        ]
+        assert "reserved nothing in the ledger" in refused(BudgetError, "settle", "third", "--ledger", path)
+
+    def test_what_was_never_charged_is_refunded(self, path: Path) -> None:
+        SqliteLedger(path).book("credit").reserve([(EVENT, 1)], job="3" * 64, run="third")
+        assert "nothing was charged" in ledger("settle", "third", "--ledger", path)
+        assert SqliteLedger(path).show()[0].runs[2].status == "refunded"
+
+    def test_not_while_a_process_is_at_work(self, tmp_path: Path) -> None:
+        book = tmp_path / "book.db"
+        ledger("cap", book, "credit", "--epsilon", 1, "--delta", DELTA)
+        seen = []
+
+        def meanwhile(event: Any) -> None:
+            if isinstance(event, Round) and event.number == 3:
+                seen.append(refused(OutputError, "settle", tmp_path / "run"))
+
+        vfl.train(self.job(), self.data(), engine="inprocess", ledger=book, output=tmp_path / "run", watch=meanwhile)
+        assert "another process is at work" in seen[0]
+
+    def test_by_id_stops_the_process(self, tmp_path: Path) -> None:
+        book = tmp_path / "book.db"
+        ledger("cap", book, "credit", "--epsilon", 1, "--delta", DELTA)
+
+        def meanwhile(event: Any) -> None:
+            if isinstance(event, Round) and event.number == 3:
+                (run,) = SqliteLedger(book).show()[0].runs
+                ledger("settle", run.run, "--ledger", book)
+
+        with pytest.raises(BudgetError, match="is closed"):
+            vfl.train(
+                self.job(), self.data(), engine="inprocess", ledger=book, output=tmp_path / "run", watch=meanwhile
+            )
+
+    def test_an_older_copy_of_the_ledger(self, tmp_path: Path) -> None:
+        book, backup = tmp_path / "book.db", tmp_path / "backup.db"
+        ledger("cap", book, "credit", "--epsilon", 1, "--delta", DELTA)
+        shutil.copy(book, backup)
+        self.cut_off(tmp_path / "run", book)
+        for file in tmp_path.glob("book.db*"):
+            file.unlink()
+        shutil.copy(backup, book)
+        with pytest.raises(VflError):
+            ledger("settle", tmp_path / "run")
+
+    def test_a_partys_book_counts_a_run_whole(self, tmp_path: Path) -> None:
+        (tmp_path / "bank.toml").write_text(f'format = 1\njobs = ["*"]\n[total]\nepsilon = 4.0\ndelta = {DELTA}\n')
+        self.cut_off(tmp_path / "run", None, dataset=None, policies={"bank": tmp_path / "bank.toml"})
+        (run,) = SqliteLedger(tmp_path / "bank.book").show()[0].runs
+        assert "party bank: cap ε = 4" in ledger("show", tmp_path / "bank.book")
+        assert "counts whole" in refused(BudgetError, "settle", run.run, "--ledger", tmp_path / "bank.book")
+
+    def test_no_run_there(self, tmp_path: Path) -> None:
+        with pytest.raises(VflError):
+            ledger("settle", tmp_path)
+
+
+def test_help_names_every_command() -> None:
+    said = ledger("--help")
+    for name in ("show", "cap", "export", "verify", "replay", "settle"):
+        assert f"\n  {name} " in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("show", "nowhere.db"), 4),
+        (("settle", "nowhere"), 2),
+        (("cap", "x.db", "credit", "--epsilon", "0", "--delta", "1e-9"), 2),
+        (("cap", "x.db", "credit"), 2),
+    ],
+)
+def test_exit_codes(
+    arguments: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["vfl", "ledger", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+    assert "rror: " in capsys.readouterr().err

@@ -1,0 +1,315 @@
+"""`vfl ledger`: the steward's view of the book in which the budgets of data sets are kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from rich.table import Table
+
+    from vfl.privacy.accountants import Accountant
+    from vfl.privacy.ledger import Balance, Head, Statement
+
+LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+DATASET = click.argument("dataset", metavar="DATASET")
+ACCOUNTANTS = ("gdp", "zcdp", "pld")
+
+
+def as_json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --json to a command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")(command)
+
+
+@click.group("ledger", no_args_is_help=True)
+def command() -> None:
+    """Set, show and check the budgets kept in a ledger (a party's book is one too)."""
+
+
+@command.command("show")
+@LEDGER
+@click.argument("dataset", metavar="[DATASET]", required=False)
+@as_json_option
+def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
+    """Show what is spent, reserved and left of each data set, and by which runs; readable when exhausted."""
+    from vfl.privacy.ledger import SqliteLedger
+
+    ledger = SqliteLedger(path, readonly=True)
+    balances, head = ledger.show(), ledger.head()
+    if dataset is not None:
+        balances = (_named(balances, dataset),)
+    if as_json:
+        _print_json({"ledger": str(path), "head": dataclasses.asdict(head), "datasets": list(map(_plain, balances))})
+        return
+    for balance in balances:
+        _print_balance(balance)
+    if not balances:
+        click.echo("no data set has a cap yet")
+    click.echo(f"{head.seq} entries, chain head {head.hash}")
+
+
+@command.command("cap")
+@LEDGER
+@DATASET
+@click.option("--epsilon", type=float, required=True, metavar="E", help="ε > 0 of all releases on it together.")
+@click.option("--delta", type=float, required=True, metavar="D", help="δ of the cap, between 0 and 1.")
+@click.option(
+    "--accounting",
+    type=click.Choice(["gdp", "zcdp"]),
+    help="How releases add up: gdp is exact for Gaussian ones, zcdp suits mixes with many selections. "
+    "Left out, the first job decides; fixed from then on.",
+)
+@as_json_option
+def cap(path: Path, dataset: str, epsilon: float, delta: float, accounting: str | None, *, as_json: bool) -> None:
+    """Give DATASET a cap, or change it; makes LEDGER when there is none."""
+    from vfl.privacy.ledger import Accounting, SqliteLedger
+
+    ledger = SqliteLedger(path)
+    ledger.set_cap(dataset, epsilon=epsilon, delta=delta, accounting=Accounting(accounting) if accounting else None)
+    balance = _named(ledger.show(), dataset)
+    if as_json:
+        _print_json(_plain(balance))
+        return
+    _print_balance(balance)
+
+
+@command.command("export")
+@LEDGER
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new file (default: print).")
+def export(path: Path, output: Path | None) -> None:
+    """Write every entry with its hash as JSON, verified on the way."""
+    from vfl.errors import OutputError
+    from vfl.privacy.ledger import SqliteLedger
+
+    text = SqliteLedger(path, readonly=True).export()
+    if output is None:
+        click.echo(text)
+        return
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except FileExistsError:
+        raise OutputError(f"the output file {str(output)!r} exists: name a new one") from None
+    except OSError as error:
+        raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
+
+
+@command.command("verify")
+@LEDGER
+@click.option(
+    "--head", "noted", metavar="SEQ:HASH", help="A head noted elsewhere: the chain must go through it (no older copy)."
+)
+@as_json_option
+def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
+    """Recompute the whole chain and every sum from the first entry; an error names the first that is wrong."""
+    from vfl.privacy.ledger import SqliteLedger
+
+    ledger = SqliteLedger(path, readonly=True)
+    head = ledger.verify()
+    if noted is not None:
+        ledger.require(_head(noted))
+    if as_json:
+        _print_json({"ledger": str(path), "ok": True, "head": dataclasses.asdict(head), "through": noted})
+        return
+    click.echo(f"ok: {head.seq} entries follow from each other, and every sum from its charges; head {head.hash}")
+    if noted is not None:
+        click.echo(f"ok: the chain goes through {noted}")
+
+
+@command.command("replay")
+@LEDGER
+@DATASET
+@click.option(
+    "--accountant", "way", type=click.Choice(ACCOUNTANTS), default="gdp", show_default=True, help="Who adds up."
+)
+@click.option("--delta", type=float, metavar="D", help="State ε at this δ (default: the cap's).")
+@as_json_option
+def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: bool) -> None:
+    """Compute ε again from every charge of DATASET with another accountant.
+
+    It holds for charges that were fixed beforehand; where each was chosen in view of the others, the cap holds.
+    """
+    from vfl.errors import PrivacyError
+    from vfl.privacy.ledger import SqliteLedger
+
+    ledger = SqliteLedger(path, readonly=True)
+    balance = _named(ledger.show(), dataset)
+    delta = balance.delta if delta is None else delta
+    if not 0 < delta < 1:
+        raise PrivacyError(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    releases = sum(run.releases for run in balance.runs)
+    epsilon = ledger.replay(dataset, _accountant(way)).epsilon(delta) if releases else 0.0
+    if as_json:
+        _print_json(
+            {"dataset": dataset, "accountant": way, "epsilon": epsilon, "delta": delta, "releases": releases}
+            | {"spent": balance.spent, "cap": balance.epsilon}
+        )
+        return
+    click.echo(f"{releases} releases on {dataset!r}: ε = {epsilon:.6g} at δ = {delta:.3g} by {way}")
+    click.echo(f"the ledger counts ε = {balance.spent:.6g} of ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}")
+
+
+@command.command("settle")
+@click.argument("run", metavar="RUN")
+@click.option("--ledger", "path", type=click.Path(path_type=Path), help="Then RUN is a run's id, as `show` prints it.")
+@as_json_option
+def settle(run: str, path: Path | None, *, as_json: bool) -> None:
+    """Close what RUN, the folder of a run that will not be resumed, has reserved.
+
+    What was charged stays charged; what was not is free for other runs. The run cannot be resumed afterwards, and a
+    process that is still at work on it can charge no more.
+    """
+    statement = _settled_id(run, path) if path is not None else _settled_folder(Path(run))
+    if as_json:
+        _print_json(None if statement is None else dataclasses.asdict(statement))
+        return
+    if statement is None:
+        click.echo("nothing was charged: all of the reservation is free again")
+        return
+    click.echo(
+        f"{statement.releases} releases stay charged, ε = {statement.spent:.4g} of ε = {statement.reserved:.4g} reserved "
+        f"at δ = {statement.delta:.3g}; the rest is free again"
+    )
+
+
+def _settled_folder(folder: Path) -> Statement | None:
+    """Settle by the log of the run, which nobody else may be at work on."""
+    from vfl.errors import BudgetError
+    from vfl.job import file as jobfile
+    from vfl.launch import checkpoint
+
+    job, _ = jobfile.read(folder / jobfile.NAME)
+    start, budget, _ = checkpoint.read(folder, job)
+    if budget.ledger is None:
+        raise BudgetError(f"the run in {str(folder)!r} kept its budget in memory: there is nothing to settle")
+    with checkpoint.Checkpoint(folder, start, resumed=True):
+        return _settled(Path(budget.ledger), budget.account(job), budget.run, start.job, budget.head)
+
+
+def _settled_id(run: str, path: Path) -> Statement | None:
+    from vfl.errors import BudgetError
+    from vfl.privacy.ledger import SqliteLedger
+
+    for balance in SqliteLedger(path).show():
+        for found in balance.runs:
+            if found.run == run:
+                return _settled(path, balance.dataset, run, found.job)
+    raise BudgetError(f"run {run!r} reserved nothing in the ledger {str(path)!r}: vfl ledger show prints the ids")
+
+
+def _settled(path: Path, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
+    """Take the run over, so that its process can charge no more, and close it; None when it never was charged."""
+    from vfl.errors import BudgetError
+    from vfl.privacy.ledger import SqliteLedger
+
+    ledger = SqliteLedger(path)
+    found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)
+    if found is not None and found.status != "open":
+        raise BudgetError(f"run {run!r} is {found.status}: there is nothing left to settle")
+    _require_ledger(dataset, run)
+    reservation = ledger.book(dataset).resume(run, job=job, head=head)
+    if reservation.charged():
+        return reservation.settle()
+    reservation.refund()
+    return None
+
+
+def _require_ledger(dataset: str, run: str) -> None:
+    """Refuse to settle in a party's book: there a run counts whole, with what others released in it."""
+    from parties.book import account_of
+    from vfl.errors import BudgetError
+
+    party = dataset.removeprefix(account_of(""))
+    if party != dataset:
+        raise BudgetError(
+            f"{dataset!r} is the account of a party's book, where run {run!r} counts whole, since releases of others in it "
+            "depend on this party's records too: settle it in the coordinator's ledger"
+        )
+
+
+def _named(balances: tuple[Balance, ...], dataset: str) -> Balance:
+    from vfl.errors import BudgetError, nearest
+
+    for balance in balances:
+        if balance.dataset == dataset:
+            return balance
+    raise BudgetError(
+        f"the ledger has no data set {dataset!r}{nearest(dataset, [b.dataset for b in balances])}; a cap is set with: "
+        f"vfl ledger cap LEDGER {dataset} --epsilon E --delta D"
+    )
+
+
+def _head(text: str) -> Head:
+    from vfl.errors import SpecificationError
+    from vfl.privacy.ledger import Head
+
+    seq, _, digest = text.partition(":")
+    if not seq.isdigit() or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+        raise SpecificationError(f"a head is SEQ:HASH, the number of an entry and 64 hexadecimal digits, not {text!r}")
+    return Head(int(seq), digest)
+
+
+def _accountant(way: str) -> Accountant:
+    from vfl.privacy import accountants
+    from vfl.types import Adjacency
+
+    kinds: dict[str, Callable[[Adjacency], Accountant]] = {
+        "gdp": accountants.GaussianAccountant,
+        "zcdp": accountants.ZCdpAccountant,
+        "pld": accountants.PldAccountant,
+    }
+    return kinds[way](Adjacency.REPLACE_ONE)
+
+
+def _plain(balance: Balance) -> dict[str, Any]:
+    plain = dataclasses.asdict(balance)
+    return plain | {"adjacency": str(balance.adjacency)}
+
+
+def _print_json(value: object) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def _print_balance(balance: Balance) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(
+        f"{balance.dataset}: cap ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g} ({balance.adjacency}"
+        + (f", added up as {balance.accounting})" if balance.accounting else ")"),
+        markup=False,
+        soft_wrap=True,
+    )
+    console.print(
+        f"  spent ε = {balance.spent:.6g}, spent or reserved ε = {balance.committed:.6g}, largest plan that fits "
+        f"ε = {balance.left:.6g}",
+        markup=False,
+        soft_wrap=True,
+    )
+    if balance.runs:
+        console.print(_table(balance))
+
+
+def _table(balance: Balance) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for column in ("run", "job", "status"):
+        table.add_column(column, overflow="fold")
+    for column in ("ε reserved", "ε spent", "releases"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for run in balance.runs:
+        cells = (
+            *(run.run, run.job[:12], run.status),
+            *(f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases)),
+        )
+        table.add_row(*map(Text, cells))
+    return table

@@ -1,0 +1,334 @@
+"""DP-GCD: greedy coordinate descent, a private selection and then a private step in every round (Mangold, thesis, ch. 5).
+
+A round is two releases: the coordinate whose score is best, by the exponential mechanism over noiseless scores, and its
+clipped partial derivative with Gaussian noise (DESIGN §11). Only the winner leaves; scores and losers do not.
+
+Sensitivity of a score. In scaled units the party sums u_j = Σ_i clip(r_i x_ij/√M_j, κ), and g_j = √M_j u_j/n. Replacing
+one record moves u_j by at most Δ = 2(κ(1 + 2⁻⁵⁰) + grid/2) (vfl.privacy.geometry). Every rule below is 1-Lipschitz in
+h_j = u_j/n: so all scores share the sensitivity Δ/n, whatever M_j, w_j and ψ are, plus twice the rounding of a score as it is
+computed, which is bounded from public numbers: |h_j| ≤ Δ/2 (a mean of n contributions), w and M.
+
+Adding the noise outside of the score keeps that true for every ψ. Noise inside of the prox (the thesis) leaves plateaus
+for ψ ≠ 0, on which report-noisy-max fails.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
+from vfl.messages import Block, Descend, Forward, Select, Step
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.events import BoundedRange
+from vfl.privacy.geometry import Clip
+from vfl.privacy.spending import UNIT_BITS, rho
+from vfl.privacy.zcdp import rho_of
+from vfl.solvers import defaults
+from vfl.solvers.protocol import Derivative
+from vfl.solvers.skgd import ProxStep
+from vfl.solvers.smoothness import asks_moments, curvature, moments_event
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.messages import ScoreRule
+    from vfl.penalties import Penalty
+    from vfl.privacy.events import Event
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Schedule
+    from vfl.solvers.smoothness import Curvature
+    from vfl.types import Vector
+
+RULES = ("GS-r", "GS-s", "GS-q")
+CLIP_UNITS = 2.0
+"""κ in typical scaled gradients. Greedy rounds are few, so their noise bears a larger clip than SkGD's passes."""
+NOISE_SHARE = 1.0 / 50.0
+"""The rounds that the default makes keep the largest of p Gumbel variables below this share of the clip."""
+NEARBY = 2.0**-16
+"""The share of the step at which GS-s takes its slope: the limit from here is off where |w_j| is below it only."""
+ROUNDING = 2.0**-48
+"""Relative rounding of a score: a dozen operations of 2⁻⁵³ each, and as much again for a penalty's prox."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MoveScore:
+    """√M_j·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c: the distance a step goes, in scaled units. 1-Lipschitz in u_j/n.
+
+    A prox does not expand, so c|g_j − g'_j|/M_j bounds the move, whatever c is. c = 1 is GS-r. For c → 0 the move over c
+    tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s; it is 0 at every c exactly where w_j is optimal.
+
+    gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) √M_j/c.
+    sensitivity : of any one score as computed.
+    """
+
+    gain: Vector
+    steps: Vector
+    unit: Vector
+    penalty: Penalty
+    sensitivity: float
+
+    def __call__(self, w: Vector, u: Vector) -> Vector:
+        """Return the scores, (s,)."""
+        return np.asarray(self.unit * abs(self.penalty.prox(w - self.gain * u, self.steps) - w))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecreaseScore:
+    """√(2·decrease_j), decrease of the quadratic bound of F along coordinate j: GS-q. 1-Lipschitz in u_j/n.
+
+    D(g) = max_Δ −gΔ − MΔ²/2 − ψ(w+Δ) + ψ(w) is convex with slope −Δ*, and strong convexity gives 2D ≥ MΔ*²: so √(2D) has
+    slope at most Δ*/√(MΔ*²) = 1/√M in g. Computed as MΔ² plus twice the Bregman divergence ψ(w) − ψ(w+Δ) + ξΔ ≥ 0 with
+    ξ = −g − MΔ ∈ ∂ψ(w+Δ), so that nothing cancels where ψ = 0.
+
+    gain : (s,) 1/(n√M_j). steps : (s,) 1/M_j, 0 where unpenalised. unit : (s,) √M_j.
+    sensitivity : of any one score as computed.
+    """
+
+    gain: Vector
+    steps: Vector
+    unit: Vector
+    penalty: Penalty
+    sensitivity: float
+
+    def __call__(self, w: Vector, u: Vector) -> Vector:
+        """Return the scores, (s,)."""
+        v = w - self.gain * u
+        there = self.penalty.prox(v, self.steps)
+        move = there - w
+        ξ = self.unit**2 * (v - there)
+        divergence = _values(self.penalty, w, self.steps) - _values(self.penalty, there, self.steps) + ξ * move
+        return np.asarray(np.sqrt((self.unit * move) ** 2 + 2.0 * np.maximum(divergence, 0.0)))
+
+
+def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
+    """Return (s,) ψ_j(w_j), 0 where unpenalised. A penalty states its sum only, so coordinates go one by one."""
+    return np.array([penalty.value(w[j : j + 1]) if steps[j] > 0 else 0.0 for j in range(w.size)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GCD:
+    """DP-GCD. Options left at None are decided by public rules (`vfl.plan` says which and why). For sparse models.
+
+    rule : 'GS-r' (the longest step), 'GS-s' (the steepest slope), 'GS-q' (the largest decrease).
+    rounds : selections, each with one step; every round pays for both.
+    clip : κ, cap on one record's partial derivative in units of √M_j. inf: no clipping.
+    step_size : γ in the step γ/M_j.
+    selection_share : share of the selections in what the rounds may spend (ρ of zCDP), the steps have the rest.
+    """
+
+    rule: str = "GS-r"
+    rounds: int | None = None
+    clip: float | None = None
+    step_size: float = 1.0
+    selection_share: float = 0.5
+
+    name: ClassVar[str] = "GCD"
+    sealed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise SpecificationError(f"GCD: rule must be one of {', '.join(RULES)}, not {self.rule!r}")
+        if self.rounds is not None and (
+            not isinstance(self.rounds, int) or isinstance(self.rounds, bool) or self.rounds < 1
+        ):
+            raise SpecificationError(f"GCD: rounds must be a whole number of at least 1, not {self.rounds!r}")
+        if self.clip is not None and not self.clip > 0:
+            raise SpecificationError(f"GCD: clip must be positive, not {self.clip!r}")
+        if not (math.isfinite(self.step_size) and self.step_size > 0):
+            raise SpecificationError(f"GCD: step_size must be positive and finite, not {self.step_size!r}")
+        if not 0 < self.selection_share < 1:
+            raise SpecificationError(
+                f"GCD: selection_share must lie strictly between 0 and 1, not {self.selection_share!r}"
+            )
+
+    @property
+    def adaptive(self) -> bool:
+        """Which coordinate comes next is chosen by releases; which events are charged is not."""
+        return False
+
+    def resolve(self, problem: Problem) -> Self:
+        """Return the same solver with every option decided from public facts."""
+        if problem.private and self.clip == math.inf:
+            raise PrivacyError(
+                "GCD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
+            )
+        if problem.penalty.grouped:
+            raise SpecificationError(
+                f"GCD moves one coordinate at a time and needs a separable penalty; {problem.penalty.name} is not: "
+                "use SkGD"
+            )
+        clip = self.clip if self.clip is not None else _default_clip(problem)
+        return replace(self, clip=clip, rounds=self.rounds or self._default_rounds(problem))
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """For k < rounds: select the best coordinate, release its partial derivative, take its prox step."""
+        known = yield from curvature(problem)
+        ε, z = self._noise(problem) if problem.private else (None, None)
+        whole, weighting = problem.layout.whole(), Derivative(problem.loss)
+        singles = _singles(whole)
+        w = np.zeros(problem.layout.n_coordinates)
+        for k in range(self.rounds or 0):
+            if k and k % (defaults.REBUILD_EVERY * w.size) == 0:
+                v = known.uncentred(w, problem.intercept)
+                yield Forward({q: (block, v[block.coordinates]) for q, block in whole.items()}, into="reset")
+            try:
+                ((chosen,),) = yield self._selection(problem, known, w, ε)
+                step = self._step(problem, known, singles[int(chosen)], z)
+                owner, S = step.block.party, step.block.coordinates
+                # One step from the residuals that the selection was made from: margins and labels need not be shown.
+                start = {owner: w[whole[owner].coordinates].copy()}
+                (u,) = yield Descend(weighting, {owner: (step,)}, start, sweep=False)
+            except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has
+                break
+            w[S] += step.rule(w[S], u)
+        return known.uncentred(w, problem.intercept)
+
+    def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
+        """Return private moments, if any, and a selection and a step for every round."""
+        if not problem.private:
+            return ()
+        bought, rounds = moments_event(problem), self.rounds or 0
+        ε, z = self._noise(problem)
+        selection, step = BoundedRange(Adjacency.REPLACE_ONE, ε), self._clip.event(z)
+        return (*(((bought, 1),) if bought else ()), (selection, rounds), (step, rounds))
+
+    def round_trips(self, problem: Problem) -> int:
+        """Return how many messages a run waits for: two a round, rebuilds, and one for smoothness if it is asked for."""
+        rounds = self.rounds or 0
+        rebuilds = (rounds - 1) // (defaults.REBUILD_EVERY * problem.layout.n_coordinates)
+        return asks_moments(problem) + 2 * rounds + rebuilds
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence for every option that was decided."""
+        sentences = [
+            f"rule {self.rule} for the greedy coordinate, {self.rounds} rounds of one selection and one step.",
+            f"clip κ = {self.clip:.3g}, for {problem.loss.name} loss.",
+            f"step_size γ = {self.step_size:.3g}.",
+        ]
+        if problem.private:
+            ε, z = self._noise(problem)
+            sentences.append(
+                f"selections take {self.selection_share:.0%} of the rounds' budget (range {ε:.3g} each), steps the rest "
+                f"(noise multiplier {z:.4g})."
+            )
+        return tuple(sentences)
+
+    @property
+    def _clip(self) -> Clip:
+        return Clip(self.clip or math.inf, 1)
+
+    def _default_rounds(self, problem: Problem) -> int:
+        """Return how many rounds keep the selection's noise, 2Δ ln p/ε, below NOISE_SHARE of κ; at most SkGD's passes.
+
+        With ε² = 8ρ_s/K for K rounds and Δ = 2κ/n, that is K = ρ_s (n·NOISE_SHARE/ln p)²/2.
+        """
+        p = problem.layout.n_coordinates
+        most = defaults.passes(problem) * p
+        if not problem.private:
+            return most
+        ρ = float(_left_for_rounds(problem)) * self.selection_share
+        return min(max(1, int(ρ * (problem.n_records * NOISE_SHARE / math.log(p + 1.0)) ** 2 / 2.0)), most)
+
+    def _noise(self, problem: Problem) -> tuple[float, float]:
+        """Return each selection's ε and the steps' z: the rounds together cost no more ρ than is left, in exact arithmetic."""
+        rounds = self.rounds or 1
+        # The book rounds each charge up to its unit: one for every release and one for the cap.
+        left = _left_for_rounds(problem) - Fraction(2 * rounds + 2, 1 << UNIT_BITS)
+        if not left > 0:
+            raise PrivacyError("GCD: too many rounds for this epsilon: lower rounds or raise epsilon")
+        ε = _root_below(8 * left * Fraction(self.selection_share) / rounds)
+        spent = rounds * rho(BoundedRange(Adjacency.REPLACE_ONE, ε))
+        return ε, noise_multiplier(_root_below(2 * (left - spent)), rounds)
+
+    def _selection(self, problem: Problem, known: Curvature, w: Vector, ε: float | None) -> Select:
+        """Return the query for the best coordinate at w."""
+        whole = problem.layout.whole()
+        sensitivity = self._sensitivity(problem, known, w) if ε is not None else math.inf
+        rules = {q: self._score(problem, known, block.coordinates, sensitivity) for q, block in whole.items()}
+        return Select(
+            Derivative(problem.loss),
+            {q: (block, w[block.coordinates].copy()) for q, block in whole.items()},
+            {q: known.centre[block.coordinates] for q, block in whole.items()},
+            {q: 1.0 / np.sqrt(known.smoothness[block.coordinates]) for q, block in whole.items()},
+            self._clip,
+            rules,
+            BoundedRange(Adjacency.REPLACE_ONE, ε) if ε is not None else None,
+        )
+
+    def _score(self, problem: Problem, known: Curvature, S: slice, sensitivity: float) -> ScoreRule:
+        """Return the scores of the coordinates S. Full steps, whatever γ is: a score ranks, it does not move."""
+        M, c = known.smoothness[S], NEARBY if self.rule == "GS-s" else 1.0
+        root = np.sqrt(M)
+        kind = DecreaseScore if self.rule == "GS-q" else MoveScore
+        gain, steps = c / (problem.n_records * root), c / M * problem.penalised[S]
+        return kind(gain, steps, root / c, problem.penalty, sensitivity)
+
+    def _sensitivity(self, problem: Problem, known: Curvature, w: Vector) -> float:
+        """Return Δ/n and twice the rounding of a score at the public w, for all coordinates of all parties.
+
+        |h_j| ≤ a = Δ/2, a mean of n contributions. With B_j = √M_j|w_j| + a, in scaled units:
+        Moves: v = w − c h/√M and its prox are within ROUNDING·(|w| + c a/√M), so the score is within ROUNDING·B_j/c.
+        Decrease: 2D is a sum of terms whose magnitudes add up to at most 2ψ(w) + 12 B_j²: |Δ| ≤ 2B/√M, |ξ| ≤ √M B, and
+        ψ(w+Δ) ≤ B²/2 since the prox is no worse than 0. An error e of 2D is one of √e of the score at most. A rounding of
+        w+Δ moves ψ by a share of ψ(2(w+Δ)) ≤ 4ψ(w+Δ), for ψ that grow quadratically at most: all that are separable here.
+        """
+        a = self._clip.sensitivity / 2.0
+        B = np.sqrt(known.smoothness) * abs(w) + a
+        if self.rule == "GS-q":
+            value = _values(problem.penalty, w, problem.penalised)
+            error = math.sqrt(ROUNDING * float((2.0 * value + 16.0 * B**2).max()))
+        else:
+            error = ROUNDING * float(B.max()) / (NEARBY if self.rule == "GS-s" else 1.0)
+        return (2.0 * a / problem.n_records + 2.0 * error) * (1.0 + ROUNDING)
+
+    def _step(self, problem: Problem, known: Curvature, block: Block, z: float | None) -> Step:
+        """Return the release of one coordinate and its update with step γ/M_j."""
+        S = block.coordinates
+        M = known.smoothness[S]
+        s, scale = self.step_size / M, 1.0 / np.sqrt(M)
+        rule = ProxStep(s / (problem.n_records * scale), s * problem.penalised[S], problem.penalty)
+        return Step(block, known.centre[S], scale, self._clip, rule, self._clip.event(z) if z is not None else None)
+
+
+def _default_clip(problem: Problem) -> float:
+    """Return κ: CLIP_UNITS typical scaled gradients (defaults.clip states the unit), inf without privacy."""
+    if not problem.private:
+        return math.inf
+    typical = problem.loss.slope / 2 if math.isfinite(problem.loss.slope) else problem.label_range / 3
+    return CLIP_UNITS * typical / math.sqrt(problem.loss.curvature)
+
+
+def _left_for_rounds(problem: Problem) -> Fraction:
+    """Return ρ of zCDP that (ε, δ) allows, less the private moments. Selections are a mix that μ-GDP would overcharge."""
+    if problem.epsilon is None or problem.delta is None:
+        raise PrivacyError("GCD: a run without privacy has no budget to share")
+    bought = moments_event(problem)
+    left = Fraction(rho_of(problem.epsilon, problem.delta)) - (rho(bought) if bought else 0)
+    if not left > 0:
+        raise PrivacyError(
+            "GCD: private smoothness takes the whole budget, since selections are accounted by zCDP: lower smoothness_share"
+        )
+    return left
+
+
+def _root_below(value: Fraction) -> float:
+    """Return a double whose square is at most the value, in exact arithmetic."""
+    root = math.sqrt(float(value))
+    while Fraction(root) ** 2 > value:
+        root = math.nextafter(root, 0.0)
+    return root
+
+
+def _singles(whole: Mapping[str, Block]) -> tuple[Block, ...]:
+    """Return every coordinate of w as a block of its own, also where the partition names larger blocks."""
+    return tuple(
+        Block(block.offset + j, party, j, j + 1, block.offset)
+        for party, block in whole.items()
+        for j in range(block.size)
+    )

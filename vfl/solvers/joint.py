@@ -1,0 +1,172 @@
+"""One record's whole row, over all parties: gradients clipped by their joint norm, and steps of the whole model.
+
+Guarantee. A weight r_i with |r_i| ≤ C/‖x_i‖, ‖x_i‖² being summed over the parties, gives a contribution c_i = r_i x_i of
+joint norm at most C. Each party rounds its coordinates to the grid g, so the contribution that is summed has norm at most
+
+    a = C(1 + p·2⁻⁵⁰) + g√p/2 = Δ/2,   Δ = `Clip(C, p).sensitivity`,
+
+and replacing one record moves the joint sum by at most 2a = Δ; taking one away moves it by at most a, which is what the
+sampled pair needs (vfl.privacy.pld). The float slack: ‖x_i‖² is a sum of p non-negative terms, each of relative error
+at most 3u (u = 2⁻⁵³), so the sum's is at most (p + 3)u; root, division and the two products of the party's own
+contribution add 4u, hence ‖c_i‖ ≤ C(1 + (p/2 + 6)u) ≤ C(1 + 8pu). Squares that underflow are covered by a floor on the
+norm: r_i ≤ 10¹⁴⁰C makes what they hide negligible. A norm that is NaN or overflows makes the weight 0.
+
+Every addressed party adds noise of the one event's σ to its own coordinates: together the Gaussian mechanism on all p.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.messages import Backward, Forward, Moments, RecordNorms
+from vfl.problem import INTERCEPT
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from vfl.losses import Loss
+    from vfl.messages import Fold, Query, Weighting
+    from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
+    from vfl.privacy.geometry import Clip
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+TINY, HUGE = 1e-280, 1e280
+
+
+def clipped(r: Vector, kept: Mapping[str, Vector], cap: float) -> Vector:
+    """Return r_i·min(1, C/(|r_i|‖x_i‖)), (n,), 0 for what is not finite, and 0 outside a batch.
+
+    kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if there is one.
+    """
+    if math.isfinite(cap):
+        squares = kept["norms"]
+        with np.errstate(invalid="ignore"):
+            limit = np.where(squares <= HUGE, cap / np.sqrt(np.maximum(squares, TINY)), 0.0)
+            r = np.where(np.isnan(r), 0.0, np.clip(r, -limit, limit))
+    batch = kept.get("batch")
+    return r if batch is None else r * batch
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedDerivative:
+    """The weighting r_i = ℓ'(v_i, y_i)·min(1, C/(|ℓ'|‖x_i‖)), 0 outside the batch."""
+
+    loss: Loss
+    cap: float
+
+    @property
+    def kernel(self) -> str:
+        """No kernel: norms are known to margins only."""
+        return ""
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,); it replaces no state."""
+        return clipped(self.loss.derivative(margins, labels), kept, self.cap), {}
+
+
+def record_norms(problem: Problem) -> Query:
+    """Return the query that gives margins ‖x_i‖² over all parties."""
+    return RecordNorms({q: (block, np.ones(block.size)) for q, block in problem.layout.whole().items()})
+
+
+def backward(
+    problem: Problem,
+    weighting: Weighting,
+    clip: Clip,
+    event: Gaussian | PoissonSubsampledGaussian | None,
+    fold: Fold | None = None,
+) -> Backward:
+    """Return the query for Σ_i r_i x_i over all coordinates, one joint release."""
+    blocks = tuple(problem.layout.whole().values())
+    zeros, ones = (tuple(fill(block.size) for block in blocks) for fill in (np.zeros, np.ones))
+    return Backward(weighting, blocks, zeros, ones, clip, event, fold=fold)
+
+
+def forward(problem: Problem, w: Vector, into: str) -> Forward:
+    """Return the query for Xw."""
+    whole = problem.layout.whole()
+    return Forward({q: (block, w[block.coordinates]) for q, block in whole.items()}, into=into)
+
+
+def proximal(problem: Problem, w: Vector, step: float) -> Vector:
+    """Return prox_{step ψ}(w), (p,); the intercept is not penalised."""
+    parts = problem.layout.blocks(None) if problem.penalty.grouped else tuple(problem.layout.whole().values())
+    steps = step * problem.penalised
+    moved = np.empty_like(w)
+    for part in parts:
+        S = part.coordinates
+        moved[S] = problem.penalty.prox(w[S], steps[S])
+    return moved
+
+
+def require_blocks(solver: str, problem: Problem) -> None:
+    """Raise SpecificationError for a penalty of groups where the partition names none, and for blocks without a use."""
+    grouped, explicit = problem.penalty.grouped, problem.layout.explicit is not None
+    if grouped and not explicit:
+        raise SpecificationError(
+            f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
+            "FeaturePartition(..., blocks=...)"
+        )
+    if explicit and not grouped:
+        raise SpecificationError(
+            f"{solver} moves all coordinates at once and has no blocks: leave the blocks out of the partition, or use SkGD"
+        )
+
+
+def squares_bound(problem: Problem) -> float:
+    """Return Σ_j B_j² ≥ ‖x_i‖², inf where a column has no bounds."""
+    return float(problem.reach @ problem.reach)
+
+
+def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, float]:
+    """Obtain a bound on (1/n)Σ‖x_i‖², public: Σ_j M_j/L where M is declared or exact, else Σ_j B_j².
+
+    λ_max(XᵀX/n) is below it, so 1/(L·it) is a safe step of the whole model. `smoothness='private'` is not bought: one
+    number is not worth a share of the budget here.
+    """
+    if not isinstance(problem.smoothness, str):
+        M, L = problem.smoothness, problem.loss.curvature
+        return float(M.sum()) / L if math.isfinite(L) else float(np.where(np.isfinite(M), M, 1.0).sum())
+    if problem.smoothness != "data":
+        bound = squares_bound(problem)
+        if not math.isfinite(bound):
+            raise PrivacyError(f"{solver}: steps need bounds for every column: declare them, or smoothness={{...}}")
+        return bound
+    features = {
+        q: block.size - (INTERCEPT in problem.layout.columns[q]) for q, block in problem.layout.whole().items()
+    }
+    widths = {q: width for q, width in features.items() if width}
+    squares = 0.0
+    if widths:
+        released = yield Moments(widths, None, False, None)
+        squares = sum(float(u.sum()) for u in released) / problem.n_records
+    return squares + float(problem.intercept.sum())
+
+
+def asks_mean_square(problem: Problem) -> bool:
+    """Whether `mean_square` asks the parties."""
+    return isinstance(problem.smoothness, str) and problem.smoothness == "data" and bool(problem.penalised.any())
+
+
+def default_clip(problem: Problem) -> float:
+    """Return C: half of a typical |ℓ'| times half of the largest ‖x_i‖ by the declared bounds; inf without privacy.
+
+    Typical: half of the loss's largest derivative, or a third of the declared label range.
+    """
+    if not problem.private:
+        return math.inf
+    slope = problem.loss.slope
+    typical = slope / 2 if math.isfinite(slope) else problem.label_range / 3
+    C = 0.5 * typical * math.sqrt(squares_bound(problem))
+    if not (math.isfinite(C) and C > 0):
+        raise PrivacyError("a default clip needs bounds for every column, and for the label of an unbounded loss: give a clip")
+    return C
