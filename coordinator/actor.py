@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from coordinator.coordinator import Coordinator
+from coordinator.rounds import Made
 from vfl.errors import PartyLost, VflError
 
 if TYPE_CHECKING:
@@ -91,11 +93,26 @@ def answer_of(name: str, ref: Any, timeout: float) -> Any:
 
 
 class CoordinatorActor:
-    """Runs a job over the parties' actors and streams its rounds to the driver."""
+    """Runs a job over the parties' actors. It waits for the driver twice: before any release, and before it settles.
+
+    So a driver that refuses the plan refuses it in time, and what it logs is complete before the books are closed.
+    """
 
     def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
         self._coordinator = Coordinator(RayTransport(actors, timeout))
 
-    def run(self, job: Job, budget: Budget, log: Log) -> Iterator[Plan | Reserved | Round | Outcome]:
-        """Yield the plan, that it was reserved, the rounds and the outcome."""
-        yield from self._coordinator.stream(job, budget, log)
+    def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Plan | Reserved | Round | Made | Outcome, ...]:
+        """Reserve the plan; returns the plan, and that it was reserved."""
+        self._events = self._coordinator.stream(job, budget, log)
+        return tuple(islice(self._events, 2))
+
+    def rounds(self) -> Iterator[Plan | Reserved | Round | Made | Outcome]:
+        """Make the releases: yield the rounds."""
+        for event in self._events:
+            if isinstance(event, Made):
+                return
+            yield event
+
+    def finish(self) -> Plan | Reserved | Round | Made | Outcome:
+        """Settle; returns the outcome."""
+        return next(self._events)

@@ -52,11 +52,22 @@ class Budget:
     head: Head | None = None
 
     def check(self, job: Job) -> None:
-        """Refuse a job that names a data set without the ledger in which that is kept."""
+        """Refuse a job whose data set has no ledger, and one without a guarantee in a ledger that vouches for others."""
         if job.dataset is not None and self.ledger is None and job.privacy is not None:
             raise SpecificationError(
                 f"the job names data set {job.dataset!r} but no ledger: name the file in which its budget is kept "
                 "(ledger=..., or --ledger), or leave dataset out to cover this one fit only"
+            )
+
+        privacy = job.privacy
+        if (
+            job.dataset is not None
+            and privacy is not None
+            and (privacy.noise is not None or privacy.smoothness == "data")
+        ):
+            raise PrivacyError(
+                f"data set {job.dataset!r} is kept in a ledger whose certificates speak for all jobs on it, and this job "
+                "releases values without real noise (seeded noise, or smoothness='data'): leave dataset out to try things"
             )
 
     def reserve(self, plan: Plan) -> Reservation | None:
@@ -105,9 +116,12 @@ class Budget:
         """Return where the ledger's chain stands."""
         return SqliteLedger(self.ledger).head() if self.ledger is not None else None
 
-    def settle(self, job: Job, reservation: Reservation) -> Statement:
-        """Close the reservation and return what may be said of the run."""
-        statement = reservation.settle()
+    def settle(self, job: Job, reservation: Reservation, *, stopped_early: bool) -> Statement:
+        """Close the reservation and return what may be said of the run.
+
+        stopped_early : whether released values could decide how much of the plan was made; then the cap is stated.
+        """
+        statement = reservation.settle(stopped_early=stopped_early)
         return statement if job.dataset is not None else replace(statement, scope=FitBook.scope)
 
     def attempts(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:

@@ -10,7 +10,7 @@ from coordinator.books import PartyBooks
 from coordinator.budget import Budget, Reserved
 from coordinator.executor import Executor
 from coordinator.margins import Margins
-from coordinator.rounds import Log, Round, rounds
+from coordinator.rounds import Log, Made, Round, rounds
 from vfl.errors import DataError, VersionMismatch, VflError
 from vfl.messages import Moments, Query
 from vfl.planning import Plan
@@ -99,7 +99,7 @@ class Coordinator:
 
     def run(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
-    ) -> Generator[Plan | Reserved | Round, None, Outcome]:
+    ) -> Generator[Plan | Reserved | Round | Made, None, Outcome]:
         """Yield the plan, that it was reserved, then a record for every query; return the model.
 
         The whole plan is reserved before any party computes on its columns; every release is charged before it is made.
@@ -132,14 +132,16 @@ class Coordinator:
         w = yield from rounds(
             plan.solver.schedule(problem), execute, log, sealed=plan.solver.sealed and problem.private
         )
+        yield Made()
         if reservation is None:
             return Outcome(plan, w, None)
-        statement = budget.settle(job, reservation)
+        # A filter is no odometer: where what was released could decide how much, the whole reservation is stated.
+        statement = budget.settle(job, reservation, stopped_early=plan.solver.adaptive or log.resumed)
         return Outcome(plan, w, statement, books.close())
 
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
-    ) -> Iterator[Plan | Reserved | Round | Outcome]:
+    ) -> Iterator[Plan | Reserved | Round | Made | Outcome]:
         """Yield what `run` yields and then what it returns, for carriers that know no return value."""
         outcome = yield from self.run(job, budget, log)
         yield outcome

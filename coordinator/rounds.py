@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One query that was answered. Public: it holds released values only.
+    """One query that was answered: what it released and was charged for.
 
     number : running number of the query, from 0.
     kind : name of the query.
@@ -28,7 +28,8 @@ class Round:
     resets : whether it rebuilt Xw, so that nothing before it matters to the margins.
     released : what they released.
     events : what was charged for it.
-    seconds : from the charge to the last reply; 0 for a round of an earlier process.
+    seconds : from the charge to the last reply. The one field that is not released: time depends on data, a little, and
+        is for those who run the job.
     """
 
     number: int
@@ -38,6 +39,11 @@ class Round:
     released: Released
     events: tuple[Event, ...]
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """All releases of a run are made; it is settled when whoever watches asks for more, having noted the last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
     from vfl.schema import Boolean, Categorical, Numeric
-    from vfl.solvers import GCD, SkGD
+    from vfl.solvers import GCD, GD, SCD, SGD, SVRG, SkGD
 
 _HOMES = {
     "Boolean": "vfl.schema",
@@ -42,6 +42,10 @@ _HOMES = {
     "GroupLasso": "vfl.penalties",
     "FeaturePartition": "vfl.partition",
     "GCD": "vfl.solvers",
+    "GD": "vfl.solvers",
+    "SCD": "vfl.solvers",
+    "SGD": "vfl.solvers",
+    "SVRG": "vfl.solvers",
     "Job": "vfl.job",
     "L1": "vfl.penalties",
     "L2": "vfl.penalties",
@@ -64,8 +68,12 @@ _HOMES = {
 
 __all__ = [
     "GCD",
+    "GD",
     "L1",
     "L2",
+    "SCD",
+    "SGD",
+    "SVRG",
     "Boolean",
     "Box",
     "Categorical",

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 
-WHO_SEES_WHAT: Mapping[str, Mapping[str, str]] = {
+WHO_SEES_WHAT: dict[str, dict[str, str]] = {
     "trusted": {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
         "party": "its columns, its own un-noised gradients, residuals; in sweeps margins and labels: NOT protected by noise",
         "coordinator": "labels and margins Xw: NOT protected by noise",
     }
 }
+UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 """DESIGN §5: noise protects the model, not the n-vectors that travel between participants."""
 
 
@@ -107,8 +108,8 @@ def flags_of(plan: Plan) -> tuple[str, ...]:
         flags.append("NOT PRIVATE: the noise is seeded, so whoever knows the seed can take it off")
     if privacy.smoothness == "data":
         flags.append(
-            "NOT PRIVATE as a whole: the smoothness constants were computed from the data and not charged "
-            "(smoothness='data'); ε covers the other releases only"
+            "NOT PRIVATE as a whole: means and smoothness of the columns were computed from the data and not charged "
+            "(smoothness='data'); ε would hold only if these had been fixed public numbers"
         )
     return tuple(flags)
 
@@ -132,7 +133,7 @@ def certify(plan: Plan, statement: Statement | None) -> Certificate:
         ),
         releases=statement.releases if statement else 0,
         flags=flags,
-        who_sees_what=WHO_SEES_WHAT[job.trust],
+        who_sees_what=WHO_SEES_WHAT[job.trust] | ({} if statement and not flags else UNPROTECTED),
         noise=noise,
         clip=getattr(plan.solver, "clip", None) if statement else None,
         smoothness=smoothness,

@@ -1,7 +1,18 @@
 """Losses ℓ(v, y) of a generalised linear model: value, derivative, and the constants that privacy and steps rest on.
 
-A loss is one frozen object. Conventions match scikit-learn so that results compare: squared is ½(v − y)², logistic is
-log(1 + exp(−y v)) with y = ±1.
+A loss is one frozen object, convex in v. Conventions match scikit-learn so that results compare: squared is ½(v − y)²,
+logistic is log(1 + exp(−y v)) with y = ±1, hinge is max(0, 1 − y v). Fields are public options, to be declared like
+anything else in a job: none of them is ever taken from data.
+
+| loss | labels | ℓ' | curvature L | slope R |
+|---|---|---|---|---|
+| squared | real | v − y | 1 | ∞ |
+| huber | real | v − y, capped at ±width | 1 | width |
+| poisson | counts | exp(min(v, margin)) − y | exp(margin) | ∞ |
+| logistic | ±1 | −y/(1 + exp(yv)) | ¼ | 1 |
+| hinge | ±1 | −y where yv < 1 | ∞ | 1 |
+| smoothed_hinge | ±1 | −y·(1 − yv)/width, between 0 and −y | 1/width | 1 |
+| class_weighted | ±1 | c_y times another's | max c times its | max c times its |
 """
 
 from __future__ import annotations
@@ -21,7 +32,7 @@ class Loss(Protocol):
 
     name : its name in jobs; a fused kernel of that name is used where vfl.kernels has one, else `derivative` is.
     classification : labels are ±1.
-    curvature : L, the largest second derivative in v; M_j = L·mean(x_j²).
+    curvature : L, the largest second derivative in v; M_j = L·mean(x_j²). Infinite where ℓ has a kink.
     slope : R, the largest |ℓ'|; infinite when the derivative is unbounded.
     """
 
@@ -43,7 +54,11 @@ class Loss(Protocol):
         ...
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
-        """Return ∂ℓ/∂v, (n,)."""
+        """Return ∂ℓ/∂v, (n,); at a kink, one of its subgradients."""
+        ...
+
+    def response(self, v: Vector) -> Vector:
+        """Return what a margin predicts for a label that is a number, (n,): the label at which ∂ℓ/∂v is 0."""
         ...
 
 
@@ -63,6 +78,10 @@ class Squared:
     def derivative(self, v: Vector, y: Vector) -> Vector:
         """Return v − y, (n,)."""
         return v - y
+
+    def response(self, v: Vector) -> Vector:
+        """Return v."""
+        return v
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +106,242 @@ class Logistic:
         r: Vector = -y * expit(-y * v)
         return r
 
+    def response(self, v: Vector) -> Vector:
+        """Return v."""
+        return v
 
-LOSSES: dict[str, type[Loss]] = {loss.name: loss for loss in (Squared, Logistic)}
+
+@dataclass(frozen=True, slots=True)
+class Huber:
+    """½(v − y)² where |v − y| ≤ width, beyond it width·|v − y| − ½width²: derivative v − y capped at ±width, curvature 1.
+
+    The bounded derivative is what makes it worth having here: labels need no bounds, no record pulls harder than
+    `width`, and output perturbation applies. As width grows it becomes squared loss (Huber 1964).
+
+    width : in units of the label. 1.35 keeps 95 % of the efficiency under normal residuals of deviation 1.
+    """
+
+    width: float = 1.35
+    name: ClassVar[str] = "huber"
+    classification: ClassVar[bool] = False
+    curvature: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("huber", "width", self.width)
+
+    @property
+    def slope(self) -> float:
+        """Return width."""
+        return float(self.width)
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return a(|v − y| − a/2) with a = min(|v − y|, width), (n,)."""
+        import numpy as np
+
+        far = abs(v - y)
+        near = np.minimum(far, self.width)
+        return near * (far - 0.5 * near)
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return v − y between −width and width, (n,)."""
+        import numpy as np
+
+        return np.clip(v - y, -self.width, self.width)
+
+    def response(self, v: Vector) -> Vector:
+        """Return v."""
+        return v
+
+
+@dataclass(frozen=True, slots=True)
+class Poisson:
+    """exp(v) − y v for counts y with mean exp(v), continued as a straight line beyond v = margin.
+
+    Without a clamp ℓ'' = exp(v) has no bound, so no finite M_j exists and no step is safe. With it the loss stays convex
+    and once differentiable, ℓ'' ≤ exp(margin), and the largest mean that can be predicted is exp(margin): declare it
+    above the largest mean that is plausible, and not much above, for steps are short in proportion. Labels below 0
+    count as 0. The derivative is as large as the label, so a private job declares the label's bounds or a clip.
+
+    margin : the largest v that counts as it is; 3 allows means up to 20. On the scale of Xw with the intercept.
+    """
+
+    margin: float = 3.0
+    name: ClassVar[str] = "poisson"
+    classification: ClassVar[bool] = False
+    slope: ClassVar[float] = math.inf
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.margin) and abs(self.margin) <= LARGEST_MARGIN):
+            raise SpecificationError(
+                f"poisson: margin must lie between ±{LARGEST_MARGIN:g}, not {self.margin!r}: exp(margin) is the largest "
+                "mean"
+            )
+
+    @property
+    def curvature(self) -> float:
+        """Return exp(margin)."""
+        return math.exp(self.margin)
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return exp(v') (1 + v − v') − y v with v' = min(v, margin), (n,)."""
+        import numpy as np
+
+        near = np.minimum(v, self.margin)
+        return np.exp(near) * (1.0 + (v - near)) - np.maximum(y, 0.0) * v
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return exp(min(v, margin)) − y, (n,)."""
+        import numpy as np
+
+        return self.response(v) - np.maximum(y, 0.0)
+
+    def response(self, v: Vector) -> Vector:
+        """Return the mean, exp(min(v, margin))."""
+        import numpy as np
+
+        return np.exp(np.minimum(v, self.margin))
+
+
+@dataclass(frozen=True, slots=True)
+class Hinge:
+    """max(0, 1 − y v), y = ±1: derivative −y where y v < 1, else 0; |derivative| ≤ 1; a kink, so no curvature.
+
+    For solvers that live without M_j: SCD by its closed dual step, SGD by shrinking ones. Coordinate descent needs
+    'smoothed_hinge'.
+    """
+
+    name: ClassVar[str] = "hinge"
+    classification: ClassVar[bool] = True
+    curvature: ClassVar[float] = math.inf
+    slope: ClassVar[float] = 1.0
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return max(0, 1 − y v), (n,)."""
+        import numpy as np
+
+        return np.maximum(0.0, 1.0 - y * v)
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return −y where y v < 1, else 0, (n,)."""
+        import numpy as np
+
+        return np.where(y * v < 1.0, -y, 0.0)
+
+    def response(self, v: Vector) -> Vector:
+        """Return v."""
+        return v
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothedHinge:
+    """Hinge loss with the kink rounded over a width h (Shalev-Shwartz & Zhang 2013): curvature 1/h, |derivative| ≤ 1.
+
+    0 where y v ≥ 1, 1 − y v − h/2 where y v ≤ 1 − h, (1 − y v)²/(2h) between: within h/2 of hinge everywhere.
+
+    width : h.
+    """
+
+    width: float = 0.5
+    name: ClassVar[str] = "smoothed_hinge"
+    classification: ClassVar[bool] = True
+    slope: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        _positive("smoothed_hinge", "width", self.width)
+
+    @property
+    def curvature(self) -> float:
+        """Return 1/h."""
+        return 1.0 / self.width
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return a((1 − y v)⁺ − a h/2) with a = (1 − y v)/h between 0 and 1, (n,)."""
+        import numpy as np
+
+        short = np.maximum(1.0 - y * v, 0.0)
+        share = np.minimum(short / self.width, 1.0)
+        return share * (short - 0.5 * share * self.width)
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return −y·(1 − y v)/h, the factor kept between 0 and 1, (n,)."""
+        import numpy as np
+
+        return -y * np.clip((1.0 - y * v) / self.width, 0.0, 1.0)
+
+    def response(self, v: Vector) -> Vector:
+        """Return v."""
+        return v
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWeighted:
+    """c_y·ℓ(v, y) with *declared* weights of the two classes; curvature and slope are those of ℓ times the larger weight.
+
+    Nothing is spent for it. A record's contribution is c_y r_i x_i, which is clipped (or bounded by the larger slope) like
+    any other, so under replace-one the sensitivity is that of the cap, whichever classes the two records have.
+    'balanced' weights n/(2 n_y) are refused: they are counts of labels, and move with one record.
+
+    loss : name of the loss. negative, positive : c of the two classes.
+    """
+
+    loss: str = "logistic"
+    negative: float = 1.0
+    positive: float = 1.0
+    name: ClassVar[str] = "class_weighted"
+    classification: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for option in ("negative", "positive"):
+            if isinstance(getattr(self, option), str):
+                raise SpecificationError(
+                    f"class_weighted: {option} is a declared number, not {getattr(self, option)!r}: 'balanced' weights "
+                    "are computed from how many labels of each class there are, which one record changes, and nothing "
+                    "has paid for that; declare weights from what is publicly known, 1/(2·share of the class)"
+                )
+            _positive("class_weighted", option, getattr(self, option))
+        if not loss_of(self.loss).classification or self.loss == self.name:
+            raise SpecificationError(f"class_weighted needs a loss of two classes, not {self.loss!r}")
+
+    @property
+    def curvature(self) -> float:
+        """Return max(c)·L."""
+        return max(self.negative, self.positive) * loss_of(self.loss).curvature
+
+    @property
+    def slope(self) -> float:
+        """Return max(c)·R."""
+        return max(self.negative, self.positive) * loss_of(self.loss).slope
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return c_y ℓ(v, y), (n,)."""
+        return self._weights(y) * loss_of(self.loss).value(v, y)
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return c_y ∂ℓ/∂v, (n,)."""
+        return self._weights(y) * loss_of(self.loss).derivative(v, y)
+
+    def response(self, v: Vector) -> Vector:
+        """Return v."""
+        return v
+
+    def _weights(self, y: Vector) -> Vector:
+        import numpy as np
+
+        return np.where(y > 0, self.positive, self.negative)
+
+
+LARGEST_MARGIN = 50.0
+"""exp(50): beyond it no step would move anything."""
+
+
+def _positive(loss: str, option: str, value: float) -> None:
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise SpecificationError(f"{loss}: {option} must be positive and finite, not {value!r}")
+
+
+LOSSES: dict[str, type[Loss]] = {
+    loss.name: loss for loss in (Squared, Logistic, Huber, Poisson, Hinge, SmoothedHinge, ClassWeighted)
+}
 
 
 def loss_of(name: str | Loss) -> Loss:

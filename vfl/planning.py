@@ -52,6 +52,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
     reach = np.array([reach_of[name] for name in layout.names])
     low, high = job.schema[job.partition.label_column].limits
     label_range = 2.0 if loss.classification else high - low
+    centre = np.array([0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2])
     privacy = job.privacy
     smoothness: str | np.ndarray = "data"
     if privacy is not None:
@@ -68,12 +69,14 @@ def problem_of(job: Job, n_records: int) -> Problem:
         penalty=job.penalty,
         reach=reach,
         label_range=label_range,
-        label_centre=0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2,
+        # Where margins are on another scale than labels (Poisson's logarithm), its middle is no margin to start from.
+        label_centre=float(centre[0]) if loss.response(centre)[0] == centre[0] else 0.0,
         epsilon=None if privacy is None else privacy.epsilon,
         delta=delta,
         mu=None if privacy is None or delta is None else mu_of(privacy.epsilon, delta),
         smoothness=smoothness,
         smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
+        penalise_intercept=getattr(job.solver, "penalises_intercept", False),
     )
 
 
@@ -109,6 +112,13 @@ class Plan:
         for event, count in self.releases:
             accountant.compose(event, count)
         return accountant.epsilon(self.problem.delta)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a certificate of this plan would say is not charged, in words."""
+        from vfl.certificate import flags_of
+
+        return flags_of(self)
 
     @property
     def round_trips(self) -> int:
@@ -148,6 +158,7 @@ class Plan:
                     "             NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"
                 )
             lines.extend(f"  releases   {count} × {described(event)}" for event, count in self.releases)
+            lines.extend("  flag       " + flag for flag in self.flags)
         lines.append(
             f"  cost       {self.round_trips} round trips, {self.n_bytes / 1e6:.3g} MB between participants, "
             f"about {self.seconds:.2g} s"

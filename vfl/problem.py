@@ -81,6 +81,7 @@ class Problem:
     epsilon, delta, mu : the budget, μ the largest Gaussian-DP parameter that (ε, δ) allows; None without privacy.
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
+    penalise_intercept : whether ψ counts the intercept too, which only solvers that need F strongly convex ask for.
     """
 
     n_records: int
@@ -95,6 +96,7 @@ class Problem:
     mu: float | None
     smoothness: str | Vector
     smoothness_share: float
+    penalise_intercept: bool = False
 
     @property
     def private(self) -> bool:
@@ -104,21 +106,22 @@ class Problem:
     @property
     def intercept(self) -> Vector:
         """Return (p,) 1 for the intercept, 0 for features."""
-        return 1.0 - self.penalised
+        return np.array([1.0 if name == INTERCEPT else 0.0 for name in self.layout.names])
 
     @property
     def centred(self) -> bool:
         """Whether released means are taken off the columns: an unpenalised intercept absorbs them."""
-        return INTERCEPT in self.layout.names
+        return INTERCEPT in self.layout.names and not self.penalise_intercept
 
     @property
     def penalised(self) -> Vector:
-        """Return (p,) 1 for features, 0 for the intercept."""
-        return np.array([0.0 if name == INTERCEPT else 1.0 for name in self.layout.names])
+        """Return (p,) 1 where ψ counts: for features, and 0 for the intercept unless it is penalised too."""
+        return np.ones(self.layout.n_coordinates) if self.penalise_intercept else 1.0 - self.intercept
 
     def describe(self) -> str:
         """Return F in one line."""
-        return f"F(w) = (1/n)·Σ {self.loss.name}((Xw)_i, y_i) + {self.penalty.describe()}"
+        said = ", the intercept included" if self.penalise_intercept and INTERCEPT in self.layout.names else ""
+        return f"F(w) = (1/n)·Σ {self.loss.name}((Xw)_i, y_i) + {self.penalty.describe()}{said}"
 
     def value(self, w: Vector, margins: Vector, labels: Vector) -> float:
         """Return F(w). Data-dependent and un-noised: for tests, benchmarks and non-private use only."""

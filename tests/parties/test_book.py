@@ -21,12 +21,13 @@ from parties.loading import load
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
 from vfl.launch import inprocess
 from vfl.launch.train import resume
-from vfl.messages import Descend, Forward, Notice, Phase, Records
+from vfl.messages import Backward, Descend, Fold, Forward, Notice, Phase, Records
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Ledger, SqliteLedger
 from vfl.privacy.noise import CryptographicNoise
+from vfl.solvers.gcd import GCD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ N = 60
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 BOUNDS = dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 1.0))
 DELTA = 1e-6
+FOLDS = ((0, 1), (1, 1), (2, 1), (2, 1), (0, 2), (1, 3), (2, 3))
+"""(number, pass): a whole pass, its last batch again, the first of another, then one whose first was never seen."""
 
 
 def job(epsilon: float = 1.0, *, dataset: str | None = "credit", **privacy: Any) -> vfl.Job:
@@ -140,6 +143,17 @@ class TestRecording:
             whole = SqliteLedger(place.books[party]).replay(account_of(party), GaussianAccountant())
             assert whole.epsilon(DELTA) == pytest.approx(outcome.plan.epsilon, rel=1e-9)
             SqliteLedger(place.books[party]).verify()
+
+    def test_selections_are_added_up_as_the_ledger_does(self, place: Place) -> None:
+        """A mix of Gaussian and bounded-range events is counted in ρ; so is what is left of it."""
+        spec = dataclasses.replace(job(), solver=GCD(rounds=6))
+        place.run(spec)
+        for party in PARTITION.parties:
+            assert place.balance(party).accounting == "zcdp"
+            (run,) = place.balance(party).runs
+            assert run.status == "settled"
+            assert run.spent == pytest.approx(run.reserved, rel=1e-12)
+            assert {"bounded-range", "gaussian"} <= {kind for _, kind in recorded(place.books[party])}
 
     def test_what_a_run_leaves_behind_names_the_books(self, place: Place) -> None:
         place.policies.pop("telco")
@@ -276,6 +290,18 @@ class TestReleases:
         block = self.visit()[0].steps["bank"][0].block
         party.answer(Forward({"bank": (block, np.ones(block.size))}), Records(), ReleaseKey(1))
         assert SqliteLedger(place.books["bank"]).head() == before
+
+    def test_a_pass_over_disjoint_batches_is_one_entry(self, party: Any, place: Place) -> None:
+        """And a batch that is not the next of its pass pays for itself."""
+        step = self.visit()[0].steps["bank"][0]
+
+        def ask(number: int, fold: Fold) -> int:
+            parts = (self.visit()[0].weighting, (step.block,), (step.centre,), (step.scale,), step.clip, step.event)
+            party.answer(Backward(*parts, fold=fold), Records(weights=np.ones(N)), ReleaseKey(number))
+            return len(recorded(place.books["bank"]))
+
+        counts = [ask(k, Fold(fold, 3, (seed,))) for k, (fold, seed) in enumerate(FOLDS, 1)]
+        assert counts == [1, 1, 1, 2, 3, 4, 4]
 
     def test_exact_smoothness_is_declared_by_the_job(self, place: Place) -> None:
         place.run(job(smoothness="data"))

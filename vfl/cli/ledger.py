@@ -186,10 +186,10 @@ def _settled_folder(folder: Path) -> Statement | None:
     from vfl.launch import checkpoint
 
     job, _ = jobfile.read(folder / jobfile.NAME)
-    start, budget, _ = checkpoint.read(folder, job)
-    if budget.ledger is None:
-        raise BudgetError(f"the run in {str(folder)!r} kept its budget in memory: there is nothing to settle")
-    with checkpoint.Checkpoint(folder, start, resumed=True):
+    with checkpoint.Checkpoint(folder):
+        start, budget, _ = checkpoint.read(folder, job)
+        if budget.ledger is None:
+            raise BudgetError(f"the run in {str(folder)!r} kept its budget in memory: there is nothing to settle")
         return _settled(Path(budget.ledger), budget.account(job), budget.run, start.job, budget.head)
 
 

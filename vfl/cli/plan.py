@@ -33,6 +33,8 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_j
         json.dumps(
             {
                 "n_records": records,
+                "private": private and not planned.flags,
+                "flags": list(planned.flags),
                 "epsilon": planned.epsilon if private else None,
                 "delta": planned.problem.delta,
                 "releases": [

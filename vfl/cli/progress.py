@@ -28,6 +28,7 @@ class Progress:
         self._console = Console(stderr=True, quiet=quiet)
         self._bar: Bar | None = None
         self._drawn = 0.0
+        self._since = ""
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +49,7 @@ class Progress:
 
         self._plan, self._done, self._started = plan, 0, time.monotonic()
         self._total = plan.round_trips
-        self._accountant = choose_accountant(plan.releases)
+        self._accountant = choose_accountant(plan.releases, committed=plan.committed)
         self._console.print(str(plan), highlight=False, markup=False)
         if self._console.is_terminal:
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -60,6 +61,8 @@ class Progress:
             self._bar.start()
 
     def _advance(self, record: Round) -> None:
+        if self._done == 0 and record.number > 0:
+            self._since = " since it was resumed"
         self._done = record.number + 1
         for event in dict.fromkeys(record.events):
             self._accountant.compose(event, record.events.count(event))
@@ -79,4 +82,4 @@ class Progress:
         problem = self._plan.problem
         if problem.delta is None:
             return "no privacy"
-        return f"ε {self._accountant.epsilon(problem.delta):.3f} of {problem.epsilon:g}"
+        return f"ε {self._accountant.epsilon(problem.delta):.3f} of {problem.epsilon:g}{self._since}"

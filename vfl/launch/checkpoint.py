@@ -51,19 +51,22 @@ class Start:
 class Checkpoint:
     """Writes the log of one run; nobody else can while it is open."""
 
-    def __init__(self, folder: Path, start: Start, *, resumed: bool = False) -> None:
+    def __init__(self, folder: Path, start: Start | None = None) -> None:
+        """Begin a log, or without `start` go on with the one that is there."""
         path = folder / NAME
         try:
-            self._file = path.open("r+b" if resumed else "x+b")
+            self._file = path.open("r+b" if start is None else "x+b")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
             raise OutputError(f"another process is at work on the run in {str(folder)!r}") from None
+        except FileNotFoundError:
+            raise OutputError(f"there is no run to resume in {str(folder)!r}") from None
         except OSError as error:
             raise OutputError(f"cannot write the log of the run in {str(folder)!r}: {error.strerror}") from error
         self._synced = time.monotonic()
         self._hash = ""
-        if resumed:
+        if start is None:
             lines, size = _lines(self._file.read(), folder)
             self._hash = lines[-1][0]
             self._file.truncate(size)
@@ -139,8 +142,11 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     start = Start(**entries[0]["start"])
     if start.job != job.digest:
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
-    reserved = next((entry["reserved"] for entry in entries if "reserved" in entry), None)
+    # Each process notes the ledger's head after it reserved or resumed: the last one tells the newest copy.
+    reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)
     made = [entry for entry in entries if "round" in entry]
+    if [entry["round"] for entry in made] != list(range(len(made))):
+        raise OutputError(f"the log of the run in {str(folder)!r} does not hold its rounds in order: start a new run")
     released = tuple(tuple(np.array([float.fromhex(x) for x in u]) for u in entry["released"]) for entry in made)
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"]), default=0)
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None

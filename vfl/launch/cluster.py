@@ -1,8 +1,8 @@
 """Running a job on Ray: one actor per party, one for the coordinator; the driver starts them and watches.
 
 A local Ray is started when no address is given and none is running, with as many CPUs as the job has actors, whatever
-the machine has, and one thread for each. Nothing is carried out: usage statistics are off, no working directory is
-uploaded, and vectors are never spilled to disk in clear.
+the machine has, and one thread for each. Nothing is carried out: usage statistics are off and no working directory is
+uploaded. A Ray that is started here never spills vectors to disk; on a cluster that is its operator's to switch off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
-    from coordinator.rounds import Log, Round
+    from coordinator.rounds import Log, Made, Round
     from vfl.job import Job
     from vfl.planning import Plan
 
@@ -34,12 +34,14 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THRE
 
 LOAD_SECONDS = 3600.0
 ANSWER_SECONDS = 600.0
+ROUNDS_AHEAD = 16
+"""Rounds that the coordinator may be ahead of the driver, which logs them."""
 
 
 def import_ray() -> Any:
     """Import Ray with what it must not do switched off."""
     for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+        os.environ[name] = value
     import ray
 
     return ray
@@ -80,6 +82,12 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
+def _this_node(ray: Any) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
 def run(
     job: Job,
     sources: Mapping[str, Any],
@@ -88,7 +96,7 @@ def run(
     *,
     address: str | None = None,
     policies: Mapping[str, str] | None = None,
-) -> Iterator[Plan | Reserved | Round | Outcome]:
+) -> Iterator[Plan | Reserved | Round | Made | Outcome]:
     """Start the actors, let each party load its source where it runs, then yield the plan, the rounds and the outcome."""
     with connected(len(sources) + 1, address) as ray:
         from coordinator.actor import CoordinatorActor, answer_of
@@ -96,7 +104,9 @@ def run(
 
         once = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         actors = {name: ray.remote(PartyActor).options(**once).remote() for name in sources}
-        coordinator = ray.remote(CoordinatorActor).options(**once).remote(actors, ANSWER_SECONDS)
+        # A ledger is a file on this machine: the coordinator, which writes it, runs here or not at all.
+        here = {"scheduling_strategy": _this_node(ray)} if budget.ledger is not None else {}
+        coordinator = ray.remote(CoordinatorActor).options(**once, **here).remote(actors, ANSWER_SECONDS)
         try:
             loading = {
                 name: actors[name].load.remote(job, name, source, (policies or {}).get(name))
@@ -104,8 +114,11 @@ def run(
             }
             for name, ref in loading.items():
                 answer_of(name, ref, LOAD_SECONDS)
-            for ref in coordinator.run.options(num_returns="streaming").remote(job, budget, log):
+            yield from answer_of("coordinator", coordinator.begin.remote(job, budget, log), ANSWER_SECONDS)
+            ahead = {"num_returns": "streaming", "_generator_backpressure_num_objects": ROUNDS_AHEAD}
+            for ref in coordinator.rounds.options(**ahead).remote():
                 yield answer_of("coordinator", ref, ANSWER_SECONDS)
+            yield answer_of("coordinator", coordinator.finish.remote(), ANSWER_SECONDS)
         finally:
             for actor in (coordinator, *actors.values()):
                 ray.kill(actor)

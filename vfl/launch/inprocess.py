@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
-    from coordinator.rounds import Log, Round
+    from coordinator.rounds import Log, Made, Round
     from parties.party import Party
     from vfl.job import Job
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
@@ -46,7 +46,7 @@ class InProcessTransport:
 
 def run(
     job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, policies: Mapping[str, str] | None = None
-) -> Iterator[Plan | Reserved | Round | Outcome]:
+) -> Iterator[Plan | Reserved | Round | Made | Outcome]:
     """Load every party here, each under its owner's policy, then yield the plan, the rounds and the outcome."""
     parties = {name: load(job, name, source, (policies or {}).get(name)) for name, source in sources.items()}
     yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)

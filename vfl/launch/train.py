@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
-from coordinator.rounds import Log
+from coordinator.rounds import Log, Made
 from vfl.errors import SpecificationError, nearest
 from vfl.job import file as jobfile
 from vfl.launch import checkpoint
@@ -40,7 +40,7 @@ def stream(
     policies: Mapping[str, str | Path] | None = None,
 ) -> Iterator[Plan | Reserved | Round | Result]:
     """Train, and yield the plan, what was reserved, a record for every round, and at last the result. See `train`."""
-    budget = Budget(uuid.uuid4().hex, None if ledger is None else str(ledger))
+    budget = Budget(uuid.uuid4().hex, _ledger(job, ledger))
     yield from _events(job, data, budget, Log(), engine, address, _paths(job, policies))
 
 
@@ -73,7 +73,7 @@ def train(
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
-    path = None if ledger is None else str(Path(ledger).resolve())
+    path = _ledger(job, ledger)
     agreed = _paths(job, policies)
     if output is None:
         budget = Budget(uuid.uuid4().hex, path)
@@ -108,12 +108,20 @@ def resume(
     if (folder / MODEL).exists():
         return Result.load(folder)
     job, _ = jobfile.read(folder / jobfile.NAME)
-    start, budget, made = checkpoint.read(folder, job)
-    policies = start.environment.get("policies") or {}
-    with checkpoint.Checkpoint(folder, start, resumed=True) as log:
+    with checkpoint.Checkpoint(folder) as log:  # locked before it is read: another process may be adding to it
+        start, budget, made = checkpoint.read(folder, job)
+        policies = start.environment.get("policies") or {}
         result = _finished(_events(job, data, budget, made, engine, address, policies), _both(log, watch))
         result.save(folder)
     return result
+
+
+def _ledger(job: Job, ledger: str | Path | None) -> str | None:
+    if ledger is not None and job.dataset is None:
+        raise SpecificationError(
+            "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
+        )
+    return None if ledger is None else str(Path(ledger).resolve())
 
 
 def _paths(job: Job, policies: Mapping[str, str | Path] | None) -> dict[str, str]:
@@ -150,7 +158,8 @@ def _events(
 
         events = inprocess.run(job, sources, budget, log, policies=policies)
     for event in events:
-        yield Result.of(event) if isinstance(event, Outcome) else event
+        if not isinstance(event, Made):
+            yield Result.of(event) if isinstance(event, Outcome) else event
 
 
 def _finished(events: Iterator[Plan | Reserved | Round | Result], watch: Watch | None) -> Result:

@@ -17,7 +17,8 @@ from vfl.privacy.spending import UNIT_BITS, floor_units, mu_squared, units
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Charge: TypeAlias = tuple[Gaussian | PoissonSubsampledGaussian, int]
+Noised: TypeAlias = Gaussian | PoissonSubsampledGaussian
+Charge: TypeAlias = tuple[Noised, int]
 
 _SIGMA = 1 - Fraction(1, 1 << 53)  # the party's σ = z·Δ is one rounding, so it may fall short of it by this factor
 

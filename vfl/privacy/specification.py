@@ -42,6 +42,8 @@ class Privacy:
             raise PrivacyError(f"delta must lie strictly between 0 and 1, not {self.delta!r}; leave it out for 1/n²")
         if not 0 < self.smoothness_share < 1:
             raise PrivacyError(f"smoothness_share must lie strictly between 0 and 1, not {self.smoothness_share!r}")
+        if self.noise is not None and not callable(getattr(self.noise, "stream", None)):
+            raise PrivacyError(f"noise must be None or vfl.SeededNoise(seed), not {self.noise!r}")
         if isinstance(self.smoothness, str):
             if self.smoothness not in SMOOTHNESS:
                 raise SpecificationError(

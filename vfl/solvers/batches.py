@@ -87,7 +87,7 @@ class Batches:
     @property
     def rate(self) -> float:
         """Return q, a multiple of 2⁻⁴⁰ that words can be compared with exactly."""
-        return math.floor(2**RATE_BITS / self.steps_a_pass) / 2**RATE_BITS
+        return ((1 << RATE_BITS) // self.steps_a_pass) / (1 << RATE_BITS)
 
     @property
     def divisor(self) -> float:

@@ -31,7 +31,7 @@ from vfl.privacy.zcdp import rho_of
 from vfl.solvers import defaults
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.skgd import ProxStep
-from vfl.solvers.smoothness import asks_moments, curvature, moments_event
+from vfl.solvers.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class GCD:
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts."""
+        require_curvature(self.name, problem)
         if problem.private and self.clip == math.inf:
             raise PrivacyError(
                 "GCD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"

@@ -16,7 +16,7 @@ from vfl.solvers.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 
 if TYPE_CHECKING:
-    from vfl.privacy.events import Event
+    from vfl.privacy.calibration import Charge
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
 
@@ -74,7 +74,7 @@ class GD:
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
-    def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
+    def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return one Gaussian event a pass."""
         if problem.epsilon is None or problem.delta is None:
             return ()
@@ -90,7 +90,9 @@ class GD:
         step = (self.step_size or 1.0) / (problem.loss.curvature * (yield from joint.mean_square(self.name, problem)))
         if clip.finite:
             yield joint.record_norms(problem)
-        w = np.zeros(problem.layout.n_coordinates)
+        w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
+        if w.any():
+            yield joint.forward(problem, w, "reset")
         passes = self.passes or 1
         mean = Average(self.iterate or "last", passes // 2)
         for t in range(passes):
@@ -106,7 +108,7 @@ class GD:
 
     def round_trips(self, problem: Problem) -> int:
         """Return two a pass, and what is asked before the first."""
-        return 2 * (self.passes or 1) - 1 + self._clip(problem).finite + joint.asks_mean_square(problem)
+        return 2 * (self.passes or 1) - 1 + self._clip(problem).finite + joint.asks_first(problem)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""

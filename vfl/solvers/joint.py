@@ -141,9 +141,7 @@ def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, flo
         if not math.isfinite(bound):
             raise PrivacyError(f"{solver}: steps need bounds for every column: declare them, or smoothness={{...}}")
         return bound
-    features = {
-        q: block.size - (INTERCEPT in problem.layout.columns[q]) for q, block in problem.layout.whole().items()
-    }
+    features = {q: block.size - (INTERCEPT in problem.layout.columns[q]) for q, block in problem.layout.whole().items()}
     widths = {q: width for q, width in features.items() if width}
     squares = 0.0
     if widths:
@@ -157,6 +155,11 @@ def asks_mean_square(problem: Problem) -> bool:
     return isinstance(problem.smoothness, str) and problem.smoothness == "data" and bool(problem.penalised.any())
 
 
+def asks_first(problem: Problem) -> int:
+    """Return how many messages come before the first step: exact squares, and margins of a start that is not 0."""
+    return asks_mean_square(problem) + bool((problem.intercept * problem.label_centre).any())
+
+
 def default_clip(problem: Problem) -> float:
     """Return C: half of a typical |ℓ'| times half of the largest ‖x_i‖ by the declared bounds; inf without privacy.
 
@@ -168,5 +171,7 @@ def default_clip(problem: Problem) -> float:
     typical = slope / 2 if math.isfinite(slope) else problem.label_range / 3
     C = 0.5 * typical * math.sqrt(squares_bound(problem))
     if not (math.isfinite(C) and C > 0):
-        raise PrivacyError("a default clip needs bounds for every column, and for the label of an unbounded loss: give a clip")
+        raise PrivacyError(
+            "a default clip needs bounds for every column, and for the label of an unbounded loss: give a clip"
+        )
     return C

@@ -17,10 +17,10 @@ from vfl.solvers.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 
 if TYPE_CHECKING:
+    from vfl.privacy.calibration import Charge
     from collections.abc import Mapping
 
     from vfl.losses import Loss
-    from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
     from vfl.types import Vector
@@ -179,13 +179,11 @@ class SCD:
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
-    def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
+    def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return one event a step ('poisson') or a pass ('disjoint')."""
         if problem.epsilon is None or problem.delta is None:
             return ()
-        return scaled_to_budget(
-            (self._batches(problem).charge(self._clip(problem)),), problem.epsilon, problem.delta
-        )
+        return scaled_to_budget((self._batches(problem).charge(self._clip(problem)),), problem.epsilon, problem.delta)
 
     def schedule(self, problem: Problem) -> Schedule:
         """For every step: draw the batch, release Σ ζ_i x_i, add it to v, move Xw along.
@@ -222,6 +220,7 @@ class SCD:
         intercept = ("the intercept is penalised like any coordinate: the dual needs it.",) if problem.centred else ()
         return (
             self._batches(problem).describe(private=problem.private),
-            f"clip C = {self.clip:.3g} on a record's dual step ζ_i x_i; overlap σ' = {self.overlap:.4g}; iterate = {self.iterate}.",
+            f"clip C = {self.clip:.3g} on a record's dual step ζ_i x_i; overlap σ' = {self.overlap:.4g}.",
+            f"iterate = {self.iterate}.",
             *intercept,
         )

@@ -17,7 +17,6 @@ from vfl.solvers.options import require_clip, require_one_of, require_positive, 
 
 if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge
-    from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
 
@@ -94,13 +93,11 @@ class SGD:
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
-    def releases(self, problem: Problem) -> tuple[Charge, ...] | tuple[tuple[Event, int], ...]:
+    def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return one event a step ('poisson') or a pass ('disjoint')."""
         if problem.epsilon is None or problem.delta is None:
             return ()
-        return scaled_to_budget(
-            (self._batches(problem).charge(self._clip(problem)),), problem.epsilon, problem.delta
-        )
+        return scaled_to_budget((self._batches(problem).charge(self._clip(problem)),), problem.epsilon, problem.delta)
 
     def schedule(self, problem: Problem) -> Schedule:
         """For every step: draw the batch, release its clipped gradient, step, rebuild Xw."""
@@ -111,7 +108,9 @@ class SGD:
         step = (self.step_size or 1.0) / (L * (yield from joint.mean_square(self.name, problem)))
         if clip.finite:
             yield joint.record_norms(problem)
-        w = np.zeros(problem.layout.n_coordinates)
+        w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
+        if w.any():
+            yield joint.forward(problem, w, "reset")
         mean = Average(self.iterate or "last", drawn.steps // 2)
         for t, (sample, fold) in enumerate(drawn.draws()):
             if sample is not None:
@@ -129,7 +128,7 @@ class SGD:
 
     def round_trips(self, problem: Problem) -> int:
         """Return two a step, and what is asked before the first; samples are drawn without asking."""
-        asked = self._clip(problem).finite + joint.asks_mean_square(problem)
+        asked = self._clip(problem).finite + joint.asks_first(problem)
         return 2 * self._batches(problem).steps - 1 + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

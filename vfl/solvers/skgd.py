@@ -26,6 +26,7 @@ from vfl.solvers.smoothness import (
     curvature,
     moments_event,
     require_bearable,
+    require_curvature,
     require_representable,
 )
 from vfl.types import Adjacency
@@ -106,27 +107,27 @@ class SkGD:
         for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise SpecificationError(f"SkGD: {option} must be a whole number of at least 1, not {value!r}")
+                raise SpecificationError(f"{self.name}: {option} must be a whole number of at least 1, not {value!r}")
         if isinstance(self.clip, str):
             if self.clip != BOUNDS:
-                raise SpecificationError(f"SkGD: clip must be a positive number or {BOUNDS!r}, not {self.clip!r}")
+                raise SpecificationError(f"{self.name}: clip must be a positive number or {BOUNDS!r}, not {self.clip!r}")
         elif self.clip is not None and not self.clip > 0:
-            raise SpecificationError(f"SkGD: clip must be positive, not {self.clip!r}")
+            raise SpecificationError(f"{self.name}: clip must be positive, not {self.clip!r}")
         elif self.clip is not None and self.clip < math.inf and not 1e-90 <= self.clip <= 1e90:
             raise SpecificationError(
-                f"SkGD: clip={self.clip!r} is beyond what exact sums can hold: rescale the columns"
+                f"{self.name}: clip={self.clip!r} is beyond what exact sums can hold: rescale the columns"
             )
         if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
-            raise SpecificationError(f"SkGD: step_size must be positive and finite, not {self.step_size!r}")
+            raise SpecificationError(f"{self.name}: step_size must be positive and finite, not {self.step_size!r}")
         for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
             value = getattr(self, option)
             if value not in known and not (option == "iterate" and value is None):
-                raise SpecificationError(f"SkGD: {option} must be one of {', '.join(known)}, not {value!r}")
+                raise SpecificationError(f"{self.name}: {option} must be one of {', '.join(known)}, not {value!r}")
         if self.passes is not None and self.inner_rounds is not None:
-            raise SpecificationError("SkGD: give passes, or outer_rounds and inner_rounds, not both")
+            raise SpecificationError(f"{self.name}: give passes, or outer_rounds and inner_rounds, not both")
         if self.parallel > 1 and self.sampling in ("nice", "full"):
             raise SpecificationError(
-                f"SkGD: sampling={self.sampling!r} draws several blocks by itself: leave parallel at 1"
+                f"{self.name}: sampling={self.sampling!r} draws several blocks by itself: leave parallel at 1"
             )
         sampler_of(self.sampling, self.tau)
 
@@ -152,13 +153,14 @@ class SkGD:
 
     def _check(self, problem: Problem) -> None:
         require_representable(problem)
+        require_curvature(self.name, problem)
         if problem.private and self.clip == math.inf:
             raise PrivacyError(
-                "SkGD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
+                f"{self.name}: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
             )
         if self.clip == BOUNDS and not (math.isfinite(problem.loss.slope) and np.isfinite(problem.reach).all()):
             raise SpecificationError(
-                f"SkGD: clip='bounds' needs a loss with a bounded derivative and bounds for every column; "
+                f"{self.name}: clip='bounds' needs a loss with a bounded derivative and bounds for every column; "
                 f"{problem.loss.name} loss has slope {problem.loss.slope:g}: give a clip"
             )
         if problem.penalty.grouped and problem.layout.explicit is None:

@@ -71,6 +71,15 @@ def require_bearable(deviation: float) -> None:
         )
 
 
+def require_curvature(solver: str, problem: Problem) -> None:
+    """Raise SpecificationError for a loss with a kink: no M_j exists, so a step of 1/M_j has no length."""
+    if not math.isfinite(problem.loss.curvature):
+        raise SpecificationError(
+            f"{solver} with loss={problem.loss.name!r} needs a bounded second derivative for its steps of 1/M_j; it has "
+            "none: use 'smoothed_hinge', or a solver whose steps need no curvature (SCD, SGD)"
+        )
+
+
 def require_representable(problem: Problem) -> None:
     """Raise SpecificationError for declared bounds whose squares, and so M_j, are not normal doubles."""
     for name, B in zip(problem.layout.names, problem.reach, strict=True):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.losses import Loss
-    from vfl.privacy.events import Event, Gaussian, PoissonSubsampledGaussian
+    from vfl.privacy.calibration import Charge, Noised
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
     from vfl.types import Vector
@@ -131,9 +131,7 @@ class SVRG:
         )
         share = solver._batches(problem).rate
         difference = clip if not math.isfinite(clip) else clip * math.sqrt(share)
-        return replace(
-            solver, difference_clip=self.difference_clip if self.difference_clip is not None else difference
-        )
+        return replace(solver, difference_clip=self.difference_clip if self.difference_clip is not None else difference)
 
     def _batches(self, problem: Problem) -> batches.Batches:
         return batches.Batches(
@@ -145,7 +143,7 @@ class SVRG:
         p = problem.layout.n_coordinates
         return Clip(float(self.clip or math.inf), p), Clip(float(self.difference_clip or math.inf), p)
 
-    def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
+    def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return the snapshots' event, one a pass, and that of the steps.
 
         A Poisson step of rate q costs about q² of a full one, so the steps of a pass cost q of it: the snapshot's σ is
@@ -164,14 +162,12 @@ class SVRG:
         snapshot_clip, difference_clip = self._clips(problem)
         drawn, loss, n = self._batches(problem), problem.loss, problem.n_records
         snapshot_event, step_event = self._events(problem)
-        snapshot = joint.backward(
-            problem, SnapshotDerivative(loss, snapshot_clip.cap), snapshot_clip, snapshot_event
-        )
+        snapshot = joint.backward(problem, SnapshotDerivative(loss, snapshot_clip.cap), snapshot_clip, snapshot_event)
         difference = ClippedDifference(loss, difference_clip.cap)
         step = (self.step_size or 1.0) / (loss.curvature * (yield from joint.mean_square(self.name, problem)))
         if snapshot_clip.finite or difference_clip.finite:
             yield joint.record_norms(problem)
-        w, g = np.zeros(problem.layout.n_coordinates), np.zeros(0)
+        w, g = problem.intercept * problem.label_centre, np.zeros(0)
         mean = Average(self.iterate or "last", drawn.steps // 2)
         for t, (sample, fold) in enumerate(drawn.draws()):
             try:
@@ -190,11 +186,11 @@ class SVRG:
                 yield joint.forward(problem, delta, "add")
         return mean.final(w)
 
-    def _events(self, problem: Problem) -> tuple[Gaussian | None, Gaussian | PoissonSubsampledGaussian | None]:
+    def _events(self, problem: Problem) -> tuple[Noised | None, Noised | None]:
         if problem.epsilon is None or problem.delta is None:
             return None, None
         (snapshot, _), (step, _) = self.releases(problem)
-        return snapshot, step  # type: ignore[return-value]  # a plan keeps the types of its events
+        return snapshot, step
 
     def round_trips(self, problem: Problem) -> int:
         """Return two a step and two a snapshot, less the last step's, and what is asked before the first."""
@@ -206,6 +202,6 @@ class SVRG:
         """Return a sentence for every option that was decided."""
         return (
             self._batches(problem).describe(private=problem.private),
-            f"a snapshot of the whole gradient a pass, clip C = {self.clip:.3g}; differences to it at {self.difference_clip:.3g}.",
+            f"a snapshot of the whole gradient a pass, clip C = {self.clip:.3g}; differences at {self.difference_clip:.3g}.",
             f"step_size γ = {self.step_size:.3g}; iterate = {self.iterate}.",
         )

@@ -108,7 +108,7 @@ class DatasetBook:
             left=min(scope.epsilon, epsilon_of(way, free, scope.delta)),
             fits=asked <= free,
             accounting=way.value,
-            scope=_covers(self.dataset),
+            scope=_covers(scope),
         )
 
 
@@ -176,8 +176,11 @@ class DatasetReservation:
         self.book.ledger.write(decide)
 
 
-def _covers(dataset: str) -> str:
-    return f"all jobs on data set {dataset!r} that are charged to the same ledger, together under its cap"
+def _covers(scope: Scope) -> str:
+    return (
+        f"all jobs on data set {scope.dataset!r} that are charged to the same ledger are together under its cap, "
+        f"ε = {scope.epsilon:.6g} at δ = {scope.delta:.3g}"
+    )
 
 
 def _statement(scope: Scope, run: Run) -> Statement:
@@ -195,7 +198,7 @@ def _statement(scope: Scope, run: Run) -> Statement:
         reserved=reserved,
         releases=run.account.count,
         stopped_early=stopped_early,
-        scope=_covers(scope.dataset),
+        scope=_covers(scope),
         entries=run.head.seq,
         head=run.head.hash,
     )
