@@ -11,6 +11,7 @@ from vfl.privacy.ledger import ChargeAhead, FitBook, Head, SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from vfl.job import Job
     from vfl.planning import Plan
@@ -143,9 +144,14 @@ class Budget:
 
     def _status(self, ledger: SqliteLedger) -> str:
         """Return how the run's reservation stands; '' when the earlier process did not get as far as reserving."""
-        if not ledger.path.exists():
+        if not begun(ledger.path):
             return ""
         return next((run.status for balance in ledger.show() for run in balance.runs if run.run == self.run), "")
+
+
+def begun(path: Path) -> bool:
+    """Return whether there is a ledger; a kill while it was being made leaves an empty file, in which nothing stood."""
+    return path.exists() and path.stat().st_size > 0
 
 
 def upcoming(plan: Plan, made: Sequence[Released] | None = None) -> Iterator[tuple[ReleaseKey, Event]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from coordinator.books import PartyBooks
@@ -114,6 +114,8 @@ class Coordinator:
         if log.n_records not in (None, plan.problem.n_records):
             raise DataError("the parties hold other records than when this run began: start a new run")
         problem = plan.problem
+        if plan.solver.sealed and problem.private:  # its log holds nothing to go on from: it begins again
+            log = replace(log, released=(), rebuilt=0)
         keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
         books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.ledger)
         reservation = _reserved(budget, plan, books, log)

@@ -148,7 +148,7 @@ class PartyBook:
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:
         """Look, and change nothing: a head of an older copy must not replace a newer one's before it was noticed."""
-        if not self._policy.book.exists():
+        if not self._begun():
             if notice.noted is not None:
                 raise LedgerError(
                     f"the book of party {self._party!r} is gone, and the coordinator's ledger has noted its head: restore "
@@ -193,7 +193,7 @@ class PartyBook:
     def _keep_cap(self) -> None:
         """Make the book's cap the policy's [total]; a change is an entry in the chain."""
         total = self._policy.total
-        if self._policy.book.exists():
+        if self._begun():
             with self._ledger.read() as state:
                 scope = state.scopes.get(self._account)
                 if scope is not None and (scope.epsilon, scope.delta) == (total.epsilon, total.delta):
@@ -230,8 +230,12 @@ class PartyBook:
             sigma = math.nextafter(sigma, math.inf)
         return event
 
+    def _begun(self) -> bool:
+        # A kill while the book was being made leaves an empty file, in which nothing stood.
+        return self._policy.book.exists() and self._policy.book.stat().st_size > 0
+
     def _head(self) -> Head | None:
-        return self._ledger.head() if self._policy.book.exists() else None
+        return self._ledger.head() if self._begun() else None
 
 
 def _clipped(query: Query) -> Iterator[tuple[Clip, Gaussian | PoissonSubsampledGaussian | None]]:

@@ -314,8 +314,7 @@ class _LabelReader:
         self._values = np.empty(at_most)
         if isinstance(declared, BinaryLabel):
             # Without declared classes: 0, 1 and −1, spelt as numbers, text or truth values.
-            classes = declared.classes
-            self._code_of = _undeclared_class if classes is None else _lookup(classes)
+            self._code_of = _undeclared_class if declared.classes is None else _lookup(declared.listed)
 
     def add(self, cells: pa.Array, rows: slice) -> None:
         """Take the label's cells of some records."""
@@ -344,7 +343,8 @@ class _LabelReader:
         if self._declared.classes is not None:
             if (values < 0).any():
                 raise self._origin.error(f"label {self.column!r} holds values other than the two declared classes")
-        elif (values == _UNKNOWN).any() or ((values == 0).any() and (values == _MINUS_ONE).any()):
+            return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)
+        if (values == _UNKNOWN).any() or ((values == 0).any() and (values == _MINUS_ONE).any()):
             raise self._origin.error(f"label {self.column!r} is not binary: declare classes=(negative, positive)")
         return np.where(values == 1, 1.0, -1.0)
 

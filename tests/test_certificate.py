@@ -127,7 +127,7 @@ class TestFlags:
         said = certificate(privacy=vfl.Privacy(epsilon=1.5, delta=1e-6, smoothness="data"))
         assert said.private is False
         (flag,) = said.flags
-        assert "smoothness constants were computed from the data and not charged" in flag
+        assert "means and smoothness of the columns were computed from the data and not charged" in flag
         assert flag in str(said)
 
     @pytest.mark.parametrize("smoothness", ["bounds", dict.fromkeys("abc", 0.25)])

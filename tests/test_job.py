@@ -130,7 +130,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a loss one letter off": (
         lambda: job(loss="logistc"),
         SpecificationError,
-        "unknown loss 'logistc' (did you mean 'logistic'?); known: logistic, squared",
+        "unknown loss 'logistc' (did you mean 'logistic'?); known: class_weighted, hinge, huber, logistic, poisson, smoothed_hinge, squared",
     ),
     "an unknown scaling": (
         lambda: job(scaling="standard"),
@@ -557,7 +557,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     ),
     "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, "[penalty] needs strength"),
     "no solver of that kind": (
-        ('kind = "SkGD"', 'kind = "SkkGD"'),
+        ('kind = "SkGD"', 'kind = "SkGd"'),
         JobFileError,
         "[solver] needs a kind (did you mean 'SkGD'?); known: {solvers}",
     ),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
     from vfl.schema import Boolean, Categorical, Numeric
-    from vfl.solvers import GCD, GD, SCD, SGD, SVRG, SkGD
+    from vfl.solvers import CD, GCD, GD, SCD, SGD, SVRG, NoisyGram, OutputPerturbation, SkGD
 
 _HOMES = {
     "Boolean": "vfl.schema",
@@ -41,8 +41,11 @@ _HOMES = {
     "ElasticNet": "vfl.penalties",
     "GroupLasso": "vfl.penalties",
     "FeaturePartition": "vfl.partition",
+    "CD": "vfl.solvers",
     "GCD": "vfl.solvers",
     "GD": "vfl.solvers",
+    "NoisyGram": "vfl.solvers",
+    "OutputPerturbation": "vfl.solvers",
     "SCD": "vfl.solvers",
     "SGD": "vfl.solvers",
     "SVRG": "vfl.solvers",
@@ -67,6 +70,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "CD",
     "GCD",
     "GD",
     "L1",
@@ -83,7 +87,9 @@ __all__ = [
     "GroupLasso",
     "Job",
     "NoPenalty",
+    "NoisyGram",
     "Numeric",
+    "OutputPerturbation",
     "Plan",
     "Privacy",
     "PrivacyWarning",

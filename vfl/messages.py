@@ -319,6 +319,19 @@ class Fold:
         return members
 
 
+@dataclass(frozen=True, slots=True)
+class Piece(Fold):
+    """One of `of` pieces of a single joint release of all records, which is charged whole, with its piece 0.
+
+    The pieces are fixed before the first is released and their noise is independent, so releasing them one after the
+    other is releasing them at once: their event carries the sensitivity of all pieces together.
+    """
+
+    def members(self, n_records: int) -> Vector:
+        """Return (n,) 1: every record is in every piece."""
+        return np.ones(n_records)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reweigh(Weighted):
     """What a Backward did to the state that margins keep, without asking anybody."""
@@ -370,7 +383,8 @@ class Backward(Weighted):
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
         bound the joint contribution, and `event` carries the joint sensitivity.
-    fold : the disjoint public batch that it is restricted to; margins take all other records' weights as 0.
+    fold : the disjoint public batch that it is restricted to; margins take all other records' weights as 0. Or which
+        piece of a larger release it is.
     """
 
     blocks: tuple[Block, ...]

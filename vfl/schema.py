@@ -332,17 +332,30 @@ class Scaling:
 class BinaryLabel:
     """A label of two classes, which becomes −1 and +1.
 
-    classes : (negative, positive), compared as text; None accepts 0/1, −1/1 and false/true.
+    classes : (negative, positive), compared as text; None accepts 0/1, −1/1 and false/true. The negative class may be a
+        tuple of labels.
     """
 
-    classes: tuple[Category, Category] | None = None
+    classes: tuple[Category | tuple[Category, ...], Category] | None = None
 
     def __post_init__(self) -> None:
         if self.classes is None:
             return
-        if not isinstance(self.classes, tuple | list) or len({canonical_category(c) for c in self.classes}) != 2:
+        given: Any = self.classes
+        several = isinstance(given, tuple | list) and len(given) == 2 and isinstance(given[0], tuple | list)
+        listed = (*given[0], given[1]) if several else given
+        enough = isinstance(listed, tuple | list) and (len(listed) >= 2 if several else len(listed) == 2)
+        if not enough or len({canonical_category(c) for c in listed}) != len(listed):
             raise SpecificationError(f"classes are two different labels (negative, positive), not {self.classes!r}")
-        object.__setattr__(self, "classes", tuple(self.classes))
+        object.__setattr__(self, "classes", (tuple(given[0]), given[1]) if several else tuple(given))
+
+    @property
+    def listed(self) -> tuple[Category, ...]:
+        """Return every label that may occur, the positive one last."""
+        if self.classes is None:
+            return ()
+        negative, positive = self.classes
+        return (*(negative if isinstance(negative, tuple) else (negative,)), positive)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ class TestRecording:
         assert not place.books["telco"].exists()
 
     def test_books_change_nothing_in_the_model(self, place: Place) -> None:
-        spec = job(noise=vfl.SeededNoise(5))
+        spec = job(noise=vfl.SeededNoise(5), dataset=None)
         there = place.run(spec, "with")
         place.policies.clear()
         here = place.run(spec, "without")
@@ -170,11 +170,8 @@ class TestRecording:
         assert here.w.tobytes() == there.w.tobytes()
 
     def test_on_ray(self, place: Place, local_ray: Any) -> None:
-        spec = job(noise=vfl.SeededNoise(5))
-        results = [
-            vfl.train(spec, table(), engine=engine, ledger=place.ledger, policies=place.policies)
-            for engine in ("inprocess", "ray")
-        ]
+        spec = job(noise=vfl.SeededNoise(5), dataset=None)
+        results = [vfl.train(spec, table(), engine=engine, policies=place.policies) for engine in ("inprocess", "ray")]
         assert results[0].coef_.tobytes() == results[1].coef_.tobytes()
         for party in PARTITION.parties:
             first, second = place.balance(party).runs
@@ -304,7 +301,7 @@ class TestReleases:
         assert counts == [1, 1, 1, 2, 3, 4, 4]
 
     def test_exact_smoothness_is_declared_by_the_job(self, place: Place) -> None:
-        place.run(job(smoothness="data"))
+        place.run(job(smoothness="data", dataset=None))
         assert next(key.round for key, _ in recorded(place.books["bank"])) > 0  # the moments carried no noise
 
 
@@ -363,11 +360,11 @@ def test_a_run_that_was_cut_off_goes_on_in_the_same_books(place: Place, tmp_path
         if isinstance(event, Round) and event.number == 3:
             raise Cut
 
-    spec = job(noise=vfl.SeededNoise(9))
+    spec = job(noise=vfl.SeededNoise(9), dataset=None)
     options = {"engine": "inprocess", "policies": place.policies}
-    whole = vfl.train(spec, table(), ledger=place.ledger, output=tmp_path / "whole", **options)
+    whole = vfl.train(spec, table(), output=tmp_path / "whole", **options)
     with pytest.raises(Cut):
-        vfl.train(spec, table(), ledger=place.ledger, output=tmp_path / "cut", watch=cut, **options)
+        vfl.train(spec, table(), output=tmp_path / "cut", watch=cut, **options)
     assert [run.status for run in place.balance("bank").runs] == ["settled", "open"]
     resumed = resume(tmp_path / "cut", table(), engine="inprocess")  # which remembers the policies
     assert resumed.w.tobytes() == whole.w.tobytes()

@@ -5,6 +5,7 @@ name = "credit"
 loss = "logistic"
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
 [bounds]               income = [0, 2e5]
+[loss]                 kind = "huber", width = 2.0 (in the place of the name, for a loss with options)
 [penalty]              kind = "l2", strength = 1e-4
 [privacy]              epsilon = 1.0               (privacy = "none" trains without)
 [solver]               kind = "SkGD", passes = 10
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
 from vfl.job.specification import Job
+from vfl.losses import LOSSES
 from vfl.partition import FeaturePartition
 from vfl.penalties import PENALTIES
 from vfl.privacy.noise import SeededNoise
@@ -91,6 +93,8 @@ def encode(job: Job) -> dict[str, Any]:
     plain["columns"] = Schema(job.columns).to_dict()
     plain["penalty"] = {"kind": job.penalty.name, **_plain(job.penalty)}
     plain["solver"] = {"kind": job.solver.name, **_plain(job.solver)}
+    if not isinstance(job.loss, str):
+        plain["loss"] = {"kind": job.loss.name, **_plain(job.loss)}
     if job.privacy is None:
         plain["privacy"] = "none"
     scalars = {k: v for k, v in plain.items() if not isinstance(v, dict)}
@@ -189,7 +193,11 @@ def decode(plain: Mapping[str, Any]) -> Job:
     if "classes" in plain:
         if not isinstance(plain["classes"], list):
             raise JobFileError(f"the job file: classes are a list (negative, positive), not {plain['classes']!r}")
-        plain["classes"] = tuple(plain["classes"])
+        plain["classes"] = tuple(tuple(c) if isinstance(c, list) else c for c in plain["classes"])
+    if isinstance(plain.get("loss"), Mapping):
+        plain["loss"] = _of_kind(_table(plain, "loss"), LOSSES, "[loss]")
+    elif not isinstance(plain.get("loss", ""), str):
+        raise JobFileError(f"the job file: loss must be text, not {plain['loss']!r}")
     _check_types(Job, plain, "the job file")
     return Job(**plain)
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PrivacyError, SpecificationError, nearest
-from vfl.losses import loss_of
+from vfl.losses import Loss, loss_of
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
-from vfl.schema import Scaling, Schema
+from vfl.schema import BinaryLabel, Scaling, Schema
 from vfl.solvers.skgd import SkGD
 
 if TYPE_CHECKING:
@@ -35,14 +35,16 @@ class Job:
     """What to train, on whose columns, under what guarantee.
 
     partition : who owns which columns, and the label.
-    loss : 'logistic' or 'squared'.
+    loss : name of a loss (vfl.losses): 'logistic', 'squared', 'huber', 'poisson', 'hinge', 'smoothed_hinge'; or one with
+        its options, vfl.losses.Huber(width=2.0).
     penalty : ψ, on the scaled features; the intercept is never penalised.
     privacy : Privacy(...), or None, which trains without privacy and says so everywhere.
     bounds : {column: (low, high)}, declared, never taken from data. Values outside are clamped. With privacy every
         feature needs them, unless scaling='none' with an explicit clip and smoothness; under squared loss the label does.
     fill : {column: value} for missing cells; a missing cell of another column is an error at its owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for what bounds and fill cannot say.
-    classes : (negative, positive) when the label is not 0/1, −1/1 or boolean.
+    classes : (negative, positive) when the label is not 0/1, −1/1 or boolean. Several labels may be the negative class,
+        (("a", "b"), "c"): one class against the rest.
     scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' leaves them.
     storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
     trust : 'trusted', the papers' central model (who sees what: see the certificate).
@@ -53,13 +55,13 @@ class Job:
 
     partition: FeaturePartition
     privacy: Privacy | None
-    loss: str = "logistic"
+    loss: str | Loss = "logistic"
     penalty: Penalty = field(default_factory=NoPenalty)
     solver: Solver = field(default_factory=SkGD)
     bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     fill: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, Declaration] = field(default_factory=dict)
-    classes: tuple[Category, Category] | None = None
+    classes: tuple[Category | tuple[Category, ...], Category] | None = None
     intercept: bool = True
     scaling: str = "bounds"
     storage: str = "float64"
@@ -71,14 +73,25 @@ class Job:
     def __post_init__(self) -> None:
         for option in ("bounds", "fill", "columns"):
             object.__setattr__(self, option, dict(getattr(self, option)))
+        loss = loss_of(self.loss)
+        if loss == type(loss)():  # one meaning, one spelling
+            object.__setattr__(self, "loss", loss.name)
         schema = Schema(self.columns, bounds=self.bounds, fill=self.fill)
         schema.check((*self.partition.features, self.partition.label_column))
         object.__setattr__(self, "schema", schema)
         for option, known in (("trust", TRUSTS), ("storage", STORAGES)):
             if getattr(self, option) not in known:
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
-        if self.classes is not None and (not self.classification or len(set(self.classes)) != 2):
-            raise SpecificationError("classes are (negative, positive), two different labels of a classification loss")
+        if self.classes is not None:
+            try:
+                classes = BinaryLabel(self.classes).classes if self.classification else None
+            except SpecificationError:
+                classes = None
+            if classes is None:
+                raise SpecificationError(
+                    "classes are (negative, positive), two different labels of a classification loss"
+                )
+            object.__setattr__(self, "classes", classes)
         self.scaling_of(self.partition.features)
         if self.privacy is not None:
             self._check_declarations(self.privacy)
@@ -106,8 +119,8 @@ class Job:
         label = self.partition.label_column
         if not math.isfinite(loss_of(self.loss).slope) and self.schema.unbounded([label]) and not clipped:
             raise PrivacyError(
-                f"{self.loss} loss has an unbounded derivative: declare bounds for the label {label!r}, or give the "
-                "solver an explicit clip"
+                f"{loss_of(self.loss).name} loss has an unbounded derivative: declare bounds for the label {label!r}, or "
+                "give the solver an explicit clip"
             )
 
     @property

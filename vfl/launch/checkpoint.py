@@ -67,7 +67,11 @@ class Checkpoint:
         self._synced = time.monotonic()
         self._hash = ""
         if start is None:
-            lines, size = _lines(self._file.read(), folder)
+            try:
+                lines, size = _lines(self._file.read(), folder)
+            except OutputError:
+                self._file.close()
+                raise
             self._hash = lines[-1][0]
             self._file.truncate(size)
             self._file.seek(size)

@@ -16,6 +16,7 @@ from vfl.certificate import Certificate, certify
 from vfl.errors import DataError, OutputError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.launch.sources import sources_of
+from vfl.losses import loss_of
 from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
@@ -117,14 +118,16 @@ class Result:
         return margins + intercept
 
     def predict(self, data: Any) -> Any:
-        """Return the predicted label (n,) of new records: a class for classification, the margin for regression."""
+        """Return the predicted label (n,) of new records: a class, or for regression the number that the loss makes of it."""
         return self.labels_of(self.decision_function(data))
 
     def labels_of(self, margins: Vector) -> Any:
         """Return the label (n,) that margins (n,) stand for."""
         if not self.job.classification:
-            return margins
+            return loss_of(self.job.loss).response(margins)
         negative, positive = self.job.classes or (0, 1)
+        if isinstance(negative, tuple):  # against the rest, which has no one name
+            return margins > 0
         return np.where(margins > 0, positive, negative)
 
     def save(self, folder: str | Path) -> Path:

@@ -16,7 +16,6 @@ them, and there is no option for it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 

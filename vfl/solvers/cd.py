@@ -34,7 +34,9 @@ class CD(SkGD):
 
     def __post_init__(self) -> None:
         if self.block_size != 1:
-            raise SpecificationError("CD moves one coordinate at a time and has no block_size: leave it out, or use SkGD")
+            raise SpecificationError(
+                "CD moves one coordinate at a time and has no block_size: leave it out, or use SkGD"
+            )
         for option, preset in (("tau", None), ("parallel", 1), ("noise_geometry", "scaled")):
             if getattr(self, option) != preset:
                 raise SpecificationError(f"CD has no option {option}, it has no blocks: leave it out, or use SkGD")

@@ -110,7 +110,9 @@ class SkGD:
                 raise SpecificationError(f"{self.name}: {option} must be a whole number of at least 1, not {value!r}")
         if isinstance(self.clip, str):
             if self.clip != BOUNDS:
-                raise SpecificationError(f"{self.name}: clip must be a positive number or {BOUNDS!r}, not {self.clip!r}")
+                raise SpecificationError(
+                    f"{self.name}: clip must be a positive number or {BOUNDS!r}, not {self.clip!r}"
+                )
         elif self.clip is not None and not self.clip > 0:
             raise SpecificationError(f"{self.name}: clip must be positive, not {self.clip!r}")
         elif self.clip is not None and self.clip < math.inf and not 1e-90 <= self.clip <= 1e90:
@@ -183,7 +185,9 @@ class SkGD:
                 yield Forward({q: (block, v[block.coordinates]) for q, block in whole.items()}, into="reset")
             θ = w.copy()
             for visit in self._visits(islice(draws, self.inner_rounds)):
-                query = Descend(weighting, visit, {q: θ[whole[q].coordinates].copy() for q in visit}, sweep=self._sweeps)
+                query = Descend(
+                    weighting, visit, {q: θ[whole[q].coordinates].copy() for q in visit}, sweep=self._sweeps
+                )
                 try:
                     released = yield query
                 except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has

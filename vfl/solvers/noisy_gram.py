@@ -1,0 +1,236 @@
+"""Noisy Gram: release XᵀX and Xᵀy once, then solve least squares with any penalty on them (AdaSSP, Wang 2018)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.messages import Backward, Forward, Piece
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.geometry import Clip
+from vfl.solvers import joint
+from vfl.solvers.options import require_clip, require_positive
+from vfl.solvers.quadratic import least_squares
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from vfl.messages import Block
+    from vfl.privacy.events import Event, Gaussian
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Schedule
+    from vfl.types import Vector
+
+COLUMN = "column"
+OFF_DIAGONAL = math.sqrt(2.0)
+LARGEST_P = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class GramClip(Clip):
+    """Sums of the lower triangles of u_i u_iᵀ, ‖u_i‖² ≤ C², off-diagonal entries times √2, rounded to the grid.
+
+    So weighted, a triangle's Euclidean norm is the Frobenius norm of the whole. Replacing u by u' moves the sum by
+    ‖uuᵀ − u'u'ᵀ‖_F = √(‖u‖⁴ + ‖u'‖⁴ − 2(uᵀu')²) ≤ √2·C²: both are positive semidefinite, hence not 2C². Each of the two
+    records' contributions differs from its exact value by at most C²·d·2⁻⁵⁰ in floating point (‖u‖² is a sum of p + 1
+    terms, then a handful of operations an entry, and d ≥ p + 1) and g√d/2 by rounding:
+
+        Δ = √2·C² + 2(C²·d·2⁻⁵⁰ + g√d/2).
+
+    cap : C². dimension : d, the entries that are released.
+    """
+
+    @property
+    def sensitivity(self) -> float:
+        """Δ under replace-one of all entries together."""
+        d = self.dimension
+        rounded = self.grid * math.sqrt(d) + 2.0 * self.cap * d * 2.0**-50
+        return math.nextafter(OFF_DIAGONAL, 2.0) * self.cap * (1.0 + 2.0**-50) + rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The weighting r_i = s_i² x_ij for the column j that margins keep, or s_i² t(y_i − c) for the label.
+
+    s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)): joint over all parties and the label. 0 for a row that is not finite.
+
+    square : C². label_scale : t. label_centre : c. of_label : which of the two.
+    """
+
+    square: float
+    label_scale: float
+    label_centre: float
+    of_label: bool
+
+    @property
+    def kernel(self) -> str:
+        """No kernel: norms and the column are known to margins only."""
+        return ""
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,); it replaces no state."""
+        y = self.label_scale * (labels - self.label_centre)
+        r = y if self.of_label else kept[COLUMN]
+        if math.isinf(self.square):
+            return r.copy(), {}
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = kept["norms"] + y * y
+            shrink = np.where(
+                squares <= joint.HUGE, np.minimum(1.0, self.square / np.maximum(squares, joint.TINY)), 0.0
+            )
+            return np.where(shrink > 0.0, shrink * r, 0.0), {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyGram:
+    """Its one joint release of XᵀX and Xᵀy is μ-GDP with μ = Δ/σ under replace-one; all that follows is post-processing.
+
+    Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to
+    norm C, which keeps it on the regression line; the lower triangle of Σ u_i u_iᵀ without its last entry is released with
+    Δ = √2·C² and rounding (`GramClip` derives it). Column by column: the pieces are fixed beforehand, and are charged as
+    the one release that they are, before the first.
+
+    Then the eigenvalues of the noisy XᵀX below the noise's own size are lifted to it, σ√(2p) for a symmetric matrix of
+    such noise (Wang 2018, AdaSSP, adds that much to all), and ½wᵀGw − bᵀw + nψ(w) is minimised to the end. For p in the
+    tens and large n this is the peer to beat; its noise grows with p, where that of descent follows what is used.
+
+    Who sees what. Whoever collects the pieces sees columns of one party multiplied into those of another *before* noise:
+    margins hold each raw column in turn, and parties get it as their weights. trust='trusted' only.
+
+    clip : C. None: half of the longest row that the declared bounds allow. inf: none.
+    label_scale : t, how much of a row's length is the label's; None: such that declared labels are as long as rows.
+    """
+
+    clip: float | None = None
+    label_scale: float | None = None
+
+    name: ClassVar[str] = "NoisyGram"
+    adaptive: ClassVar[bool] = False
+    sealed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require_positive(self.name, "clip", self.clip, infinite=True)
+        require_positive(self.name, "label_scale", self.label_scale)
+
+    def resolve(self, problem: Problem) -> Self:
+        """Return the same solver with every option decided; refuse a loss that is not squared."""
+        if problem.loss.name != "squared":
+            raise SpecificationError(
+                f"{self.name} needs loss='squared', whose optimum follows from XᵀX and Xᵀy; that of {problem.loss.name} "
+                "does not: use SkGD"
+            )
+        require_clip(self.name, problem, self.clip)
+        if problem.layout.n_coordinates > LARGEST_P:
+            raise SpecificationError(
+                f"{self.name} releases all p² products of columns, too many beyond p = {LARGEST_P}: use SkGD or GCD"
+            )
+        if problem.penalty.grouped and problem.layout.explicit is None:
+            raise SpecificationError(
+                f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
+                "FeaturePartition(..., blocks=...)"
+            )
+        if not problem.private:
+            return replace(self, clip=self.clip or math.inf, label_scale=self.label_scale or 1.0)
+        row, label = math.sqrt(joint.squares_bound(problem)), _farthest_label(problem)
+        if not math.isfinite(row) or not math.isfinite(label):
+            if self.clip is None or self.label_scale is None:
+                raise PrivacyError(
+                    f"{self.name} needs bounds for every column and for the label, or both clip and label_scale"
+                )
+            return self
+        t = self.label_scale or row / max(label, 1e-100)
+        return replace(self, clip=self.clip or 0.5 * math.hypot(row, t * label), label_scale=t)
+
+    def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
+        """Return the one joint event."""
+        event = self._event(problem)
+        return ((event, 1),) if event is not None else ()
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """Collect the norms, then for every column, and at last for the label, its products with the others."""
+        p, n = problem.layout.n_coordinates, problem.n_records
+        t, c = self.label_scale or 1.0, _label_centre(problem)
+        geometry, event = self._geometry(problem), self._event(problem)
+        if geometry.finite:
+            yield joint.record_norms(problem)
+        G, b = np.zeros((p, p)), np.zeros(p)
+        for j, owner in enumerate(_owners(problem)):
+            column = replace(owner, start=j - owner.offset, stop=j - owner.offset + 1)
+            yield Forward({owner.party: (column, np.ones(1))}, into=COLUMN)
+            products = yield self._products(problem, geometry, event, j, Row(geometry.cap, t, c, of_label=False))
+            G[j:, j] = np.concatenate(products)
+            G[j + 1 :, j] /= OFF_DIAGONAL
+        products = yield self._products(problem, geometry, event, p, Row(geometry.cap, t, c, of_label=True))
+        b = np.concatenate(products) / (OFF_DIAGONAL * t)
+        G = np.tril(G) + np.tril(G, -1).T
+        if event is not None:
+            G = lifted(G, event.sigma * math.sqrt(2.0 * p))
+        w = least_squares(problem, G / n, b / n)
+        return w + problem.intercept * c if problem.centred else w
+
+    def round_trips(self, problem: Problem) -> int:
+        """Return one for the norms, two a column, one for the label."""
+        return 2 * problem.layout.n_coordinates + 1 + self._geometry(problem).finite
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence for every option that was decided."""
+        d = self._geometry(problem).dimension
+        shrunk = f"rows (x, t·y) are shrunk to C = {self.clip:.3g}, t = {self.label_scale:.3g}"
+        return (
+            f"one joint release of {d} products of columns; {shrunk}.",
+            "margins hold raw columns and parties get them as weights: for trust='trusted' only.",
+        )
+
+    def _geometry(self, problem: Problem) -> GramClip:
+        """Return the geometry of all pieces together."""
+        p = problem.layout.n_coordinates
+        return GramClip(float(self.clip or math.inf) ** 2, p * (p + 1) // 2 + p)
+
+    def _event(self, problem: Problem) -> Gaussian | None:
+        return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
+
+    def _products(
+        self, problem: Problem, geometry: GramClip, event: Gaussian | None, number: int, weighting: Row
+    ) -> Backward:
+        """Return piece `number`: the products of column `number` with itself and those after it, or of the label with all."""
+        p = problem.layout.n_coordinates
+        first = 0 if weighting.of_label else number
+        blocks, scales = [], []
+        for whole in problem.layout.whole().values():
+            start = max(first - whole.offset, 0)
+            if start < whole.size:
+                blocks.append(replace(whole, start=start))
+                at = np.arange(whole.offset + start, whole.offset + whole.stop)
+                scales.append(np.where((at == number) & (not weighting.of_label), 1.0, OFF_DIAGONAL))
+        zeros = tuple(np.zeros(block.size) for block in blocks)
+        piece = Piece(number, p + 1, ())
+        return Backward(weighting, tuple(blocks), zeros, tuple(scales), geometry, event, fold=piece)
+
+
+def lifted(G: Vector, floor: float) -> Vector:
+    """Return the symmetric matrix with its eigenvalues below `floor` raised to it."""
+    values, vectors = np.linalg.eigh(G)
+    raised: Vector = (vectors * np.maximum(values, floor)) @ vectors.T
+    return 0.5 * (raised + raised.T)
+
+
+def _owners(problem: Problem) -> Iterator[Block]:
+    """Yield, for every coordinate of w, its owner's whole block."""
+    for whole in problem.layout.whole().values():
+        yield from (whole for _ in range(whole.size))
+
+
+def _label_centre(problem: Problem) -> float:
+    """Return what is taken off the labels: the middle of their declared bounds where an intercept gives it back."""
+    return problem.label_centre if problem.centred else 0.0
+
+
+def _farthest_label(problem: Problem) -> float:
+    """Return the largest |y − c| that the declared bounds allow."""
+    return problem.label_range / 2 + abs(problem.label_centre - _label_centre(problem))

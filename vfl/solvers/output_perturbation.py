@@ -1,0 +1,195 @@
+"""Output perturbation (Chaudhuri, Monteleoni, Sarwate 2011): solve without noise, then noise the minimiser, once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.messages import Local
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.geometry import Clip
+from vfl.privacy.mechanisms import release
+from vfl.solvers import joint
+from vfl.solvers.options import require_positive
+from vfl.solvers.protocol import Derivative
+from vfl.solvers.smoothness import require_curvature
+
+if TYPE_CHECKING:
+    from vfl.privacy.events import Event, Gaussian, ReleaseKey
+    from vfl.privacy.noise import NoiseSource
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released, Schedule
+    from vfl.types import Vector
+
+PRIVATE_TOLERANCE = 1e-3
+PUBLIC_DISTANCE = 1e-10
+"""Default distance from the minimiser that a run without privacy stops at."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Publish(Local):
+    """w on the grid of `clip`, with the noise of `event`; answered by the coordinator, released."""
+
+    w: Vector
+    clip: Clip
+    event: Gaussian | None
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one event."""
+        return (self.event,)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return p."""
+        return (self.w.size,)
+
+    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[Released, None]:
+        """Round to the grid and add noise."""
+        if self.event is None:
+            return (self.w.copy(),), None
+        on_grid = np.rint(self.w / self.clip.grid).astype(np.int64)
+        return (release(on_grid, self.clip.grid, self.event, noise, key),), None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputPerturbation:
+    """Its one release is μ-GDP with μ = Δ/σ under replace-one: the minimiser of a strongly convex F, with noise.
+
+    Sealed: until then nothing leaves the participants, and they work on un-noised gradients (trust: `trusted`).
+
+    Sensitivity. F is λ-strongly convex in *all* coordinates, so ψ counts the intercept too, unlike elsewhere (`plan`
+    prints it). ℓ is R-Lipschitz and ‖x_i‖ ≤ √ΣB_j² by the declared bounds, so replacing one record changes ∇f by at most
+    2Λ/n, Λ = R√ΣB_j², and the minimiser by at most 2Λ/(λn) (Chaudhuri et al. 2011, Lemma 7, for replace-one). The w that
+    is published has a subgradient of norm at most τ, so it lies within τ/λ of the minimiser; rounding to the grid
+    g = 2^k moves it by at most g√p/2. Together Δ = 2Λ/(λn) + 2τ/λ + g√p.
+
+    Solving. Accelerated proximal gradient steps, ∇f from the parties, as many as public facts say are enough *for any
+    data within the bounds* (Beck 2017, Thm. 10.42): a number of rounds that followed the data would be seen by whoever
+    watches. After the last step v → w⁺ = prox(v − ∇f(v)/L) the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺ is at
+    most 2L‖v − w⁺‖ long, for L ≥ λ_max(∇²f); that this is at most τ is verified before anything is released.
+
+    tolerance : τ in units of Λ/n: inexactness costs this share more noise. 1e-3 with privacy.
+    """
+
+    tolerance: float | None = None
+
+    name: ClassVar[str] = "OutputPerturbation"
+    adaptive: ClassVar[bool] = False
+    sealed: ClassVar[bool] = True
+    penalises_intercept: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(self.name, "tolerance", self.tolerance)
+
+    def resolve(self, problem: Problem) -> Self:
+        """Return the same solver with its tolerance; refuse an objective without a sensitivity, saying what it lacks."""
+        loss, penalty = problem.loss, problem.penalty
+        if not penalty.convexity > 0:
+            raise SpecificationError(
+                f"{self.name} needs a strongly convex objective, or one record may move the minimiser anywhere; the "
+                f"{penalty.name} penalty adds no convexity: use L2 or ElasticNet with l1_ratio below 1, or SkGD"
+            )
+        if not math.isfinite(loss.slope):
+            raise SpecificationError(
+                f"{self.name} needs a loss with a bounded derivative, which bounds how far one record moves the minimiser; "
+                f"{loss.name} has none: use 'huber', or SkGD"
+            )
+        require_curvature(self.name, problem)
+        joint.require_blocks(self.name, problem)
+        if not np.isfinite(problem.reach).all():
+            raise PrivacyError(f"{self.name} needs declared bounds for every column: they are what Δ rests on")
+        tolerance = self.tolerance
+        if tolerance is None:
+            exact = PUBLIC_DISTANCE * penalty.convexity * problem.n_records / _lipschitz(problem)
+            tolerance = PRIVATE_TOLERANCE if problem.private else min(exact, PRIVATE_TOLERANCE)
+        rounding = max(2.0**-44, _condition(problem) * 2.0**-51)
+        if tolerance < rounding * problem.n_records:
+            if self.tolerance is None and not problem.private:
+                tolerance = rounding * problem.n_records
+            else:
+                raise SpecificationError(
+                    f"{self.name}: tolerance={tolerance!r} is below what double precision can verify for so many records "
+                    "under so weak a penalty: raise it, or the penalty's strength"
+                )
+        return replace(self, tolerance=tolerance)
+
+    def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
+        """Return the one event."""
+        event = self._event(problem)
+        return ((event, 1),) if event is not None else ()
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """Step as often as public facts say, verify, publish."""
+        n, p = problem.n_records, problem.layout.n_coordinates
+        L, λ = _largest_curvature(problem), problem.penalty.convexity
+        query = joint.backward(problem, Derivative(problem.loss), Clip(math.inf, p), None)
+        root = math.sqrt(λ / (L + λ))
+        momentum = (1.0 - root) / (1.0 + root)
+        w = v = np.zeros(p)
+        steps = self.steps(problem)
+        for k in range(1, steps + 1):
+            released = yield query
+            moved = joint.proximal(problem, v - np.concatenate(released) / (n * L), 1.0 / L)
+            v, w = moved + (momentum * (moved - w) if k < steps else 0.0), moved
+            yield joint.forward(problem, v, "reset")
+        released = yield query
+        w = joint.proximal(problem, v - np.concatenate(released) / (n * L), 1.0 / L)
+        if not 2.0 * L * float(np.linalg.norm(v - w)) <= self._tau(problem):
+            raise PrivacyError(f"{self.name}: the minimiser was not reached to within the tolerance: raise it")
+        (published,) = yield Publish(w, self._geometry(problem), self._event(problem))
+        return published
+
+    def steps(self, problem: Problem) -> int:
+        """Return after how many steps v has 2L‖v − w⁺‖ ≤ τ/2, for any data within the bounds.
+
+        ‖L(v − w⁺)‖² ≤ 2L(F(v) − F*) (Beck 2017, Lemma 10.4), so F(v) − F* ≤ τ²/(32L) is enough; with
+        f + λ‖·‖²/2 in the place of f it is at most (1 − 1/√κ)^k (F(0) − F* + λ‖w*‖²/2) (Thm. 10.42), and the bracket is at
+        most ‖∇f(0)‖²/λ ≤ Λ²/λ by strong convexity, as ψ is least at 0.
+        """
+        L, λ, Λ = _largest_curvature(problem), problem.penalty.convexity, _lipschitz(problem)
+        wanted = 32.0 * L * Λ**2 / (λ * self._tau(problem) ** 2)
+        return 1 + math.ceil(math.sqrt(_condition(problem)) * math.log(max(wanted, math.e)))
+
+    def round_trips(self, problem: Problem) -> int:
+        """Return two a step, and one to verify; the coordinator publishes by itself."""
+        return 2 * self.steps(problem) + 1
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence for every option that was decided."""
+        Λ, λ = _lipschitz(problem), problem.penalty.convexity
+        move = f"Λ = {Λ:.3g} by the declared bounds, λ = {λ:.3g}, 2Λ/(λn) = {2 * Λ / (λ * problem.n_records):.3g}"
+        enough = f"enough for any data within the bounds; subgradient verified to {self._tau(problem):.2g}"
+        return (
+            f"one release, of the minimiser: {move}.",
+            f"{self.steps(problem)} un-noised steps, {enough}.",
+            "participants see un-noised gradients until then: for trust='trusted' only.",
+        )
+
+    def _tau(self, problem: Problem) -> float:
+        return (self.tolerance or PRIVATE_TOLERANCE) * _lipschitz(problem) / problem.n_records
+
+    def _geometry(self, problem: Problem) -> Clip:
+        """Return the grid and Δ: every w is within `cap` of a point that all neighbours share, then rounded."""
+        half = (_lipschitz(problem) / problem.n_records + self._tau(problem)) / problem.penalty.convexity
+        return Clip(half, problem.layout.n_coordinates)
+
+    def _event(self, problem: Problem) -> Gaussian | None:
+        return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
+
+
+def _lipschitz(problem: Problem) -> float:
+    """Return Λ = R√ΣB_j², how long one record's gradient can be."""
+    return problem.loss.slope * math.sqrt(joint.squares_bound(problem))
+
+
+def _largest_curvature(problem: Problem) -> float:
+    """Return L ≥ λ_max of the Hessian of f for any data within the bounds."""
+    return problem.loss.curvature * joint.squares_bound(problem)
+
+
+def _condition(problem: Problem) -> float:
+    """Return κ = (L + λ)/λ."""
+    return 1.0 + _largest_curvature(problem) / problem.penalty.convexity
