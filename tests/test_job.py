@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import vfl
 from vfl.errors import DataError, JobFileError, PartitionError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
+from vfl.losses import LOSSES
 from vfl.penalties import PENALTIES
 from vfl.planning import plan as make_plan
 from vfl.solvers import SOLVERS
@@ -130,7 +131,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a loss one letter off": (
         lambda: job(loss="logistc"),
         SpecificationError,
-        "unknown loss 'logistc' (did you mean 'logistic'?); known: class_weighted, hinge, huber, logistic, poisson, smoothed_hinge, squared",
+        "unknown loss 'logistc' (did you mean 'logistic'?); known: " + ", ".join(sorted(LOSSES)),
     ),
     "an unknown scaling": (
         lambda: job(scaling="standard"),

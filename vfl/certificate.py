@@ -32,7 +32,7 @@ UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see t
 """DESIGN §5: noise protects the model, not the n-vectors that travel between participants."""
 
 
-SECRET_BATCHES = (
+AMPLIFIED = (
     "; it counts that nobody knows which records a step sampled, so it is for those who see the model: participants see "
     "the batches"
 )
@@ -132,7 +132,7 @@ def certify(plan: Plan, statement: Statement | None) -> Certificate:
         delta=statement.delta if statement else 0.0,
         adjacency=str(statement.adjacency) if statement else "none",
         accounting=statement.accounting if statement else "none",
-        scope=statement.scope + (SECRET_BATCHES if plan.committed else "") if statement else "no guarantee",
+        scope=statement.scope + (AMPLIFIED if plan.committed else "") if statement else "no guarantee",
         events=tuple(
             {"type": type(event).__name__, **dataclasses.asdict(event), "count": count}
             for event, count in plan.releases
