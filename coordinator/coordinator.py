@@ -131,14 +131,14 @@ class Coordinator:
             expand=self._expand,
             attempts=budget.attempts(job, reservation),
         )
-        w = yield from rounds(
+        w, lasted = yield from rounds(
             plan.solver.schedule(problem), execute, log, sealed=plan.solver.sealed and problem.private
         )
         yield Made()
         if reservation is None:
             return Outcome(plan, w, None)
         # A filter is no odometer: where what was released could decide how much, the whole reservation is stated.
-        statement = budget.settle(job, reservation, stopped_early=plan.solver.adaptive or log.resumed)
+        statement = budget.settle(job, reservation, stopped_early=plan.solver.adaptive or not lasted)
         return Outcome(plan, w, statement, books.close())
 
     def stream(

@@ -63,8 +63,8 @@ class Log:
 
 def rounds(
     schedule: Schedule, execute: Executor, log: Log | None = None, *, sealed: bool = False
-) -> Generator[Round, None, Vector]:
-    """Run a schedule to its end, one record a query; returns its w (p,).
+) -> Generator[Round, None, tuple[Vector, bool]]:
+    """Run a schedule to its end, one record a query; returns its w (p,), and whether the budget lasted.
 
     log : what the first queries released in an earlier process: the schedule is told, and nothing is released again.
     sealed : records hold nothing of what the queries return, because it is not noised.
@@ -73,7 +73,7 @@ def rounds(
     finish with what it has, or ask for something else.
     """
     log = log or Log()
-    query = next(schedule)
+    query, lasted = next(schedule), True
     for number in range(1 << 62):
         start = time.perf_counter()
         try:
@@ -85,16 +85,15 @@ def rounds(
                 yield _record(number, query, () if sealed else released, time.perf_counter() - start)
             query = schedule.send(released)
         except StopIteration as end:
-            w: Vector = end.value
-            return w
+            return end.value, lasted
         except BudgetExceeded as error:
             if not log.resumed:  # a plan that does not cover its own run is a defect, never to be smoothed over
                 raise
+            lasted = False
             try:
                 query = schedule.throw(error)
             except StopIteration as end:
-                w = end.value
-                return w
+                return end.value, False
     raise AssertionError("a schedule without end")
 
 

@@ -14,12 +14,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vfl.errors import SpecificationError
-from vfl.losses import LOSSES, Logistic, Squared, loss_of
+from vfl.losses import LOSSES, ClassWeighted, Hinge, Huber, Logistic, Poisson, SmoothedHinge, Squared, loss_of
 
-EACH = pytest.mark.parametrize("loss", [kind() for kind in LOSSES.values()], ids=lambda loss: loss.name)
-BOUNDED = pytest.mark.parametrize(
-    "loss", [kind() for kind in LOSSES.values() if kind().slope < math.inf], ids=lambda loss: loss.name
+WITH_OPTIONS = (
+    Huber(0.3),
+    Poisson(1.0),
+    SmoothedHinge(2.0),
+    ClassWeighted("logistic", negative=0.5, positive=3.0),
+    ClassWeighted("hinge", positive=2.0),
 )
+LISTED = (*(kind() for kind in LOSSES.values()), *WITH_OPTIONS)
+EACH = pytest.mark.parametrize("loss", LISTED, ids=repr)
+SMOOTH = pytest.mark.parametrize("loss", [loss for loss in LISTED if loss.curvature < math.inf], ids=repr)
+KINKED = pytest.mark.parametrize("loss", [loss for loss in LISTED if loss.curvature == math.inf], ids=repr)
+BOUNDED = pytest.mark.parametrize("loss", [loss for loss in LISTED if loss.slope < math.inf], ids=repr)
+DEFAULT = pytest.mark.parametrize("loss", [kind() for kind in LOSSES.values()], ids=lambda loss: loss.name)
+KINKS = 1e-3
+"""How near to a kink of ℓ or of ℓ' finite differences are not taken."""
 
 
 def _labels(loss, n, rng):
@@ -27,8 +38,16 @@ def _labels(loss, n, rng):
 
 
 def _points(loss, n=4000, spread=6.0):
+    """Margins at random, and where a derivative of some loss jumps or ends: close to it on either side, never at it."""
     rng = np.random.default_rng(11)
-    return spread * rng.standard_normal(n), _labels(loss, n, rng)
+    v, y = spread * rng.standard_normal(n), _labels(loss, n, rng)
+    ends = [1.0, -1.0, 0.5, -0.5, 3.0, 0.0, *(y[:3] + 1.35), *(y[3:6] - 1.35)][: n // 2]
+    v[: len(ends)] = np.array(ends) - 4 * KINKS
+    near = np.zeros(n, bool)
+    for width in (getattr(loss, "width", 0.0), 0.0):
+        for kink in (1.0 - width, y + width, y - width, -(1.0 - width), 1.0, -1.0, getattr(loss, "margin", 1.0)):
+            near |= abs(v - kink) < KINKS
+    return np.where(near, v + 2 * KINKS, v), y
 
 
 @EACH
@@ -39,7 +58,7 @@ def test_derivative_is_that_of_the_value(loss):
     np.testing.assert_allclose(loss.derivative(v, y), slopes, atol=1e-7, rtol=1e-7)
 
 
-@EACH
+@SMOOTH
 def test_curvature_is_the_largest_second_derivative(loss):
     v, y = _points(loss, spread=2.0)
     h = 1e-3
@@ -47,10 +66,29 @@ def test_curvature_is_the_largest_second_derivative(loss):
     assert 0 < loss.curvature < math.inf
     assert second.min() >= -1e-9, "convex"
     assert second.max() <= loss.curvature * (1 + 1e-9), "a step of 1/M would be too long"
-    assert second.max() >= loss.curvature * (1 - 1e-3), "a step of 1/M would be needlessly short"
+    assert second.max() >= loss.curvature * (1 - 1e-2), "a step of 1/M would be needlessly short"
+
+
+@KINKED
+def test_a_loss_without_curvature_has_a_jump_in_its_derivative(loss):
+    y = np.ones(2)
+    at = loss.derivative(np.array([1.0 - 1e-12, 1.0 + 1e-12]), y)
+    assert abs(at[0] - at[1]) > 0.5
+    assert loss.derivative(np.ones(1), y[:1]) <= 0.0, "a subgradient at the kink"
 
 
 @EACH
+@settings(deadline=None)
+@given(a=st.floats(-50, 50), b=st.floats(-50, 50), y=st.floats(-50, 50))
+def test_a_loss_is_convex(loss, a, b, y):
+    y = math.copysign(1.0, y) if loss.classification else y
+    value = loss.value(np.array([a, (a + b) / 2, b]), np.full(3, y))
+    assert value[1] <= (value[0] + value[2]) / 2 + 1e-9 * (1 + abs(value).max())
+    below = loss.value(np.array([a]), np.array([y])) + loss.derivative(np.array([a]), np.array([y])) * (b - a)
+    assert value[2] >= below - 1e-9 * (1 + abs(below)), "the derivative is a subgradient"
+
+
+@SMOOTH
 @settings(deadline=None)
 @given(a=st.floats(-50, 50), b=st.floats(-50, 50), y=st.floats(-50, 50))
 def test_derivative_is_lipschitz_between_any_two_points(loss, a, b, y):
@@ -62,11 +100,13 @@ def test_derivative_is_lipschitz_between_any_two_points(loss, a, b, y):
 @BOUNDED
 def test_slope_bounds_the_derivative_wherever_it_is_taken(loss):
     far = np.concatenate([-np.logspace(-8, 300, 400), [0.0], np.logspace(-8, 300, 400)])
+    largest = []
     for y in (-1.0, 1.0) if loss.classification else (-1e3, 0.0, 1e3):
         r = loss.derivative(far, np.full_like(far, y))
         assert np.isfinite(r).all()
-        assert abs(r).max() <= loss.slope
-        assert abs(r).max() >= 0.999 * loss.slope, "noise would be larger than it needs to be"
+        largest.append(abs(r).max())
+    assert max(largest) <= loss.slope
+    assert max(largest) >= 0.999 * loss.slope, "noise would be larger than it needs to be"
 
 
 @EACH
@@ -74,7 +114,7 @@ def test_an_infinite_slope_is_not_claimed_for_a_bounded_derivative(loss):
     if loss.slope < math.inf:
         assert loss.slope > 0
         return
-    r = loss.derivative(np.array([0.0, 1e3, 1e6]), np.full(3, 1.0))
+    r = loss.derivative(np.zeros(3), np.array([1.0, 1e3, 1e6]))
     assert (np.diff(abs(r)) > 100).all()
 
 
@@ -110,6 +150,14 @@ def test_a_record_does_not_depend_on_its_neighbours(loss):
 
 
 @EACH
+def test_the_response_is_where_the_derivative_is_zero(loss):
+    if loss.classification:
+        return
+    v = np.linspace(-3.0, 0.9, 50)
+    np.testing.assert_allclose(loss.derivative(v, loss.response(v)), 0.0, atol=1e-12)
+
+
+@DEFAULT
 def test_a_loss_is_a_frozen_value(loss):
     assert loss == type(loss)() == copy.deepcopy(loss) == pickle.loads(pickle.dumps(loss))  # noqa: S301  # our own
     assert hash(loss) == hash(type(loss)())
@@ -117,7 +165,7 @@ def test_a_loss_is_a_frozen_value(loss):
         loss.slope = 0.0
 
 
-@EACH
+@DEFAULT
 def test_names_lead_to_losses(loss):
     assert loss_of(loss.name) == loss
     assert loss_of(loss) is loss
@@ -126,7 +174,7 @@ def test_names_lead_to_losses(loss):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("logistik", "did you mean 'logistic'"), ("hinge", "known: logistic, squared"), ("", "unknown loss ''")],
+    [("logistik", "did you mean 'logistic'"), ("l2", "known: class_weighted, hinge, huber"), ("", "unknown loss ''")],
 )
 def test_an_unknown_name_gets_the_near_and_the_known_ones(name, said):
     with pytest.raises(SpecificationError, match=said):
@@ -148,3 +196,54 @@ def test_logistic_to_the_last_digits(v, y):
     at, label = np.array([v]), np.array([y])
     np.testing.assert_allclose(Logistic().value(at, label), value, rtol=4e-15)
     np.testing.assert_allclose(Logistic().derivative(at, label), derivative, rtol=4e-15)
+
+
+def test_huber_is_squared_loss_near_and_linear_far():
+    v, y = _points(Squared())
+    near, loss = abs(v - y) <= 1.35, Huber()
+    np.testing.assert_allclose(loss.value(v, y)[near], Squared().value(v, y)[near])
+    np.testing.assert_allclose(loss.value(v, y)[~near], 1.35 * abs(v - y)[~near] - 1.35**2 / 2)
+    np.testing.assert_allclose(Huber(1e9).derivative(v, y), v - y)
+
+
+def test_poisson_is_the_likelihood_below_its_margin_and_a_line_beyond():
+    loss, y = Poisson(2.0), np.array([0.0, 3.0, 7.0])
+    v = np.array([-1.0, 0.5, 1.9])
+    np.testing.assert_allclose(loss.value(v, y), np.exp(v) - y * v)
+    np.testing.assert_allclose(loss.derivative(v + 10, y), math.exp(2.0) - y)
+    np.testing.assert_array_equal(loss.value(v, np.full(3, -4.0)), loss.value(v, np.zeros(3)))
+    assert np.isfinite(loss.value(np.full(1, 1e5), y[:1])).all()
+
+
+def test_smoothed_hinge_is_near_hinge():
+    v, y = _points(Hinge())
+    apart = Hinge().value(v, y) - SmoothedHinge(0.4).value(v, y)
+    assert apart.min() >= 0.0
+    assert apart.max() <= 0.2 + 1e-12
+
+
+def test_class_weights_multiply_and_are_declared():
+    v, y = _points(Logistic(), n=50)
+    weighted = ClassWeighted("logistic", negative=0.5, positive=2.0)
+    np.testing.assert_allclose(weighted.derivative(v, y), np.where(y > 0, 2.0, 0.5) * Logistic().derivative(v, y))
+    assert (weighted.slope, weighted.curvature) == (2.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Huber(0.0), "huber: width must be positive and finite, not 0.0"),
+        (lambda: Huber(math.nan), "huber: width must be positive"),
+        (lambda: SmoothedHinge(-1.0), "smoothed_hinge: width must be positive"),
+        (lambda: Poisson(math.inf), "poisson: margin must lie between ±50"),
+        (lambda: Poisson(51.0), "poisson: margin must lie between ±50"),
+        (lambda: ClassWeighted(positive=0.0), "class_weighted: positive must be positive"),
+        (lambda: ClassWeighted(positive="balanced"), "'balanced' weights are computed from how many labels"),
+        (lambda: ClassWeighted("squared"), "needs a loss of two classes, not 'squared'"),
+        (lambda: ClassWeighted("class_weighted"), "needs a loss of two classes"),
+        (lambda: ClassWeighted("logit"), "unknown loss 'logit'"),
+    ],
+)
+def test_bad_options_are_refused_in_a_sentence(make, said):
+    with pytest.raises(SpecificationError, match=said):
+        make()

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
         VerticalRidge,
     )
     from vfl.job import Job
+    from vfl.launch.one_vs_rest import train_one_vs_rest
     from vfl.launch.result import Result
     from vfl.launch.train import train
     from vfl.partition import FeaturePartition
     from vfl.penalties import L1, L2, Box, ElasticNet, GroupLasso, NoPenalty
-    from vfl.planning import Plan, plan
+    from vfl.planning import Plan, plan, recommend
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
     from vfl.schema import Boolean, Categorical, Numeric
@@ -66,6 +67,8 @@ _HOMES = {
     "VerticalRidge": "vfl.estimators",
     "VflError": "vfl.errors",
     "plan": "vfl.planning",
+    "recommend": "vfl.planning",
+    "train_one_vs_rest": "vfl.launch.one_vs_rest",
     "train": "vfl.launch.train",
 }
 
@@ -104,7 +107,9 @@ __all__ = [
     "VflError",
     "__version__",
     "plan",
+    "recommend",
     "train",
+    "train_one_vs_rest",
 ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,11 +14,13 @@ from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.events import PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.problem import INTERCEPT, Layout, Problem
+from vfl.solvers.recommend import recommendation
 
 if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.privacy.events import Event
     from vfl.solvers.protocol import Solver
+    from vfl.solvers.recommend import Recommendation
 
 ROUND_TRIP_SECONDS = 0.8e-3
 BYTES_A_SECOND = 1.2e9
@@ -164,6 +166,9 @@ class Plan:
             f"about {self.seconds:.2g} s"
         )
         lines.extend("  choice     " + sentence for sentence in self.solver.explain(problem))
+        if problem.private:
+            advice = recommendation(problem)
+            lines.append(f"  advice     {advice.solver} is expected to win: {advice.reason} (vfl.recommend compares)")
         return "\n".join(lines)
 
 
@@ -175,3 +180,11 @@ def plan(job: Job, n_records: int) -> Plan:
     problem = problem_of(job, n_records)
     solver = job.solver.resolve(problem)
     return Plan(job, problem, solver, solver.releases(problem))
+
+
+def recommend(job: Job, n_records: int) -> Recommendation:
+    """Return which solver is expected to win on this job, and the others, from public facts; the job's own is not asked.
+
+    n_records : n, the number of aligned records.
+    """
+    return recommendation(replace(problem_of(job, n_records), penalise_intercept=False))

@@ -46,7 +46,7 @@ def command(
     spec, environment = read_job(job, assignments)
     address = address or environment.address
     ledger = ledger or environment.ledger
-    folder = output or Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     data, held_out = split(spec, environment)
     kept = {**environment.to_dict(), "engine": engine, "address": address}
     with Progress(quiet=as_json) as progress:
@@ -62,6 +62,17 @@ def command(
             environment=kept,
         )
     show(result, folder, held_out, as_json=as_json)
+
+
+def _unused(folder: Path) -> Path:
+    """Make and return the folder, or the first of its name with a number that nobody has made."""
+    for candidate in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 1000))):
+        try:
+            candidate.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return candidate
+    return folder
 
 
 def show(result: Result, folder: Path, held_out: pa.Table | None, *, as_json: bool) -> None:

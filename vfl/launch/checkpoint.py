@@ -66,6 +66,7 @@ class Checkpoint:
             raise OutputError(f"cannot write the log of the run in {str(folder)!r}: {error.strerror}") from error
         self._synced = time.monotonic()
         self._hash = ""
+        self.reserved = start is None
         if start is None:
             try:
                 lines, size = _lines(self._file.read(), folder)
@@ -90,6 +91,7 @@ class Checkpoint:
         """Note what was reserved, and what each query released."""
         if isinstance(event, Reserved):
             head = event.head and [event.head.seq, event.head.hash]
+            self.reserved = True
             self._write({"reserved": {"n_records": event.n_records, "head": head}})
             self._sync()
         elif isinstance(event, Round):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Made
-from vfl.errors import SpecificationError, nearest
+from vfl.errors import SpecificationError, VflError, nearest
 from vfl.job import file as jobfile
 from vfl.launch import checkpoint
 from vfl.launch.result import MODEL, Result, fresh_folder
@@ -86,7 +87,12 @@ def train(
     jobfile.write(job, folder / jobfile.NAME)
     start = checkpoint.Start(job.digest, budget.run, budget.ledger, {**(environment or {}), "policies": agreed})
     with checkpoint.Checkpoint(folder, start) as log:
-        result = _finished(_events(job, data, budget, Log(), engine, address, agreed), _both(log, watch))
+        try:
+            result = _finished(_events(job, data, budget, Log(), engine, address, agreed), _both(log, watch))
+        except VflError:
+            if not log.reserved:  # nothing began: leave nothing that looks like a run
+                shutil.rmtree(folder)
+            raise
         result.save(folder)
     return result
 

@@ -13,6 +13,7 @@ from vfl.messages import Backward, Forward, Piece
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
+from vfl.solvers.defaults import signal_to_noise
 from vfl.solvers.options import require_clip, require_positive
 from vfl.solvers.quadratic import least_squares
 
@@ -103,7 +104,7 @@ class NoisyGram:
     Who sees what. Whoever collects the pieces sees columns of one party multiplied into those of another *before* noise:
     margins hold each raw column in turn, and parties get it as their weights. trust='trusted' only.
 
-    clip : C. None: half of the longest row that the declared bounds allow. inf: none.
+    clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: none.
     label_scale : t, how much of a row's length is the label's; None: such that declared labels are as long as rows.
     """
 
@@ -145,7 +146,9 @@ class NoisyGram:
                 )
             return self
         t = self.label_scale or row / max(label, 1e-100)
-        return replace(self, clip=self.clip or 0.5 * math.hypot(row, t * label), label_scale=t)
+        # Bias of shrinking against noise: a third while noise is much of what is left, up to half at large n.
+        share = min(0.5, max(1.0, signal_to_noise(problem) / 500.0) ** 0.5 / 3.0)
+        return replace(self, clip=self.clip or share * math.hypot(row, t * label), label_scale=t)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
         """Return the one joint event."""
@@ -153,21 +156,24 @@ class NoisyGram:
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Collect the norms, then for every column, and at last for the label, its products with the others."""
+        """Collect the norms, then for the label, and for every column, its products with the columns after it.
+
+        The label's come first, so that every party sees pieces in an unbroken order, and its book can tell.
+        """
         p, n = problem.layout.n_coordinates, problem.n_records
         t, c = self.label_scale or 1.0, _label_centre(problem)
         geometry, event = self._geometry(problem), self._event(problem)
         if geometry.finite:
             yield joint.record_norms(problem)
-        G, b = np.zeros((p, p)), np.zeros(p)
+        products = yield self._products(problem, geometry, event, None, Row(geometry.cap, t, c, of_label=True))
+        b = np.concatenate(products) / (OFF_DIAGONAL * t)
+        G = np.zeros((p, p))
         for j, owner in enumerate(_owners(problem)):
             column = replace(owner, start=j - owner.offset, stop=j - owner.offset + 1)
             yield Forward({owner.party: (column, np.ones(1))}, into=COLUMN)
             products = yield self._products(problem, geometry, event, j, Row(geometry.cap, t, c, of_label=False))
             G[j:, j] = np.concatenate(products)
             G[j + 1 :, j] /= OFF_DIAGONAL
-        products = yield self._products(problem, geometry, event, p, Row(geometry.cap, t, c, of_label=True))
-        b = np.concatenate(products) / (OFF_DIAGONAL * t)
         G = np.tril(G) + np.tril(G, -1).T
         if event is not None:
             G = lifted(G, event.sigma * math.sqrt(2.0 * p))
@@ -196,20 +202,19 @@ class NoisyGram:
         return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
 
     def _products(
-        self, problem: Problem, geometry: GramClip, event: Gaussian | None, number: int, weighting: Row
+        self, problem: Problem, geometry: GramClip, event: Gaussian | None, column: int | None, weighting: Row
     ) -> Backward:
-        """Return piece `number`: the products of column `number` with itself and those after it, or of the label with all."""
-        p = problem.layout.n_coordinates
-        first = 0 if weighting.of_label else number
+        """Return a piece: the products of a column with itself and those after it, or (None) of the label with all."""
+        first = column or 0
         blocks, scales = [], []
         for whole in problem.layout.whole().values():
             start = max(first - whole.offset, 0)
             if start < whole.size:
                 blocks.append(replace(whole, start=start))
                 at = np.arange(whole.offset + start, whole.offset + whole.stop)
-                scales.append(np.where((at == number) & (not weighting.of_label), 1.0, OFF_DIAGONAL))
+                scales.append(np.where(at == (-1 if column is None else column), 1.0, OFF_DIAGONAL))
         zeros = tuple(np.zeros(block.size) for block in blocks)
-        piece = Piece(number, p + 1, ())
+        piece = Piece(0 if column is None else column + 1, problem.layout.n_coordinates + 1, ())
         return Backward(weighting, tuple(blocks), zeros, tuple(scales), geometry, event, fold=piece)
 
 

@@ -1,0 +1,180 @@
+"""DP-CD is SkGD with blocks of one and the options of its paper, to the bit; and it has no options of blocks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import sklearn.linear_model as peers
+
+import vfl
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.planning import plan, problem_of
+from vfl.privacy.geometry import Clip
+from vfl.solvers.smoothness import Curvature
+
+N = 200
+COLUMNS = ("a0", "a1", "b0")
+PARTIES = {"bank": ["a0", "a1"], "telco": ["b0"]}
+PARTITION = vfl.FeaturePartition(PARTIES, label=("telco", "y"))
+BOUNDS = dict.fromkeys(COLUMNS, (-1.0, 1.0))
+
+
+def table() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-1.0, 1.0, (N, 3))
+    y = X @ np.array([2.0, -1.0, 0.5]) + 0.3 + 0.3 * rng.normal(size=N)
+    return {c: X[:, j] for j, c in enumerate(COLUMNS)} | {"y": y}
+
+
+def job(**options: object) -> vfl.Job:
+    given = {"loss": "squared", "privacy": None, "bounds": BOUNDS | {"y": (-4.0, 4.0)}, "solver": vfl.CD(passes=100)}
+    return vfl.Job(partition=PARTITION, **(given | options))
+
+
+def private(seed: int = 0) -> vfl.Privacy:
+    return vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(seed))
+
+
+@pytest.mark.parametrize("sampling", ["shuffled", "cyclic", "uniform", "importance"])
+def test_the_optimum_is_the_peers(sampling: str) -> None:
+    peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
+    result = vfl.train(
+        job(penalty=vfl.L1(0.05), solver=vfl.CD(passes=100, sampling=sampling)), table(), engine="inprocess"
+    )
+    np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=1e-6)
+
+
+def test_it_is_the_preset_to_the_bit() -> None:
+    preset = vfl.SkGD(block_size=1, step_size=1.0, iterate="last", passes=5, clip=2.0)
+    models = [
+        vfl.train(job(privacy=private(), solver=solver), table(), engine="inprocess").w
+        for solver in (vfl.CD(passes=5, clip=2.0), preset)
+    ]
+    np.testing.assert_array_equal(*models)
+
+
+def test_every_release_is_one_coordinate_at_its_own_sensitivity() -> None:
+    (_, (event, count)) = plan(job(privacy=private(), solver=vfl.CD(passes=7, clip=2.0)), N).releases
+    assert count == 7 * 4
+    assert event.dimension == 1
+    assert event.sensitivity == Clip(2.0, 1).sensitivity
+    assert 4.0 < event.sensitivity < 4.0 * (1 + 2.0**-19)
+
+
+def test_the_clip_is_the_papers_rule() -> None:
+    """C_j = C√(M_j/ΣM), that is κ√M_j on the gradient as it is: κ on the scaled one, whatever M_j is."""
+    problem = problem_of(job(privacy=private()), N)
+    solver = vfl.CD(clip=1.5).resolve(problem)
+    M = np.array([1.0, 4.0, 9.0, 2.0])
+    for step in solver._steps(problem, Curvature(np.zeros(4), M)):
+        own = M[step.block.coordinates][0]
+        assert step.clip.cap == 1.5
+        assert step.scale[0] == pytest.approx(1 / math.sqrt(own))
+        # Δ = −γ√M_j u/(n M_j): a step of 1/M_j on the mean gradient.
+        assert step.rule(np.zeros(1), np.ones(1))[0] == pytest.approx(-math.sqrt(own) / (N * own))
+
+
+def test_ray_gives_the_same_bits(local_ray: object) -> None:
+    spec = job(privacy=private(4), solver=vfl.CD(passes=3))
+    np.testing.assert_array_equal(
+        vfl.train(spec, table(), engine="ray").w, vfl.train(spec, table(), engine="inprocess").w
+    )
+
+
+def test_a_job_file_keeps_it() -> None:
+    from vfl.job.file import decode, encode
+
+    spec = job(solver=vfl.CD(passes=3, clip=0.5))
+    assert decode(encode(spec)) == spec
+    assert isinstance(decode(encode(spec)).solver, vfl.CD)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"block_size": 4}, "CD moves one coordinate at a time and has no block_size"),
+        ({"block_size": None}, "CD moves one coordinate at a time and has no block_size"),
+        ({"parallel": 2}, "CD has no option parallel"),
+        ({"tau": 2}, "CD has no option tau"),
+        ({"noise_geometry": "isotropic"}, "CD has no option noise_geometry"),
+        ({"sampling": "nice", "tau": None}, "CD: sampling='nice' moves several coordinates"),
+        ({"sampling": "full"}, "CD: sampling='full' moves several coordinates"),
+        ({"clip": -1.0}, "CD: clip must be positive"),
+        ({"passes": 0}, "CD: passes must be a whole number"),
+    ],
+)
+def test_options_that_it_lacks(options: dict[str, object], said: str) -> None:
+    with pytest.raises(SpecificationError, match=said):
+        vfl.CD(**options)
+
+
+def test_blocks_of_the_partition_are_refused() -> None:
+    blocks = {"bank": [["a0", "a1"]], "telco": [["b0"]]}
+    partition = vfl.FeaturePartition(PARTIES, label=("telco", "y"), blocks=blocks)
+    spec = vfl.Job(partition=partition, privacy=None, bounds=BOUNDS, solver=vfl.CD())
+    with pytest.raises(SpecificationError, match="leave the blocks out of the partition"):
+        plan(spec, N)
+
+
+def test_an_infinite_clip_is_refused_under_its_own_name() -> None:
+    with pytest.raises(PrivacyError, match="CD: clip=inf bounds no record's influence"):
+        plan(job(privacy=private(), solver=vfl.CD(clip=math.inf)), N)
+
+
+class TestLosses:
+    """The losses that coordinate descent can use, each to the optimum that a general optimiser finds."""
+
+    @pytest.mark.parametrize("loss", ["huber", "poisson", "smoothed_hinge", "weighted"])
+    def test_the_optimum(self, loss: str) -> None:
+        from scipy.optimize import minimize
+
+        from vfl.losses import ClassWeighted, Huber, Poisson, SmoothedHinge
+
+        kind = {
+            "huber": Huber(0.4),
+            "poisson": Poisson(2.5),
+            "smoothed_hinge": SmoothedHinge(0.5),
+            "weighted": ClassWeighted("logistic", negative=1.0, positive=3.0),
+        }[loss]
+        data = table()
+        if kind.classification:
+            data["y"] = (data["y"] > 0.3).astype(int)
+        elif loss == "poisson":
+            data["y"] = np.floor(np.exp(data["y"] / 2.0))
+        bounds = BOUNDS | ({} if kind.classification else {"y": (-10.0, 30.0)})
+        spec = job(loss=kind, penalty=vfl.L2(0.05), bounds=bounds, solver=vfl.CD(passes=2000, clip=math.inf))
+        result = vfl.train(spec, data, engine="inprocess")
+        Z = np.column_stack([*(data[c] for c in COLUMNS), np.ones(N)])
+        y = 2.0 * data["y"] - 1 if kind.classification else data["y"].astype(float)
+        problem = problem_of(spec, N)
+
+        def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
+            return problem.value(w, Z @ w, y), Z.T @ kind.derivative(Z @ w, y) / N + 0.05 * w * problem.penalised
+
+        best = minimize(objective, np.zeros(4), jac=True, method="BFGS", options={"gtol": 1e-9})
+        np.testing.assert_allclose(result.w, best.x, atol=1e-6)
+
+    def test_a_poisson_model_predicts_means(self) -> None:
+        data = table() | {"y": np.floor(np.exp(table()["y"] / 2.0))}
+        result = vfl.train(job(loss="poisson", solver=vfl.CD(passes=1500)), data, engine="inprocess")
+        predicted = result.predict(data)
+        np.testing.assert_allclose(predicted, np.exp(result.decision_function(data)))
+        assert predicted.mean() == pytest.approx(data["y"].mean(), rel=1e-4)  # the intercept's condition
+
+    @pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.CD(), vfl.GCD()], ids=lambda solver: solver.name)
+    def test_hinge_lacks_curvature(self, solver: object) -> None:
+        spec = vfl.Job(partition=PARTITION, privacy=private(), bounds=BOUNDS, loss="hinge", solver=solver)
+        with pytest.raises(SpecificationError, match="with loss='hinge' needs a bounded second derivative"):
+            plan(spec, N)
+
+    def test_a_loss_with_options_survives_a_job_file(self) -> None:
+        from vfl.job.file import decode, encode
+        from vfl.losses import ClassWeighted, Huber
+
+        for loss in (Huber(2.0), ClassWeighted("hinge", positive=2.0)):
+            spec = vfl.Job(partition=PARTITION, privacy=None, bounds=BOUNDS, loss=loss)
+            assert decode(encode(spec)) == spec
+            assert decode(encode(spec)).loss == loss
+        assert vfl.Job(partition=PARTITION, privacy=None, bounds=BOUNDS, loss=Huber()).loss == "huber"

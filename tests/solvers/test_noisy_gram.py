@@ -1,0 +1,325 @@
+"""Noisy Gram: the sensitivity of the products, one charge for all pieces, and the optimum on what was released."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import sklearn.linear_model as peers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtri
+from scipy.stats import beta
+
+import vfl
+from coordinator.coordinator import Coordinator
+from coordinator.rounds import Round
+from parties.columns import Columns
+from parties.party import Party
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.launch.inprocess import InProcessTransport
+from vfl.messages import Backward, Fold, Piece
+from vfl.planning import plan, problem_of
+from vfl.privacy.gaussian_dp import mu_of
+from vfl.privacy.noise import SeededNoise
+from vfl.solvers import noisy_gram
+from vfl.solvers.noisy_gram import GramClip, Row
+from vfl.solvers.quadratic import least_squares
+
+N = 300
+COLUMNS = ("a0", "a1", "b0", "b1")
+PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1"], "telco": ["b0", "b1"]}, label=("telco", "y"))
+BOUNDS = dict.fromkeys(COLUMNS, (-1.0, 1.0)) | {"y": (-2.0, 6.0)}
+
+
+@functools.cache
+def table() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(5)
+    X = rng.uniform(-1.0, 1.0, (N, 4))
+    X[:, 3] = 0.5 * X[:, 0] + 0.5 * X[:, 3]
+    y = X @ np.array([2.0, -1.0, 0.5, 0.0]) + 2.0 + 0.3 * rng.normal(size=N)
+    return {c: X[:, j] for j, c in enumerate(COLUMNS)} | {"y": y}
+
+
+def job(**options: object) -> vfl.Job:
+    given_ = {"loss": "squared", "privacy": None, "bounds": BOUNDS, "solver": vfl.NoisyGram()}
+    return vfl.Job(partition=PARTITION, **(given_ | options))
+
+
+def private(seed: int = 0, epsilon: float = 1.0) -> vfl.Privacy:
+    return vfl.Privacy(epsilon=epsilon, delta=1e-5, noise=vfl.SeededNoise(seed))
+
+
+PEERS = {
+    "none": (vfl.NoPenalty(), peers.LinearRegression()),
+    "l1": (vfl.L1(0.05), peers.Lasso(0.05, tol=1e-14)),
+    "l2": (vfl.L2(0.1), peers.Ridge(0.1 * N)),
+    "elastic_net": (vfl.ElasticNet(0.1, l1_ratio=0.4), peers.ElasticNet(0.1, l1_ratio=0.4, tol=1e-14)),
+    "box": (vfl.Box(low=0.0), peers.LinearRegression(positive=True)),
+}
+
+
+class TestTheOptimum:
+    @pytest.mark.parametrize("case", PEERS)
+    def test_without_noise_is_the_peers(self, case: str) -> None:
+        penalty, peer = PEERS[case]
+        peer.fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
+        result = vfl.train(job(penalty=penalty), table(), engine="inprocess")
+        np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=1e-6)
+
+    def test_with_hardly_any_noise_is_near(self) -> None:
+        peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
+        spec = job(penalty=vfl.L1(0.05), privacy=private(epsilon=1e8), solver=vfl.NoisyGram(clip=4.0))
+        result = vfl.train(spec, table(), engine="inprocess")
+        np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=0.02)
+
+    def test_shrunk_rows_stay_on_the_line(self) -> None:
+        """A clip that binds every record reweighs least squares; records on a line give that line back."""
+        X = np.column_stack([table()[c] for c in COLUMNS])
+        data = table() | {"y": X @ np.array([1.0, -0.5, 0.5, 0.0])}
+        result = vfl.train(job(intercept=False, solver=vfl.NoisyGram(clip=0.3)), data, engine="inprocess")
+        np.testing.assert_allclose(result.coef_, [1.0, -0.5, 0.5, 0.0], atol=1e-3)
+
+    def test_group_lasso_over_blocks(self) -> None:
+        blocks = {"bank": [["a1", "a0"]], "telco": [["b0"], ["b1"]]}
+        partition = vfl.FeaturePartition(
+            {"bank": ["a0", "a1"], "telco": ["b0", "b1"]}, label=("telco", "y"), blocks=blocks
+        )
+        spec = replace(job(penalty=vfl.GroupLasso(0.1)), partition=partition)
+        descent = replace(spec, solver=vfl.SkGD(passes=500))
+        here, there = (vfl.train(each, table(), engine="inprocess") for each in (spec, descent))
+        np.testing.assert_allclose(here.coef_, there.coef_, atol=1e-6)
+
+
+def products(u: np.ndarray) -> np.ndarray:
+    """The entries that one record adds, in the units of the geometry."""
+    outer = np.outer(u, u)
+    lower = np.tril(outer, -1)[np.tril_indices(len(u), -1)] * math.sqrt(2.0)
+    return np.concatenate([np.diag(outer)[:-1], lower])
+
+
+class TestTheSensitivity:
+    @settings(deadline=None, max_examples=200)
+    @given(seed=st.integers(0, 2**32 - 1), p=st.integers(1, 6), spread=st.sampled_from([0.5, 1.0, 1e6]))
+    def test_no_pair_of_rows_is_further_apart(self, seed: int, p: int, spread: float) -> None:
+        rng = np.random.default_rng(seed)
+        rows = spread * rng.standard_cauchy((2, p + 1))
+        rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True) / 1.5)
+        geometry = GramClip(2.25, p * (p + 1) // 2 + p)
+        rounded = [np.rint(products(u) / geometry.grid) * geometry.grid for u in rows]
+        assert np.linalg.norm(rounded[0] - rounded[1]) <= geometry.sensitivity
+
+    def test_it_is_reached(self) -> None:
+        geometry = GramClip(1.0, 5)
+        far = np.linalg.norm(products(np.array([1.0, 0.0, 0.0])) - products(np.array([0.0, 1.0, 0.0])))
+        assert far == pytest.approx(math.sqrt(2.0))
+        assert far <= geometry.sensitivity <= far * (1 + 2.0**-18)
+
+    @settings(deadline=None, max_examples=100)
+    @given(
+        x=st.lists(st.sampled_from([0.0, 1e-200, -1.0, 3.0, 1e150, math.inf, math.nan]), min_size=3, max_size=3),
+        y=st.sampled_from([0.0, -2.0, 1e160, math.inf, math.nan]),
+    )
+    def test_any_row_of_floats_is_bounded(self, x: list[float], y: float) -> None:
+        """Through margins' weighting and a party's kernel: NaN, infinities and overflow add nothing."""
+        from vfl import kernels
+
+        X, label = np.asfortranarray([x, [0.0] * 3]), np.array([y, 0.0])
+        geometry = GramClip(4.0, 9)
+        with np.errstate(all="ignore"):
+            norms = (X**2).sum(axis=1)
+        total = 0.0
+        for j in range(4):
+            kept = {"norms": norms, "column": X[:, min(j, 2)].copy()}
+            weighting = Row(4.0, 0.5, 0.0, of_label=j == 3)
+            r, _ = weighting(np.zeros(2), label, kept)
+            first = 0 if j == 3 else j
+            scale = np.full(3 - first, math.sqrt(2.0))
+            if j < 3:
+                scale[0] = 1.0
+            part = X[:, first:]
+            q = kernels.gradient(part, np.zeros(part.shape[1]), r, r, kernels.WEIGHTS, scale, 4.0, geometry.grid)
+            total += float(((q * geometry.grid) ** 2).sum())
+        assert math.sqrt(total) <= 4.0 * (1 + 1e-12) + geometry.grid * 3.0 / 2.0
+
+
+class TestTheCharge:
+    def test_all_pieces_are_one_release(self) -> None:
+        seen: list[object] = []
+        spec = job(privacy=private())
+        result = vfl.train(spec, table(), engine="inprocess", watch=seen.append)
+        rounds = [event for event in seen if isinstance(event, Round)]
+        planned = plan(spec, N)
+        ((event, count),) = planned.releases
+        assert count == 1
+        assert result.certificate.releases == 1
+        assert planned.epsilon == pytest.approx(1.0)
+        assert [record.events for record in rounds if record.events] == [(event,)]
+        assert sum(u.size for record in rounds for u in record.released) == event.dimension == 15 + 5
+        assert len(rounds) == planned.round_trips
+
+    def test_a_piece_that_was_not_paid_for_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        true = noisy_gram.Piece
+        monkeypatch.setattr(noisy_gram, "Piece", lambda number, of, seed: true(number + 1, of, seed))
+        with pytest.raises(PrivacyError, match="nothing has paid for it"):
+            vfl.train(job(privacy=private()), table(), engine="inprocess")
+
+    def test_a_piece_holds_every_record_and_a_fold_some(self) -> None:
+        assert Piece(0, 3, ()).members(7).sum() == 7
+        assert Fold(0, 3, (1,)).members(7).sum() < 7
+
+    def test_the_noise_is_the_events(self) -> None:
+        """What two seeds release differs by √2σ in every entry."""
+        spec = [job(privacy=private(seed, epsilon=0.1)) for seed in (1, 2)]
+        released = []
+        for each in spec:
+            seen: list[object] = []
+            vfl.train(each, table(), engine="inprocess", watch=seen.append)
+            released.append(np.concatenate([u for e in seen if isinstance(e, Round) for u in e.released]))
+        ((event, _),) = plan(spec[0], N).releases
+        deviation = np.std(released[0] - released[1]) / (math.sqrt(2.0) * event.sigma)
+        assert 0.6 < deviation < 1.5
+
+
+def audit(x: float, seed: int, solver: vfl.NoisyGram) -> float:
+    """The attacker's statistic of one run: all released entries, projected on what the canary changes."""
+    spec = job(intercept=False, privacy=private(seed, epsilon=16.0), solver=solver)
+    parties = {}
+    for name, own in (("bank", [x, 0.0]), ("telco", [1.0 - x, 0.0])):
+        X = np.zeros((2, 2), order="F")
+        X[0] = own
+        parties[name] = Party(name, Columns(X, PARTITION.columns(name)), SeededNoise(seed), np.zeros(2))
+    *events, _ = Coordinator(InProcessTransport(parties)).stream(spec)
+    u = np.concatenate([u for e in events if isinstance(e, Round) for u in e.released])
+    # Entries in order: the label's four, a0a0 a1a0 b0a0 b1a0, a1a1 ..., b0b0 ..., b1b1. The canary is e_a0, or e_b0.
+    return float(u[4] - u[11]) / math.sqrt(2.0)
+
+
+class TestAudit:
+    RUNS = 300
+
+    def bound(self, solver: vfl.NoisyGram) -> tuple[float, float]:
+        arms = [np.array([audit(x, 2 * s + k, solver) for s in range(self.RUNS)]) for k, x in enumerate((1.0, 0.0))]
+        middle = np.mean([audit(x, 10**6 + s, solver) for s in range(20) for x in (1.0, 0.0)])
+        wrong = [int((arms[1] > middle).sum()), int((arms[0] <= middle).sum())]
+        rates = [beta.ppf(0.99, k + 1, self.RUNS - k) for k in wrong]
+        spread = math.sqrt((arms[0].var(ddof=1) + arms[1].var(ddof=1)) / 2)
+        return float(-ndtri(rates[0]) - ndtri(rates[1])), float((arms[0].mean() - arms[1].mean()) / spread)
+
+    def test_the_claim_holds_and_is_no_more_than_needed(self) -> None:
+        claimed = mu_of(16.0, 1e-5)
+        lower, seen = self.bound(vfl.NoisyGram(clip=1.0))
+        assert 2.0 <= claimed <= 4.0
+        assert lower <= claimed
+        assert abs(seen - claimed) < 3 * math.sqrt(2 / self.RUNS + claimed**2 / (4 * self.RUNS))
+
+    def test_a_sensitivity_of_c_squared_is_found_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """C² instead of √2·C², the bound for adding or removing a record."""
+        true = GramClip.sensitivity.fget
+        monkeypatch.setattr(GramClip, "sensitivity", property(lambda clip: true(clip) / math.sqrt(2.0)))
+        assert self.bound(vfl.NoisyGram(clip=1.0))[0] > mu_of(16.0, 1e-5)
+
+
+class TestLeastSquares:
+    def test_a_matrix_without_full_rank_is_no_trouble(self) -> None:
+        G = np.ones((5, 5))
+        problem = problem_of(job(penalty=vfl.L1(0.01)), N)
+        w = least_squares(problem, G, np.ones(5))
+        assert np.isfinite(w).all()
+
+    def test_lifting_touches_small_eigenvalues_only(self) -> None:
+        G = np.diag([5.0, -1.0, 0.1])
+        np.testing.assert_allclose(noisy_gram.lifted(G, 0.5), np.diag([5.0, 0.5, 0.5]), atol=1e-12)
+
+
+def test_ray_gives_the_same_bits(local_ray: object) -> None:
+    spec = job(penalty=vfl.L1(0.05), privacy=private(4))
+    np.testing.assert_array_equal(
+        vfl.train(spec, table(), engine="ray").w, vfl.train(spec, table(), engine="inprocess").w
+    )
+
+
+def test_the_margins_are_told_that_it_is_a_backward() -> None:
+    spec = job(privacy=private())
+    planned = plan(spec, N)
+    schedule = planned.solver.schedule(planned.problem)
+    queries = [next(schedule)]
+    for _ in range(3):
+        queries.append(schedule.send(tuple(np.zeros(size) for size in queries[-1].sizes())))
+    assert [type(query).__name__ for query in queries] == ["RecordNorms", "Backward", "Forward", "Backward"]
+    assert isinstance(queries[3], Backward)
+    assert queries[2].target == "column"
+
+
+REFUSED = {
+    "another loss": (
+        {"loss": "logistic", "bounds": {c: BOUNDS[c] for c in COLUMNS}},
+        SpecificationError,
+        "needs loss=",
+    ),
+    "huber": ({"loss": "huber"}, SpecificationError, "that of huber does not: use SkGD"),
+    "no clip": ({"solver": vfl.NoisyGram(clip=math.inf)}, PrivacyError, "clip=inf bounds no record's influence"),
+    "groups": ({"penalty": vfl.GroupLasso(0.1)}, SpecificationError, "groups columns by the partition's blocks"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_say_what_is_lacking(case: str) -> None:
+    options, kind, said = REFUSED[case]
+    with pytest.raises(kind, match=said):
+        plan(job(privacy=private(), **options), N)
+
+
+@pytest.mark.parametrize("option", ["clip", "label_scale"])
+def test_options_are_positive(option: str) -> None:
+    with pytest.raises(SpecificationError, match=f"NoisyGram: {option} must be positive"):
+        vfl.NoisyGram(**{option: 0.0})
+
+
+def test_label_bounds_are_needed_for_the_defaults() -> None:
+    bounds = {c: BOUNDS[c] for c in COLUMNS}
+    spec = job(privacy=private(), bounds=bounds, solver=vfl.NoisyGram(clip=1.0))
+    with pytest.raises(PrivacyError, match="needs bounds for every column and for the label, or both"):
+        plan(spec, N)
+    plan(replace(spec, solver=vfl.NoisyGram(clip=1.0, label_scale=0.2)), N)
+
+
+def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
+    """Every party sees its pieces in an unbroken order, so its own book counts one release as well."""
+    policies = {}
+    for party in PARTITION.parties:
+        path = tmp_path / f"{party}.toml"  # type: ignore[operator]
+        path.write_text(
+            'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 1.0\ndelta = 1e-5\n',
+            encoding="utf-8",
+        )
+        policies[party] = path
+    spec = job(privacy=private(), solver=vfl.NoisyGram())
+    result = vfl.train(spec, table(), engine="inprocess", policies=policies)
+    np.testing.assert_array_equal(result.w, vfl.train(spec, table(), engine="inprocess").w)
+
+
+class CutOffError(Exception):
+    """Stands for a driver that died."""
+
+
+@pytest.mark.parametrize("last", [0, 1, 2, 3, 9])
+def test_a_run_that_was_cut_off_goes_on(tmp_path: object, last: int) -> None:
+    """Norms and the column that margins held are asked for again; no piece is released twice."""
+    from vfl.launch.train import resume
+
+    spec = job(privacy=private())
+
+    def cut(event: object) -> None:
+        if isinstance(event, Round) and event.number == last:
+            raise CutOffError
+
+    folder = tmp_path / "run"  # type: ignore[operator]
+    with pytest.raises(CutOffError):
+        vfl.train(spec, table(), engine="inprocess", output=folder, watch=cut)
+    result = resume(folder, table(), engine="inprocess")
+    np.testing.assert_array_equal(result.w, vfl.train(spec, table(), engine="inprocess").w)
+    assert result.certificate.releases == 1

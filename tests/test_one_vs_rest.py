@@ -1,0 +1,112 @@
+"""Several classes: binary models under one budget, their labels, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import sklearn.linear_model as peers
+from sklearn.datasets import load_iris
+
+import vfl
+from vfl.errors import BudgetExceeded, DataError, SpecificationError
+from vfl.launch.one_vs_rest import jobs_of
+from vfl.planning import plan
+from vfl.privacy.gaussian_dp import mu_of
+from vfl.privacy.ledger import SqliteLedger
+
+IRIS = load_iris()
+CLASSES = tuple(str(name) for name in IRIS.target_names)
+COLUMNS = ("a", "b", "c", "d")
+TABLE = {c: IRIS.data[:, j] / 8.0 for j, c in enumerate(COLUMNS)} | {
+    "kind": np.array([CLASSES[k] for k in IRIS.target])
+}
+N = 150
+BOUNDS = dict.fromkeys(COLUMNS, (-1.0, 1.0))
+PARTITION = vfl.FeaturePartition({"field": ["a", "b"], "lab": ["c", "d"]}, label=("lab", "kind"))
+
+
+def job(**options: object) -> vfl.Job:
+    given = {"penalty": vfl.L2(0.01), "privacy": None, "bounds": BOUNDS, "solver": vfl.SkGD(passes=400)}
+    return vfl.Job(partition=PARTITION, **(given | options))
+
+
+def test_each_model_is_the_peers_and_so_are_the_predictions() -> None:
+    X = np.column_stack([TABLE[c] for c in COLUMNS])
+    found = vfl.train_one_vs_rest(job(), TABLE, classes=CLASSES, n_records=N, engine="inprocess")
+    margins = []
+    for name, result in zip(CLASSES, found.results, strict=True):
+        peer = peers.LogisticRegression(C=1 / (0.01 * N), tol=1e-12, solver="newton-cholesky").fit(
+            X, TABLE["kind"] == name
+        )
+        np.testing.assert_allclose(result.coef_, peer.coef_[0], atol=1e-6)
+        margins.append(peer.decision_function(X))
+        np.testing.assert_array_equal(result.predict(TABLE), result.decision_function(TABLE) > 0)
+    np.testing.assert_array_equal(found.predict(TABLE), np.array(CLASSES)[np.argmax(margins, axis=0)])
+    assert found.epsilon == math.inf
+
+
+def test_the_budget_is_composed_exactly() -> None:
+    privacy = vfl.Privacy(epsilon=2.0, delta=1e-6)
+    jobs, epsilon = jobs_of(job(privacy=privacy, solver=vfl.SkGD(passes=5)), CLASSES, N)
+    assert epsilon == pytest.approx(2.0, rel=1e-9)
+    assert epsilon <= 2.0
+    parts = [mu_of(each.privacy.epsilon, 1e-6) for each in jobs]
+    assert math.hypot(*parts) == pytest.approx(mu_of(2.0, 1e-6))
+    assert max(each.privacy.epsilon for each in jobs) > 2.0 / 3.0, "better than dividing ε"
+    assert all(plan(each, N).epsilon <= each.privacy.epsilon for each in jobs)
+
+
+def test_selections_are_composed_by_their_own_accountant() -> None:
+    spec = job(privacy=vfl.Privacy(epsilon=2.0, delta=1e-6), solver=vfl.GCD(rounds=3))
+    assert 1.0 < jobs_of(spec, CLASSES, N)[1] <= 2.0
+
+
+def test_seeded_noise_differs_between_classes() -> None:
+    privacy = vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(3))
+    jobs, _ = jobs_of(job(privacy=privacy, solver=vfl.SkGD(passes=2)), CLASSES, N)
+    assert len({each.privacy.noise for each in jobs}) == 3
+
+
+def test_a_ledger_bounds_all_classes_together(tmp_path: object) -> None:
+    path = str(tmp_path / "book.sqlite")  # type: ignore[operator]
+    SqliteLedger(path).set_cap("iris", epsilon=1.0, delta=1e-6)
+    spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), solver=vfl.SkGD(passes=2), dataset="iris")
+    vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N, engine="inprocess", ledger=path)
+    (balance,) = SqliteLedger(path).show()
+    assert len(balance.runs) == 3
+    with pytest.raises(BudgetExceeded, match="3 classes together ask for ε = 1"):
+        vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N, engine="inprocess", ledger=path)
+
+
+def test_other_data_than_planned_for_are_refused() -> None:
+    spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), solver=vfl.SkGD(passes=2))
+    with pytest.raises(DataError, match="another number of records than n_records"):
+        vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N + 1, engine="inprocess")
+
+
+def test_a_label_that_is_not_declared_is_its_owners_error() -> None:
+    with pytest.raises(DataError, match="values other than the two declared classes"):
+        vfl.train_one_vs_rest(job(), TABLE, classes=("setosa", "versicolor", "rose"), n_records=N, engine="inprocess")
+
+
+def test_jobs_of_one_class_survive_a_file(tmp_path: object) -> None:
+    path = tmp_path / "job.toml"  # type: ignore[operator]
+    (first, *_), _ = jobs_of(job(), CLASSES, N)
+    path.write_text(first.to_toml(), encoding="utf-8")
+    assert vfl.Job.from_toml(str(path))[0] == first
+
+
+@pytest.mark.parametrize(
+    ("classes", "options", "said"),
+    [
+        (("a", "b"), {}, "at least three different classes"),
+        (("a", "b", "a"), {}, "at least three different classes"),
+        (CLASSES, {"loss": "squared"}, "needs a classification loss"),
+        (CLASSES, {"classes": ("a", "b")}, "and no classes in the job"),
+    ],
+)
+def test_refusals(classes: tuple[str, ...], options: dict[str, object], said: str) -> None:
+    with pytest.raises(SpecificationError, match=said):
+        jobs_of(job(**options), classes, N)

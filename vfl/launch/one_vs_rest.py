@@ -1,0 +1,147 @@
+"""Several classes: one model for each class against the rest, all under one budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
+from vfl.launch.train import train
+from vfl.planning import Plan
+from vfl.planning import plan as make_plan
+from vfl.privacy.accountants import choose_accountant
+from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+from vfl.privacy.ledger import SqliteLedger
+from vfl.schema import canonical_category
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.job import Job
+    from vfl.launch.result import Result
+    from vfl.schema import Category
+    from vfl.types import Vector
+
+SMALLER = (0.0, *(10.0**k for k in range(-14, 0)), *(k / 10 for k in range(2, 10)))
+"""By which shares the classes' part of μ is lowered, until all their plans together fit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneVsRest:
+    """One result a class.
+
+    epsilon, delta : the guarantee of all of them together, composed exactly; inf and 0 without privacy. The certificate
+        of each result covers that one alone.
+    """
+
+    classes: tuple[Category, ...]
+    results: tuple[Result, ...]
+    epsilon: float
+    delta: float
+
+    def decision_function(self, data: Any) -> Vector:
+        """Return the margins (n, classes) of new records."""
+        return np.column_stack([result.decision_function(data) for result in self.results])
+
+    def predict(self, data: Any) -> Any:
+        """Return the class (n,) with the largest margin."""
+        return np.array(self.classes)[self.decision_function(data).argmax(axis=1)]
+
+
+def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tuple[Job, ...], float]:
+    """Return one job a class, class k against the rest, and the ε of all their releases together at the job's δ.
+
+    All models are trained on the same records, and replacing one record changes the labels of all of them: the releases
+    compose, and each job gets μ/√K of the job's μ (Dong, Roth, Su 2022, Cor. 3.3). Where releases are not Gaussian, less,
+    as far as their accountant needs. inf without privacy.
+
+    Raises SpecificationError, and PrivacyError when no division of the budget fits.
+    """
+    listed = tuple(classes)
+    if len({canonical_category(c) for c in listed}) != len(listed) or len(listed) < 3:
+        raise SpecificationError(f"one-vs-rest needs at least three different classes, not {listed!r}")
+    if not job.classification or job.classes is not None:
+        raise SpecificationError(
+            "one-vs-rest needs a classification loss, and no classes in the job: it names them, one against the rest"
+        )
+    single = tuple(
+        replace(job, name=f"{job.name}-{k}", classes=((*listed[:k], *listed[k + 1 :]), positive))
+        for k, positive in enumerate(listed)
+    )
+    privacy = job.privacy
+    if privacy is None:
+        return single, math.inf
+    delta = privacy.delta if privacy.delta is not None else 1.0 / max(n_records, 2) ** 2
+    share = mu_of(privacy.epsilon, delta) / math.sqrt(len(listed))
+    for less in SMALLER:
+        part = replace(privacy, epsilon=epsilon_of(share * (1.0 - less), delta), delta=delta)
+        jobs = tuple(replace(each, privacy=_noised(part, k)) for k, each in enumerate(single))
+        epsilon = _composed([make_plan(each, n_records) for each in jobs], delta)
+        if epsilon <= privacy.epsilon:
+            return jobs, epsilon
+    raise PrivacyError("the plans of all classes together do not fit the budget: raise epsilon, or lower the passes")
+
+
+def train_one_vs_rest(
+    job: Job, data: Any, *, classes: Sequence[Category], n_records: int, ledger: str | None = None, **options: Any
+) -> OneVsRest:
+    """Train one model for each class against the rest; together they are (ε, δ)-DP for every record as the job asks.
+
+    job : without `classes`. data, ledger, options : as for `train`.
+    classes : all labels that occur, declared.
+    n_records : n, public; it fixes every plan before the first release. Other data are refused.
+
+    With a ledger all plans are seen to fit before the first is reserved; without one, the guarantee covers this one call.
+    Raises what `train` raises, and what `jobs_of` does.
+    """
+    jobs, epsilon = jobs_of(job, classes, n_records)
+    if "output" in options:
+        raise SpecificationError("one-vs-rest leaves no folder: save each of its results")
+    _require_room(jobs, n_records, ledger)
+
+    def check(event: object) -> None:
+        if isinstance(event, Plan) and event.problem.n_records != n_records:
+            raise DataError("the data hold another number of records than n_records: no plan was made for them")
+
+    watch = options.pop("watch", None)
+
+    def both(event: Any) -> None:
+        check(event)
+        if watch is not None:
+            watch(event)
+
+    results = tuple(train(each, data, ledger=ledger, watch=both, **options) for each in jobs)
+    delta = 0.0 if jobs[0].privacy is None else float(jobs[0].privacy.delta or 0.0)
+    return OneVsRest(tuple(classes), results, epsilon, delta)
+
+
+def _noised(privacy: Any, number: int) -> Any:
+    """Return the same budget; seeded noise of its own for each class, since equal noise would cancel between them."""
+    if privacy.noise is None:
+        return privacy
+    return replace(privacy, noise=replace(privacy.noise, seed=privacy.noise.seed * 1_000_003 + number))
+
+
+def _composed(plans: Sequence[Plan], delta: float) -> float:
+    releases = [release for plan in plans for release in plan.releases]
+    accountant = choose_accountant(releases, committed=any(plan.committed for plan in plans))
+    for event, count in releases:
+        accountant.compose(event, count)
+    return accountant.epsilon(delta)
+
+
+def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | None) -> None:
+    """Raise BudgetExceeded before the first class is trained when the data set's budget does not cover the last."""
+    dataset = jobs[0].dataset
+    if ledger is None or dataset is None or jobs[0].privacy is None:
+        return
+    releases = tuple(release for job in jobs for release in make_plan(job, n_records).releases)
+    asked = SqliteLedger(ledger).book(dataset).preview(releases)
+    if not asked.fits:
+        raise BudgetExceeded(
+            f"{len(jobs)} classes together ask for ε = {asked.asked:.4g} at δ = {asked.delta:.3g} of data set "
+            f"{dataset!r}, ε = {asked.left:.4g} is left of ε = {asked.cap:.4g}: ask for less, or merge classes"
+        )
