@@ -6,7 +6,7 @@ what is public in their place, under exact accounting (μ for ε/√(ln 1/δ)), 
 | solver | quantity | with declared bounds B |
 |---|---|---|
 | SkGD, CD | √p·L_{M⁻¹}/(nμ), L²_{M⁻¹} = Σ L_j²/M_j | pR/(√L·nμ): free of B |
-| SGD, SVRG, GD | √p·Λ/(nμ)·(R_I/R_M) | Λ = R‖B‖: equal to the above where all M_j are, else worse |
+| SGD, GD | √p·Λ/(nμ)·(R_I/R_M) | Λ = R‖B‖: equal to the above where all M_j are, else worse |
 | GCD | (ln p/(nμ))^{2/3} | free of p, but for its logarithm |
 | OutputPerturbation | Λ/(λnμ) | grows as 1/λ |
 | NoisyGram | p^{3/2}C²/(nμ) | grows faster with p, has no κ and no passes |
