@@ -117,7 +117,7 @@ def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
     p, nμ = problem.layout.n_coordinates, problem.n_records * (problem.mu or math.inf)
     B = float(np.linalg.norm(problem.reach))
     yield Candidate(
-        "SGD",
+        "GD",
         min(1.0, UNBALANCED * descent),
         f"√p·Λ/(nμ) = {math.sqrt(p) * R * B / nμ:.2g} with Λ = R‖B‖: at best that of SkGD, where all M_j are equal",
     )
@@ -130,11 +130,7 @@ def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
 
 
 def _without_curvature(problem: Problem, left: float) -> Candidate:
-    if problem.penalty.convexity > 0:
-        return Candidate(
-            "SCD", left, f"{problem.loss.name} loss has no M_j, and a closed dual step under strong convexity"
-        )
-    return Candidate("SGD", left, f"{problem.loss.name} loss has no M_j; shrinking steps need none")
+    return Candidate("GD", left, f"{problem.loss.name} loss has no M_j; full gradients with declared steps need none")
 
 
 def _typical_slope(problem: Problem) -> float:
