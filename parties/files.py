@@ -29,7 +29,10 @@ def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: st
     path = Path(csv.path if csv else spec)  # type: ignore[arg-type]
     origin = Origin(party, f"file {str(path)!r}")
     if not origin.attempt(path.exists, "may not be looked at"):
-        raise origin.error("is not there; a relative path starts at the folder of the party's process")
+        absolute = Path(path).is_absolute()
+        raise origin.error(
+            "is not there" + ("" if absolute else "; a relative path starts at the party's working folder")
+        )
     if csv:
         return CsvSource(csv, contents, origin)
     if path.is_dir():

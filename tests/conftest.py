@@ -23,6 +23,12 @@ os.environ |= {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_key(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Results are signed with a key of this session: whoever runs the tests keeps his own out of them."""
+    os.environ["VFL_KEY"] = str(tmp_path_factory.mktemp("key") / "signing.pem")
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[Any]:
     """The `ray` module, connected to a local Ray of eight CPUs that offers `party:NAME` for PARTIES, and `coordinator`."""

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import vfl
-from vfl.certificate import Certificate
+from vfl.certificate import FORMAT, SCHEMA, Certificate
 from vfl.errors import OutputError
 from vfl.planning import plan as make_plan
+from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import epsilon_of
+from vfl.security.signatures import SigningKey
+from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +65,7 @@ class TestClaim:
     def test_epsilon_follows_from_the_events(self, solver: dict[str, Any]) -> None:
         """μ² = Σ (Δ/σ)² over what is listed, then ε at δ: computed here in two lines, without the accountant."""
         said = certificate(solver=solver)
-        mu = math.sqrt(sum(event["count"] * (event["sensitivity"] / event["sigma"]) ** 2 for event in said.events))
+        mu = math.sqrt(sum(count * (event.sensitivity / event.sigma) ** 2 for event, count in said.events))
         assert said.epsilon <= epsilon_of(mu, said.delta) * (1 + 1e-9)
         assert said.epsilon == pytest.approx(epsilon_of(mu, said.delta), rel=1e-6)
 
@@ -74,7 +82,7 @@ class TestClaim:
             job(solver=solver), data(), engine="inprocess", watch=lambda e: charged.extend(getattr(e, "events", ()))
         )
         assert result.certificate.releases == len(charged)
-        assert sum(event["count"] for event in result.certificate.events) == len(charged)
+        assert dict(result.certificate.events) == Counter(charged)
 
     def test_the_plan_promised_it(self, solver: dict[str, Any]) -> None:
         planned = make_plan(job(solver=solver), N)
@@ -92,7 +100,11 @@ def test_what_it_says_of_the_run() -> None:
     assert (said.job, said.job_digest) == ("credit", spec.digest)
     assert said.code_version == vfl.__version__
     assert "this one fit only" in said.scope
-    assert all(event["adjacency"] == "replace-one" for event in said.events)
+    assert all(event.adjacency == "replace-one" for event, _ in said.events)
+    assert said.solver["passes"] is None  # decided: as rounds
+    assert (said.solver["name"], said.solver["block_size"], said.solver["sampling"]) == ("SkGD", 1, "shuffled")
+    assert said.geometry.startswith("Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j")
+    assert (said.dataset, said.ledger, said.books, said.signature) == ("", {}, {}, None)
 
 
 def test_delta_defaults_to_one_over_n_squared() -> None:
@@ -157,6 +169,7 @@ class TestFile:
         assert again.to_json() == said.to_json()
         for field in dataclasses.fields(Certificate):
             assert getattr(again, field.name) == getattr(said, field.name), field.name
+        assert again == said
 
     def test_it_is_json_that_others_can_read(self) -> None:
         """No Infinity, which is not JSON."""
@@ -165,13 +178,14 @@ class TestFile:
             raise AssertionError(constant)
 
         plain = json.loads(certificate(privacy=None).to_json(), parse_constant=refuse)
-        assert plain["epsilon"] == "inf"
+        assert plain["epsilon"] is None
 
     def test_it_holds_no_data(self) -> None:
         """Counts, ids and cells stay out: with other data of the same shape every public word is the same."""
-        other = {c: values[::-1].copy() for c, values in data().items()}
+        other = {c: values[::-1] if c == "y" else values / 2 for c, values in data().items()}
         one, two = (vfl.train(job(privacy=SEEDED), d, engine="inprocess").certificate for d in (data(), other))
-        assert one == two
+        differs = {f.name for f in dataclasses.fields(one) if getattr(one, f.name) != getattr(two, f.name)}
+        assert differs == {"model_digest", "moments_digest"}  # of what was released
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", "3", "{}", '{"format": 1}', '{"format": 1, "events": 3, "flags": []}']
@@ -187,6 +201,121 @@ class TestFile:
         with pytest.raises(OutputError, match="this is not a certificate"):
             Certificate.from_json(json.dumps(plain | {"guarantee": "total"}))
 
+    @pytest.mark.parametrize("missing", [field.name for field in dataclasses.fields(Certificate)])
+    def test_no_field_can_be_left_out(self, missing: str) -> None:
+        plain = json.loads(certificate().to_json())
+        del plain[missing]
+        with pytest.raises(OutputError):
+            Certificate.from_json(json.dumps(plain))
+
+    def test_another_spelling_of_the_same_is_refused(self) -> None:
+        text = certificate().to_json()
+        others = (
+            json.dumps(json.loads(text)),
+            text.rstrip("\n"),
+            text + " ",
+            text.replace("\n", "\r\n"),
+            text.replace("1e-06", "0.000001"),
+            text.replace("ε", "\\u03b5"),
+            text.replace('"format": 1,', '"format": 1, "format": 1,'),
+        )
+        for other in others:
+            with pytest.raises(OutputError, match="not as vfl writes it: it was altered, or formatted anew"):
+                Certificate.from_json(other)
+
+    def test_line_ends_are_not_repaired(self, tmp_path: Path) -> None:
+        (tmp_path / "certificate.json").write_bytes(certificate().to_json().replace("\n", "\r\n").encode())
+        with pytest.raises(OutputError, match="not as vfl writes it"):
+            Certificate.load(tmp_path / "certificate.json")
+
+    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+        (tmp_path / "certificate.json").write_bytes(b"\xff\xfe{}")
+        with pytest.raises(OutputError, match="is not a certificate, or it was altered"):
+            Certificate.load(tmp_path / "certificate.json")
+
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=r"cannot read the certificate .*: No such file or directory"):
             Certificate.load(tmp_path / "certificate.json")
+
+
+GAUSSIAN = Gaussian(Adjacency.REPLACE_ONE, 0.1, 1 / 3, 7)
+EVENTS = (
+    GAUSSIAN,
+    Gaussian(Adjacency.REPLACE_ONE, 5e-324, 1.7976931348623157e308, 1),
+    BoundedRange(Adjacency.REPLACE_ONE, 1e-7),
+    Laplace(Adjacency.REPLACE_ONE, 2.0, math.nextafter(2.0, 3.0)),
+    PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, 1e22, 1e23, 1 / 7),
+)
+
+WORDS = ["", "none", "pld", "bounds", "replace-one", "0" * 64, "0" * 63 + "G", "ed25519"]
+NAMES = ["x", "name", "outsider", "party", "coordinator", "run", "account", "entries", "head", "type", "count"]
+SIMPLE = st.none() | st.booleans() | st.integers(-2, 3) | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = SIMPLE | st.sampled_from([*WORDS, 1 << 53]) | st.text(max_size=3)
+TABLES = st.dictionaries(st.sampled_from(NAMES), SCALARS, max_size=5)
+VALUES = SCALARS | TABLES | st.lists(SCALARS | TABLES, max_size=2) | st.dictionaries(st.sampled_from(NAMES), TABLES)
+
+
+@pytest.fixture(scope="module")
+def schema() -> Any:
+    import jsonschema
+
+    rules = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(rules)
+    return jsonschema.Draft202012Validator(rules)
+
+
+class TestSchema:
+    """The schema that is shipped says to other programs what this one reads and writes."""
+
+    def test_it_has_every_field_and_describes_no_other(self, schema: Any) -> None:
+        names = [field.name for field in dataclasses.fields(Certificate)]
+        assert sorted(schema.schema["properties"]) == sorted(names)
+        assert sorted(schema.schema["required"]) == sorted(names)
+        assert schema.schema["properties"]["format"] == {"const": FORMAT, "description": "Version of this schema."}
+
+    @pytest.mark.parametrize("event", EVENTS)
+    def test_every_event_is_typed_and_exact(self, schema: Any, event: Any) -> None:
+        said = dataclasses.replace(certificate(), events=((event, 3), (GAUSSIAN, 1)), reserved=((event, 10**6),))
+        plain = json.loads(said.to_json())
+        schema.validate(plain)
+        again = Certificate.from_json(said.to_json())
+        assert again.events == said.events
+        assert again.reserved == said.reserved
+        assert type(again.events[0][0]) is type(event)
+
+    @pytest.mark.parametrize("privacy", ["default", None, SEEDED])
+    def test_what_is_written_is_valid(self, schema: Any, privacy: Any) -> None:
+        said = certificate(privacy=privacy)
+        schema.validate(json.loads(said.to_json()))
+        books = {"bank": {"entries": 3, "head": "0" * 64}}
+        place = {"run": "r", "account": "credit", "entries": 9, "head": "f" * 64}
+        said = dataclasses.replace(said, books=books, ledger=place).signed(SigningKey(Ed25519PrivateKey.generate()))
+        schema.validate(json.loads(said.to_json()))
+        assert Certificate.from_json(said.to_json()) == said
+
+    @given(field=st.sampled_from([f.name for f in dataclasses.fields(Certificate)]), value=VALUES)
+    @settings(max_examples=500, deadline=None)
+    def test_nothing_invalid_is_read(self, schema: Any, field: str, value: Any) -> None:
+        """Whatever value a field is given: what is read as a certificate is one by the schema too."""
+        plain = json.loads(_written()) | {field: value}
+        text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+        try:
+            Certificate.from_json(text)
+        except OutputError:
+            return
+        schema.validate(plain)
+
+    @pytest.mark.parametrize("field", ["sensitivity", "sigma", "dimension", "adjacency", "type", "count"])
+    @pytest.mark.parametrize("value", [0, -1.0, None, "gaussian", "add-remove", 10**400, True, "0x1p+0"])
+    def test_events_are_read_strictly(self, schema: Any, field: str, value: Any) -> None:
+        plain = json.loads(_written())
+        if plain["events"][0][field] == value:
+            return
+        plain["events"][0][field] = value
+        with pytest.raises(OutputError):
+            Certificate.from_json(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
+
+
+@functools.cache
+def _written() -> str:
+    return certificate().signed(SigningKey(Ed25519PrivateKey.generate())).to_json()

@@ -14,6 +14,7 @@ COMMANDS = {
     "plan": "show what a job would release, cost and take; touches no data",
     "resume": "go on with a run that was cut off",
     "predict": "apply a saved model to new records",
+    "verify": "check a certificate, and say what it promises",
     "ledger": "set, show and check the budgets of data sets",
     "doctor": "check this installation",
 }

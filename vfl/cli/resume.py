@@ -11,8 +11,9 @@ from vfl.cli.run import show
 
 @click.command("resume")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--key", metavar="FILE", help="The key that signs the certificate (default: your own).")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
-def command(run: Path, *, as_json: bool) -> None:
+def command(run: Path, key: str | None, *, as_json: bool) -> None:
     """Go on with the run in the folder RUN, from what its log says was released; a finished run is only shown."""
     from vfl.cli.progress import Progress
     from vfl.job import file as jobfile
@@ -25,5 +26,5 @@ def command(run: Path, *, as_json: bool) -> None:
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
     data, held_out = split(job, jobfile.Environment(**kept))
     with Progress(quiet=as_json) as progress:
-        result = resume(run, data, engine=engine, address=address, watch=progress)
+        result = resume(run, data, engine=engine, address=address, key=key, watch=progress)
     show(result, run, held_out, as_json=as_json)

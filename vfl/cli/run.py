@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it a local Ray is started.")
 @click.option("--ledger", metavar="FILE", help="The ledger in which the budget of the job's data set is kept.")
 @click.option(
+    "--key", metavar="FILE", help="The key that signs the certificate (default: your own, made on first use)."
+)
+@click.option(
     "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
@@ -34,6 +37,7 @@ def command(
     engine: str,
     address: str | None,
     ledger: str | None,
+    key: str | None,
     output: Path | None,
     *,
     as_json: bool,
@@ -58,6 +62,7 @@ def command(
             ledger=ledger,
             policies=environment.policies,
             output=folder,
+            key=key,
             watch=progress,
             environment=kept,
         )

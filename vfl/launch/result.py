@@ -12,15 +12,19 @@ import numpy as np
 
 from parties.loading import load_features
 from vfl import kernels
-from vfl.certificate import Certificate, certify
+from vfl.certificate import Certificate
 from vfl.errors import DataError, OutputError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.launch.sources import sources_of
 from vfl.losses import loss_of
+from vfl.planning import plan as make_plan
 from vfl.problem import INTERCEPT
+from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
-    from coordinator.coordinator import Outcome
+    from collections.abc import Sequence
+
+    from vfl.certificate import Report
     from vfl.job import Job
     from vfl.types import Vector
 
@@ -53,6 +57,24 @@ def write_whole(path: Path, text: str) -> None:
         raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
+def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
+    """Return the part of model.json that a certificate names."""
+    return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
+
+
+def read_model(folder: Path) -> dict[str, Any]:
+    """Return what the model.json of a run holds; OutputError when there is none that this vfl reads."""
+    try:
+        model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OutputError(f"there is no saved model in {str(folder)!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
+    if not isinstance(model, dict) or model.get("format") != FORMAT:
+        raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
+    return model
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """A trained model.
@@ -67,12 +89,6 @@ class Result:
     certificate: Certificate
     w: Vector
     coordinates: tuple[str, ...]
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> Self:
-        """Return the result of a finished run."""
-        plan = outcome.plan
-        return cls(plan.job, certify(plan, outcome.statement), outcome.w, plan.problem.layout.names)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -130,38 +146,47 @@ class Result:
             return margins > 0
         return np.where(margins > 0, positive, negative)
 
-    def save(self, folder: str | Path) -> Path:
-        """Write model, certificate and job to a folder that is new, empty, or this run's own; returns it.
+    def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
+        """Check the certificate against model, job and ledger, and return the findings; see `Certificate.verify`.
+
+        Raises OutputError that names all that does not hold.
+        """
+        plan = make_plan(self.job, self.certificate.n_records)
+        return self.certificate.verify(model=self.document(), plan=plan, ledger=ledger, key=key)
+
+    def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
+        """Write model, signed certificate and job to a folder that is new, empty, or this run's own; returns it.
 
         The model is written last and at once: a folder with a model holds a finished run.
+
+        key : file of the key to sign with; None leaves the signature that the certificate has, or signs with this user's
+            own key (see vfl.security.signatures).
         """
+        certificate = self.certificate
+        if certificate.signature is None or key is not None:
+            certificate = certificate.signed(signing_key(key))
         folder = Path(folder)
         if not (folder / jobfile.NAME).exists() or (folder / MODEL).exists():
             fresh_folder(folder)
             jobfile.write(self.job, folder / jobfile.NAME)
-        model = {
+        write_whole(folder / CERTIFICATE, certificate.to_json())
+        write_whole(folder / MODEL, json.dumps(self.document(), indent=2, ensure_ascii=False))
+        return folder
+
+    def document(self) -> dict[str, Any]:
+        """Return what model.json holds: w on the scaled features, and the same model in original units."""
+        return {
             "format": FORMAT,
-            "coordinates": list(self.coordinates),
-            "w": [float(value) for value in self.w],
+            **numbers(self.w, self.coordinates),
             "coef": dict(zip(self.feature_names, map(float, self.coef_), strict=True)),
             "intercept": self.intercept_,
         }
-        write_whole(folder / CERTIFICATE, self.certificate.to_json())
-        write_whole(folder / MODEL, json.dumps(model, indent=2, ensure_ascii=False))
-        return folder
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what `save` wrote; the same answers to the bit."""
         folder = Path(folder)
-        try:
-            model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise OutputError(f"there is no saved model in {str(folder)!r}: {error.strerror}") from error
-        except ValueError as error:
-            raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
-        if not isinstance(model, dict) or model.get("format") != FORMAT:
-            raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
+        model = read_model(folder)
         job, _ = jobfile.read(folder / jobfile.NAME)
         try:
             w, coordinates = np.array(model["w"], dtype=np.float64), tuple(model["coordinates"])

@@ -5,25 +5,28 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
-from coordinator.rounds import Log, Made
+from coordinator.rounds import Log, Made, Round
 from vfl.errors import SpecificationError, VflError, nearest
 from vfl.job import file as jobfile
 from vfl.launch import checkpoint
+from vfl.launch.certifying import Witness
 from vfl.launch.result import MODEL, Result, fresh_folder
 from vfl.launch.sources import sources_of
+from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.budget import Reserved
-    from coordinator.rounds import Round
     from vfl.job import Job
     from vfl.planning import Plan
+    from vfl.security.signatures import SigningKey
 
     Watch = Callable[[Plan | Reserved | Round], None]
 
@@ -54,6 +57,7 @@ def train(
     ledger: str | Path | None = None,
     policies: Mapping[str, str | Path] | None = None,
     output: str | Path | None = None,
+    key: str | Path | None = None,
     watch: Watch | None = None,
     environment: dict[str, Any] | None = None,
 ) -> Result:
@@ -69,6 +73,8 @@ def train(
         job before the data are opened, and keeps a book of the party's releases. A resumed run has the same policies.
     output : a new folder for model, certificate and the log from which a run that was cut off is resumed; the budget of
         a job without a data set is then kept in that folder too. None leaves nothing on disk.
+    key : file of the Ed25519 key that signs the certificate. None signs what goes to `output` with this user's own key,
+        made on first use (vfl.security.signatures), and leaves unsigned what goes nowhere.
     watch : called with the plan, what was reserved, and every round, as they go by.
     environment : plain values kept in the log for `vfl resume`.
 
@@ -76,9 +82,10 @@ def train(
     """
     path = _ledger(job, ledger)
     agreed = _paths(job, policies)
+    signer = None if key is None and output is None else signing_key(key)  # a run without one should fail here
     if output is None:
         budget = Budget(uuid.uuid4().hex, path)
-        return _finished(_events(job, data, budget, Log(), engine, address, agreed), watch)
+        return _signed(_finished(_events(job, data, budget, Log(), engine, address, agreed), watch), signer)
     folder = fresh_folder(output)
     if path is None and job.dataset is None:
         path = str(folder.resolve() / LEDGER)
@@ -93,6 +100,7 @@ def train(
             if not log.reserved:  # nothing began: leave nothing that looks like a run
                 shutil.rmtree(folder)
             raise
+        result = _signed(result, signer)
         result.save(folder)
     return result
 
@@ -103,6 +111,7 @@ def resume(
     *,
     engine: str = "ray",
     address: str | None = None,
+    key: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Result:
     """Go on with a run that was cut off, from what its log says was released; a finished one is only loaded.
@@ -113,11 +122,13 @@ def resume(
     folder = Path(folder)
     if (folder / MODEL).exists():
         return Result.load(folder)
+    signer = signing_key(key)
     job, _ = jobfile.read(folder / jobfile.NAME)
     with checkpoint.Checkpoint(folder) as log:  # locked before it is read: another process may be adding to it
         start, budget, made = checkpoint.read(folder, job)
         policies = start.environment.get("policies") or {}
         result = _finished(_events(job, data, budget, made, engine, address, policies), _both(log, watch))
+        result = _signed(result, signer)
         result.save(folder)
     return result
 
@@ -163,9 +174,16 @@ def _events(
         from vfl.launch import inprocess
 
         events = inprocess.run(job, sources, budget, log, policies=policies)
+    witness = Witness(budget, log)
     for event in events:
+        if isinstance(event, Round):
+            witness.note(event)
         if not isinstance(event, Made):
-            yield Result.of(event) if isinstance(event, Outcome) else event
+            yield witness.result(event) if isinstance(event, Outcome) else event
+
+
+def _signed(result: Result, signer: SigningKey | None) -> Result:
+    return result if signer is None else replace(result, certificate=result.certificate.signed(signer))
 
 
 def _finished(events: Iterator[Plan | Reserved | Round | Result], watch: Watch | None) -> Result:

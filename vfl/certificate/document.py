@@ -1,0 +1,300 @@
+"""The certificate as a document: its fields, its one spelling as a file, and its signature.
+
+certificate-1.schema.json, shipped beside this module, describes the file for other programs. A certificate has one
+spelling only, so a file that differs by a byte from what vfl wrote is refused, whatever that byte means.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vfl.certificate.words import described
+from vfl.errors import LedgerError, OutputError
+from vfl.privacy.ledger.codec import as_json, canonical, from_json
+from vfl.security.signatures import ALGORITHM
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from vfl.certificate.verification import Report
+    from vfl.planning import Plan
+    from vfl.privacy.events import Event
+    from vfl.security.signatures import SigningKey
+    from vfl.solvers.protocol import Released
+
+    Events = tuple[tuple[Event, int], ...]
+
+FORMAT = 1
+LARGEST = 1 << 53
+"""Whole numbers stay below: every program's JSON can hold them."""
+SCHEMA = Path(__file__).with_name(f"certificate-{FORMAT}.schema.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who signed, and when, in UTC; both are signed too.
+
+    public_key : 64 hexadecimal digits. value : 128.
+    """
+
+    algorithm: str
+    public_key: str
+    signed: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What was released, under which adjacency, at which ε; with everything that was not charged, in words.
+
+    private : False when there is no guarantee; `flags` say why.
+    epsilon, delta : the guarantee; inf and 0 when there is none.
+    adjacency : the two data sets that it compares.
+    basis : what ε is computed from. 'charged' releases; or all that was 'reserved', where released values could decide
+        how many were made: a budget that is filled up adaptively is a filter, and what it admitted by some moment is no
+        guarantee. 'none' without privacy.
+    accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixes), 'pld' (a plan committed to beforehand) or 'none'.
+    scope : what else on the same data the guarantee does or does not cover.
+    flags : sentences on what depends on data and was not charged, and on noise that anybody can repeat.
+    releases : number of charges. events, reserved : ((event, count), ...) charged, and set aside before data were
+        touched; where events depend on released values, the latter cost the same and differ.
+    noise : class of the noise source. solver : its name and all its options, decided.
+    clip, geometry : cap on one record's influence on a release, and the norm in which it is meant.
+    smoothness : 'private', 'bounds', 'declared' or 'data'. moments_digest : SHA-256 of the released moments of the
+        columns, from which smoothness follows; their values are in the run's log. '' where none were bought.
+    n_records : public, as is who is a member. who_sees_what : what noise does and does not protect.
+    job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of its data ('' for this fit only).
+    model_digest : SHA-256 of the model.
+    ledger : {run, account, entries, head}: where the ledger's chain stood when the run was settled; {} for a budget in
+        memory. books : {party: {entries, head}} of the parties that keep a book of their own.
+    signature : None until it is signed; dataclasses.replace makes an unsigned copy.
+    """
+
+    format: int = FORMAT
+    private: bool
+    epsilon: float
+    delta: float
+    adjacency: str
+    basis: str
+    accounting: str
+    scope: str
+    flags: tuple[str, ...]
+    releases: int
+    events: Events
+    reserved: Events
+    noise: str
+    solver: Mapping[str, Any]
+    clip: float | str | None
+    geometry: str
+    smoothness: str
+    moments_digest: str
+    n_records: int
+    who_sees_what: Mapping[str, str]
+    job: str
+    job_digest: str
+    dataset: str
+    model_digest: str
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+    books: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    code_version: str = __version__
+    signature: Signature | None = field(default=None, init=False)
+
+    def __str__(self) -> str:
+        return described(self)
+
+    def signed(self, key: SigningKey) -> Certificate:
+        """Return a copy signed with a key."""
+        copy = dataclasses.replace(self)
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        unsigned = Signature(ALGORITHM, key.public, now, "")
+        object.__setattr__(copy, "signature", unsigned)
+        value = key.sign(copy.to_sign())
+        object.__setattr__(copy, "signature", dataclasses.replace(unsigned, value=value))
+        return copy
+
+    def to_sign(self) -> bytes:
+        """Return what a signature signs: a line that says what it is, and the canonical JSON of all but its value."""
+        plain = _plain(self)
+        if self.signature is not None:
+            del plain["signature"]["value"]
+        return f"vfl certificate {FORMAT}\n{canonical(plain)}".encode()
+
+    def verify(
+        self,
+        *,
+        model: Mapping[str, Any] | None = None,
+        plan: Plan | None = None,
+        released: tuple[Released, ...] = (),
+        ledger: str | Path | None = None,
+        key: str | Path | None = None,
+    ) -> Report:
+        """Check the signature, compute ε again from the events, and compare with what is given; return the findings.
+
+        model : what model.json holds. plan : of the job and n, which fixes what must have been reserved. released : what
+        the run's log says its first queries released. ledger : path of the ledger. key : public key of who should have
+        signed, as 64 hexadecimal digits or the path of a PEM file. What is not given is not checked, and the report says so.
+
+        Raises OutputError that names all that does not hold.
+        """
+        from vfl.certificate.verification import examine
+
+        report = examine(self, model=model, plan=plan, released=released, ledger=ledger, key=key)
+        report.require()
+        return report
+
+    def to_json(self) -> str:
+        """Return the text of the certificate's file. Numbers read back to the bit; ε is null where there is none."""
+        return json.dumps(_plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Certificate:
+        """Return the certificate that `to_json` wrote, to the byte; OutputError when it is none."""
+        try:
+            plain = json.loads(text)
+            if isinstance(plain, dict) and plain.get("format", FORMAT) != FORMAT:
+                raise OutputError(f"this vfl reads certificates of format {FORMAT}, not {plain['format']!r}")
+            certificate = _read(plain)
+            written = certificate.to_json()
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, LedgerError) as error:
+            raise OutputError(f"this is not a certificate, or it was altered: {error}") from error
+        if written != text:
+            raise OutputError(
+                "the certificate is not as vfl writes it: it was altered, or formatted anew; get the file as it was signed"
+            )
+        return certificate
+
+    @classmethod
+    def load(cls, path: str | Path) -> Certificate:
+        """Read a certificate file."""
+        try:
+            # As bytes: reading as text would repair line ends.
+            return cls.from_json(Path(path).read_bytes().decode())
+        except OSError as error:
+            raise OutputError(f"cannot read the certificate {str(path)!r}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise OutputError(f"{str(path)!r} is not a certificate, or it was altered: {error}") from error
+
+
+def _plain(certificate: Certificate) -> dict[str, Any]:
+    plain = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
+    signature = certificate.signature
+    return plain | {
+        "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
+        "flags": list(certificate.flags),
+        "events": _events(certificate.events),
+        "reserved": _events(certificate.reserved),
+        "signature": None if signature is None else dataclasses.asdict(signature),
+    }
+
+
+def _events(events: Events) -> list[dict[str, Any]]:
+    """As the ledger names them, with doubles in the shortest decimals that read back to the bit."""
+    written = []
+    for event, count in events:
+        named = as_json(event)
+        written.append({name: getattr(event, name, text) for name, text in named.items()} | {"count": count})
+    return written
+
+
+def _event(plain: dict[str, Any]) -> tuple[Event, int]:
+    count = plain["count"]
+    if not _is_count(count) or count < 1:
+        raise ValueError("an event occurs at least once")
+    fields = {name: value.hex() if type(value) is float else value for name, value in plain.items() if name != "count"}
+    if not all(_is_count(value) for value in fields.values() if type(value) is int):
+        raise ValueError("an event has a whole number that is too large")
+    return from_json(fields), count
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < LARGEST
+
+
+def _is_table(value: Any, keys: set[str] | None, of: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and (keys is None or set(value) == keys) and all(map(of, value.values()))
+
+
+def _is_head(value: Any, *, run: bool) -> bool:
+    if not isinstance(value, dict) or set(value) != {"entries", "head"} | ({"run", "account"} if run else set()):
+        return False
+    named = all(isinstance(value[name], str) for name in ("run", "account") if run)
+    return named and _is_count(value["entries"]) and _is_digest(value["head"])
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_option(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool | int | float)
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) is float and 0 < value < math.inf
+
+
+FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "format": lambda v: type(v) is int,
+    "private": lambda v: type(v) is bool,
+    "epsilon": lambda v: v is None or (type(v) is float and 0 <= v < math.inf),
+    "delta": lambda v: type(v) is float and 0 <= v < 1,
+    "adjacency": lambda v: v in ("replace-one", "none"),
+    "basis": lambda v: v in ("charged", "reserved", "none"),
+    "accounting": lambda v: v in ("gdp", "zcdp", "pld", "none"),
+    "scope": _is_text,
+    "flags": lambda v: isinstance(v, list) and all(map(_is_text, v)),
+    "releases": _is_count,
+    "events": lambda v: isinstance(v, list) and all(isinstance(event, dict) for event in v),
+    "reserved": lambda v: isinstance(v, list) and all(isinstance(event, dict) for event in v),
+    "noise": _is_text,
+    "solver": lambda v: _is_table(v, None, _is_option) and _is_text(v.get("name")),
+    "clip": lambda v: v is None or _is_text(v) or _is_positive(v),
+    "geometry": _is_text,
+    "smoothness": lambda v: v in ("private", "bounds", "declared", "data"),
+    "moments_digest": lambda v: v == "" or _is_digest(v),
+    "n_records": lambda v: _is_count(v) and v >= 1,
+    "who_sees_what": lambda v: _is_table(v, {"outsider", "party", "coordinator"}, _is_text),
+    "job": _is_text,
+    "job_digest": _is_digest,
+    "dataset": _is_text,
+    "model_digest": _is_digest,
+    "ledger": lambda v: v == {} or _is_head(v, run=True),
+    "books": lambda v: _is_table(v, None, lambda head: _is_head(head, run=False)),
+    "code_version": _is_text,
+    "signature": lambda v: v is None or _is_table(v, {f.name for f in dataclasses.fields(Signature)}, _is_text),
+}
+"""What each field of the file may hold, as in the schema; events are read by the ledger's rules besides."""
+
+
+def _read(plain: Any) -> Certificate:
+    if not isinstance(plain, dict):
+        raise TypeError("it is not a JSON object")
+    for name in (*FIELDS, *plain):
+        if name not in plain or name not in FIELDS:
+            raise KeyError(f"the field {name!r} is {'unknown' if name in plain else 'missing'}")
+        if not FIELDS[name](plain[name]):
+            raise ValueError(f"the field {name!r} has a value that it cannot have")
+    signature = plain.pop("signature")
+    certificate = Certificate(
+        **plain
+        | {
+            "epsilon": math.inf if plain["epsilon"] is None else plain["epsilon"],
+            "flags": tuple(plain["flags"]),
+            "events": tuple(map(_event, plain["events"])),
+            "reserved": tuple(map(_event, plain["reserved"])),
+        }
+    )
+    if signature is not None:
+        object.__setattr__(certificate, "signature", Signature(**signature))
+    return certificate

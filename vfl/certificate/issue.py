@@ -1,0 +1,200 @@
+"""Issuing a certificate: from what a job plans, what the book says was charged, and the model."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import numbers
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from vfl.certificate.document import Certificate
+from vfl.messages import Moments
+from vfl.privacy.events import Gaussian
+from vfl.privacy.ledger.codec import canonical
+from vfl.privacy.ledger.composition import Accounting, epsilon_of, plan_cost
+from vfl.privacy.noise import CryptographicNoise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.certificate.document import Events
+    from vfl.planning import Plan
+    from vfl.privacy.events import Event
+    from vfl.privacy.ledger import Head, Statement
+    from vfl.solvers.protocol import Released
+
+WHO_SEES_WHAT: dict[str, dict[str, str]] = {
+    "trusted": {
+        "outsider": "the model and this certificate: (ε, δ)-differentially private",
+        "party": "its columns, its own un-noised gradients, residuals; in sweeps margins and labels: NOT protected by noise",
+        "coordinator": "labels and margins Xw: NOT protected by noise",
+    }
+}
+"""DESIGN §5: noise protects the model, not the n-vectors that travel between participants."""
+
+UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
+
+UNCHARGED = "trained with privacy=None: the model is not differentially private"
+NOT_PRIVATE = "NOT PRIVATE"
+
+AMPLIFIED = (
+    "; it counts that nobody knows which records a step sampled, so it is for those who see the model: participants see "
+    "the batches"
+)
+
+SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
+ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"
+JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
+GEOMETRY: Mapping[str, str] = {
+    "SkGD": SCALED,
+    "CD": SCALED,
+    "GCD": "absolute value of a record's gradient of one coordinate, divided by √M_j; cap clip",
+    "GD": JOINT,
+    "SGD": JOINT,
+    "SVRG": f"{JOINT}, and difference_clip for differences of gradients",
+    "SCD": "Euclidean norm of a record's dual contribution over all columns of all parties; cap clip",
+    "OutputPerturbation": "Euclidean distance of the minimisers with and without one record replaced, by strong convexity",
+    "NoisyGram": "Euclidean norm of a record's row over all columns of all parties, with its label; cap clip",
+}
+
+
+def flags_of(plan: Plan) -> tuple[str, ...]:
+    """Return a sentence for everything data-dependent that the job leaves uncharged."""
+    privacy = plan.job.privacy
+    if privacy is None:
+        return (UNCHARGED,)
+    flags = []
+    if privacy.noise is not None:
+        flags.append(f"{NOT_PRIVATE}: the noise is seeded, so whoever knows the seed can take it off")
+    if privacy.smoothness == "data":
+        flags.append(
+            f"{NOT_PRIVATE} as a whole: means and smoothness of the columns were computed from the data and not charged "
+            "(smoothness='data'); ε would hold only if these had been fixed public numbers"
+        )
+    return tuple(flags)
+
+
+def planned(plan: Plan) -> dict[str, Any]:
+    """Return the fields of a certificate that the job and n decide, before any data are touched."""
+    job, problem, solver = plan.job, plan.problem, plan.solver
+    private = problem.private and not flags_of(plan)
+    clip = getattr(solver, "clip", None) if problem.private else None
+    isotropic = getattr(solver, "noise_geometry", "scaled") == "isotropic"
+    geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
+    return {
+        "private": private,
+        "flags": flags_of(plan),
+        "reserved": _counted(plan.releases),
+        "noise": "none" if job.privacy is None else type(job.privacy.noise or CryptographicNoise()).__name__,
+        "solver": {"name": solver.name, **_options(solver)},
+        "clip": float(clip) if isinstance(clip, numbers.Real) else clip,
+        "geometry": geometry if problem.private else "none: nothing is clipped",
+        "smoothness": problem.smoothness if isinstance(problem.smoothness, str) else "declared",
+        "n_records": problem.n_records,
+        "who_sees_what": WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED),
+        "job": job.name,
+        "job_digest": job.digest,
+        "dataset": job.dataset or "",
+    }
+
+
+def certify(
+    plan: Plan,
+    statement: Statement | None,
+    *,
+    model: Mapping[str, Any],
+    charged: Mapping[Event, int],
+    released: Sequence[Released] = (),
+    books: Mapping[str, Head] | None = None,
+    run: str = "",
+    account: str = "",
+) -> Certificate:
+    """Return the unsigned certificate of a run that the book has settled.
+
+    A run of Gaussian releases alone is stated by itself: exactly, at the δ of its job, whatever its ledger adds up and at
+    whichever δ. That is fixed by its plan, before any release. Other runs are stated as their book counts them.
+
+    statement : None without privacy. model : what model.json holds. charged : {event: count} of the run's charges.
+    released : what its first queries released. books : heads of the parties' own books. run, account : the ledger's
+    names of the run and of what it was charged to.
+    """
+    facts = planned(plan)
+    common: dict[str, Any] = {
+        "events": _counted(tuple(charged.items())),
+        "moments_digest": moments_digest(plan, released),
+        "model_digest": model_digest(model),
+        "books": {party: {"entries": head.seq, "head": head.hash} for party, head in (books or {}).items()},
+    }
+    if statement is None:
+        nothing: dict[str, Any] = {"adjacency": "none", "basis": "none", "accounting": "none", "scope": "no guarantee"}
+        return Certificate(**facts, **common, **nothing, epsilon=math.inf, delta=0.0, releases=0)
+    place = {"run": run, "account": account, "entries": statement.entries, "head": statement.head}
+    epsilon, delta, accounting = statement.epsilon, statement.delta, statement.accounting
+    if is_exact(facts["reserved"]) and plan.problem.delta is not None:
+        delta, accounting = plan.problem.delta, str(Accounting.GDP)
+        counted = facts["reserved"] if statement.stopped_early else common["events"]
+        epsilon = epsilon_of(Accounting.GDP, plan_cost(counted, Accounting.GDP), delta)
+    return Certificate(
+        **facts,
+        **common,
+        epsilon=epsilon,
+        delta=delta,
+        adjacency=str(statement.adjacency),
+        basis="reserved" if statement.stopped_early else "charged",
+        accounting=accounting,
+        scope=statement.scope + (AMPLIFIED if plan.committed else ""),
+        releases=statement.releases,
+        ledger=place if statement.head else {},
+    )
+
+
+def is_exact(reserved: Events) -> bool:
+    """Return whether a plan is of Gaussian releases alone, so that a run is exactly μ-GDP whichever of them it made."""
+    return all(type(event) is Gaussian for event, _ in reserved)
+
+
+def model_digest(model: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of `w` and `coordinates` of a model.json, whatever their spelling; doubles count to the bit."""
+    counted = {"coordinates": model.get("coordinates"), "w": model.get("w")}
+    # Text that no UTF-8 file can hold is another model, not an accident.
+    return hashlib.sha256(canonical(_exact(counted)).encode(errors="surrogatepass")).hexdigest()
+
+
+def moments_digest(plan: Plan, released: Sequence[Released]) -> str:
+    """Return the SHA-256 of the moments that a private run releases first; '' when it buys none.
+
+    The values themselves are public too; the certificate stays a page long without them.
+    """
+    privacy = plan.job.privacy
+    if privacy is None or privacy.smoothness != "private" or plan.solver.sealed or not released:
+        return ""
+    if not isinstance(next(plan.solver.schedule(plan.problem)), Moments):
+        return ""
+    return hashlib.sha256(canonical(_exact([list(map(float, u)) for u in released[0]])).encode()).hexdigest()
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _exact(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+    return float(value).hex() if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _counted(events: Sequence[tuple[Event, int]]) -> Events:
+    counts: Counter[Event] = Counter()
+    for event, count in events:
+        counts[event] += count
+    return tuple(counts.items())
+
+
+def _options(solver: Any) -> dict[str, Any]:
+    """Return a solver's options as JSON can hold them."""
+    options = {f.name: getattr(solver, f.name) for f in dataclasses.fields(solver)}
+    return {name: value if _is_plain(value) else str(value) for name, value in options.items()}
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))

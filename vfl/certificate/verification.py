@@ -1,0 +1,335 @@
+"""Verifying a certificate: what can be computed again is, and what was not looked at is said.
+
+What a verified certificate does not show: that the participants ran this software, and that the ledger that it names is
+the only one that the data set has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vfl.certificate.issue import NOT_PRIVATE, UNCHARGED, flags_of, is_exact, model_digest, moments_digest, planned
+from vfl.certificate.words import sentences
+from vfl.errors import OutputError, VflError
+from vfl.privacy.events import Event
+from vfl.privacy.ledger import Accounting, SqliteLedger
+from vfl.privacy.ledger.codec import as_json, from_json
+from vfl.privacy.ledger.composition import epsilon_of, plan_cost
+from vfl.privacy.noise import CryptographicNoise
+from vfl.security import signatures
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from vfl.certificate.document import Certificate, Events
+    from vfl.planning import Plan
+    from vfl.solvers.protocol import Released
+
+TOLERANCE = {"gdp": 1e-9, "zcdp": 1e-9, "pld": 1e-6}
+"""By which ε may differ, relatively, from what another machine's special functions gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at. holds : None when there was nothing to look at it with."""
+
+    name: str
+    holds: bool | None
+    finding: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found. `ok` says that nothing contradicts the certificate; see `checks` for what was not looked at."""
+
+    certificate: Certificate
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was looked at holds."""
+        return all(check.holds is not False for check in self.checks)
+
+    @property
+    def guarantee(self) -> tuple[str, str]:
+        """What holds and what that leaves open, in two sentences without mathematics; raises like `require`."""
+        self.require()
+        return sentences(self.certificate)
+
+    def require(self) -> None:
+        """Raise OutputError that names all that does not hold."""
+        if not self.ok:
+            wrong = "; ".join(f"{check.name}: {check.finding}" for check in self.checks if check.holds is False)
+            raise OutputError(f"the certificate does not hold: {wrong}; rely on neither it nor the model")
+
+    def __str__(self) -> str:
+        marks = {True: "ok  ", False: "FAIL", None: "--  "}
+        return "\n".join(f"{marks[check.holds]}  {check.name:<10} {check.finding}" for check in self.checks)
+
+
+class _Mismatch(Exception):
+    """What does not hold, in words."""
+
+
+def examine(
+    certificate: Certificate,
+    *,
+    model: Mapping[str, Any] | None,
+    plan: Plan | None,
+    released: Sequence[Released],
+    ledger: str | Path | None,
+    key: str | Path | None,
+) -> Report:
+    """Return every finding; see `Certificate.verify`. A `key` that is none raises SpecificationError."""
+    wanted = None if key is None else signatures.public_key(key)
+    looks: tuple[tuple[str, Callable[[], str | None], str], ...] = (
+        ("signature", lambda: _signature(certificate), ""),
+        ("signer", lambda: _signer(certificate, wanted), f"not known here: {_ask_for_key(certificate)}"),
+        ("epsilon", lambda: _epsilon(certificate), "there is none"),
+        ("claims", lambda: _claims(certificate), ""),
+        ("model", lambda: _model(certificate, model), "not looked at: only the certificate was given"),
+        ("job", lambda: _job(certificate, plan), "not looked at: only the certificate was given"),
+        ("plan", lambda: _plan(certificate, plan), _why_no_plan(certificate, plan)),
+        ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
+        ("ledger", lambda: _ledger(certificate, ledger), _why_no_ledger(certificate)),
+    )
+    return Report(certificate, tuple(_looked_at(*look) for look in looks))
+
+
+def _looked_at(name: str, look: Callable[[], str | None], otherwise: str) -> Check:
+    try:
+        finding = look()
+    except (_Mismatch, VflError) as error:
+        return Check(name, False, str(error))
+    return Check(name, None, otherwise) if finding is None else Check(name, True, finding)
+
+
+def _signature(certificate: Certificate) -> str:
+    stamp = certificate.signature
+    if stamp is None:
+        raise _Mismatch("there is none; a result signs its certificate when it is saved")
+    if stamp.algorithm != signatures.ALGORITHM:
+        raise _Mismatch(f"this vfl verifies {signatures.ALGORITHM}, not {stamp.algorithm!r}")
+    if not signatures.is_signed(certificate.to_sign(), public=stamp.public_key, signature=stamp.value):
+        raise _Mismatch("it does not fit: the certificate was altered after it was signed")
+    return f"unaltered since {stamp.signed}, when it was signed"
+
+
+def _signer(certificate: Certificate, wanted: str | None) -> str | None:
+    stamp = certificate.signature
+    if stamp is None:
+        return None
+    if wanted is not None:
+        if stamp.public_key != wanted:
+            raise _Mismatch(f"signed with key {stamp.public_key}, not with the key {wanted} that was asked for")
+        return f"the key that was asked for, {wanted}"
+    return f"this user's own key, {stamp.public_key}" if stamp.public_key == signatures.own_public_key() else None
+
+
+def _ask_for_key(certificate: Certificate) -> str:
+    stamp = certificate.signature
+    return "there is no signature" if stamp is None else f"{stamp.public_key}; compare it with --key PUBLIC"
+
+
+def _epsilon(certificate: Certificate) -> str | None:
+    if certificate.basis == "none":
+        if certificate.events or certificate.reserved or certificate.releases or math.isfinite(certificate.epsilon):
+            raise _Mismatch("it states no accounting, and yet releases or an ε")
+        return None
+    if certificate.accounting not in TOLERANCE:
+        raise _Mismatch("it states releases, and no accounting for them")
+    counted = sum(count for _, count in certificate.events)
+    if counted != certificate.releases:
+        raise _Mismatch(f"{counted} releases are listed as charged, {certificate.releases} are stated")
+    events = certificate.events if certificate.basis == "charged" else certificate.reserved
+    for event, _ in (*certificate.events, *certificate.reserved):
+        if event.adjacency != certificate.adjacency:
+            raise _Mismatch(f"a release is stated for {event.adjacency}, the guarantee for {certificate.adjacency}")
+    tolerance = TOLERANCE[certificate.accounting]
+    found = recomputed(certificate.accounting, events, certificate.delta)
+    if not math.isclose(found, certificate.epsilon, rel_tol=tolerance):
+        raise _Mismatch(
+            f"its releases amount to ε = {found!r} at δ = {certificate.delta!r}, not {certificate.epsilon!r}"
+        )
+    if certificate.basis == "reserved":
+        spent = recomputed(certificate.accounting, certificate.events, certificate.delta)
+        if spent > certificate.epsilon * (1.0 + tolerance):
+            raise _Mismatch(f"more was charged (ε = {spent!r}) than was reserved")
+        return f"{found:.6g} at δ = {certificate.delta:.3g}, computed again from all that was reserved"
+    return f"{found:.6g} at δ = {certificate.delta:.3g}, computed again from the {counted} releases charged"
+
+
+def recomputed(accounting: str, events: Events, delta: float) -> float:
+    """Return the ε of events at δ, added up as the book did: exactly for Gaussian releases under 'gdp'."""
+    if accounting == "pld":
+        from vfl.privacy.accountants import PldAccountant
+
+        accountant = PldAccountant()
+        for event, count in events:
+            accountant.compose(event, count)
+        return accountant.epsilon(delta)
+    way = Accounting(accounting)
+    return epsilon_of(way, plan_cost(events, way), delta)
+
+
+def _claims(certificate: Certificate) -> str:
+    """Compare what it calls itself with what it says of itself."""
+    private = (
+        certificate.basis != "none"
+        and certificate.noise == CryptographicNoise.__name__
+        and certificate.smoothness != "data"
+        and not any(flag == UNCHARGED or flag.startswith(NOT_PRIVATE) for flag in certificate.flags)
+    )
+    if private != certificate.private:
+        raise _Mismatch(
+            f"it calls itself {'private' if certificate.private else 'not private'}, which its noise, smoothness and flags "
+            "contradict"
+        )
+    return "private, by its noise and flags" if private else "NOT PRIVATE, and it says so"
+
+
+def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str | None:
+    if model is None:
+        return None
+    if model_digest(model) != certificate.model_digest:
+        raise _Mismatch("it is not the one that was certified: its numbers or names differ")
+    return f"the one that was certified, SHA-256 {certificate.model_digest[:16]}…"
+
+
+def _job(certificate: Certificate, plan: Plan | None) -> str | None:
+    if plan is None:
+        return None
+    if plan.job.digest != certificate.job_digest:
+        raise _Mismatch("the job file is not the one that was trained: something in it was changed")
+    for name, value in (("name", plan.job.name), ("dataset", plan.job.dataset or "")):
+        stated = certificate.job if name == "name" else certificate.dataset
+        if stated != value:
+            raise _Mismatch(f"the job's {name} is {value!r}, the certificate says {stated!r}")
+    return f"{certificate.job!r}, the one that was trained, SHA-256 {certificate.job_digest[:16]}…"
+
+
+def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
+    if plan is None or certificate.code_version != __version__:
+        return None
+    for name, value in planned(plan).items():
+        if name != "flags" and not alike(getattr(certificate, name), value):
+            raise _Mismatch(f"the job and n decide the field {name!r}, and not as the certificate states it")
+    missing = [flag for flag in flags_of(plan) if flag not in certificate.flags]
+    if missing:
+        raise _Mismatch(f"the job demands a flag that the certificate lacks: {missing[0]}")
+    own = not certificate.dataset or is_exact(certificate.reserved)
+    if own and certificate.basis != "none" and not alike(certificate.delta, plan.problem.delta):
+        raise _Mismatch(
+            f"the job and n decide δ = {plan.problem.delta!r}, the certificate states {certificate.delta!r}"
+        )
+    return f"what was reserved, clipped and noised is what this job plans for {certificate.n_records} records"
+
+
+def _why_no_plan(certificate: Certificate, plan: Plan | None) -> str:
+    if plan is None:
+        return "not looked at: only the certificate was given"
+    return f"not looked at: vfl {certificate.code_version} made the plan, this is {__version__}"
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Return whether two fields say the same; doubles may differ by what machines' special functions differ."""
+    if isinstance(one, Event) and isinstance(other, Event):
+        return alike(_fields(one), _fields(other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(alike(a, b) for a, b in zip(one, other, strict=True))
+    return bool(type(one) is type(other) and one == other)
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {name: getattr(event, name, text) for name, text in as_json(event).items()}
+
+
+def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str | None:
+    if plan is None or not released or not certificate.moments_digest:
+        return None
+    if moments_digest(plan, released) != certificate.moments_digest:
+        raise _Mismatch("those in the run's log are not the ones that were certified")
+    return "of the columns, from which smoothness follows: those in the run's log were certified"
+
+
+def _why_no_moments(certificate: Certificate) -> str:
+    return (
+        "not looked at: there is no log of the run"
+        if certificate.moments_digest
+        else "of the columns: none were bought"
+    )
+
+
+def _why_no_ledger(certificate: Certificate) -> str:
+    if certificate.basis == "none":
+        return "none: nothing was charged"
+    if not certificate.ledger:
+        return "none: the budget was kept in memory, for this one fit"
+    return f"not looked at: give --ledger FILE, that of account {certificate.ledger['account']!r}"
+
+
+def charges(ledger: str | Path, run: str) -> Counter[Event]:
+    """Return what a ledger, whose chain is verified, says that a run was charged, as {event: count}."""
+    entries = json.loads(SqliteLedger(ledger, readonly=True).export())["entries"]
+    return _counts([entry["body"], 1] for entry in _of(entries, "charge") if entry["run"] == run)
+
+
+def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
+    """Verify the chain, and find in it what the certificate says was reserved, charged and settled."""
+    if ledger is None:
+        return None
+    place = certificate.ledger
+    if not place:
+        raise _Mismatch("the certificate names no entry of a ledger, so none can bear it out")
+    run, account = place["run"], place["account"]
+    document = json.loads(SqliteLedger(ledger, readonly=True).export())
+    entries = [entry for entry in document["entries"] if entry["run"] == run and entry["dataset"] == account]
+    if not entries:
+        raise _Mismatch(f"this ledger does not contain run {run!r} on account {account!r}")
+    reserve = next(_of(entries, "reserve"))
+    settle = next(_of(entries, "settle"), None)
+    if settle is None or (settle["seq"], settle["hash"]) != (place["entries"], place["head"]):
+        raise _Mismatch(
+            "its chain does not go through the head that was certified: it is another ledger, or another copy"
+        )
+    caps = [entry for entry in _of(document["entries"], "cap") if entry["dataset"] == account]
+    delta = next(e["body"]["delta"] for e in reversed(caps) if e["seq"] < reserve["seq"])
+    body = reserve["body"]
+    stated = {
+        "job": (body["job"], certificate.job_digest),
+        "releases reserved": (_counts(body["plan"]), Counter(dict(certificate.reserved))),
+        "releases charged": (
+            _counts([entry["body"], 1] for entry in _of(entries, "charge")),
+            Counter(dict(certificate.events)),
+        ),
+        "end of the run": (settle["body"]["stopped_early"], certificate.basis == "reserved"),
+    }
+    if not is_exact(certificate.reserved):  # then the run is stated as the ledger counts it
+        stated["accounting"] = (body["accounting"], certificate.accounting)
+        stated["δ"] = (float.fromhex(delta), certificate.delta)
+    for name, (kept, said) in stated.items():
+        if kept != said:
+            raise _Mismatch(f"what it holds of the {name} of this run is not what the certificate states")
+    return f"chain unbroken over {document['head']['seq']} entries; entry {settle['seq']} settles what is certified"
+
+
+def _of(entries: Sequence[dict[str, Any]], kind: str) -> Iterator[dict[str, Any]]:
+    return (entry for entry in entries if entry["kind"] == kind)
+
+
+def _counts(events: Any) -> Counter[Event]:
+    counts: Counter[Event] = Counter()
+    for plain, count in events:
+        counts[from_json(plain)] += count
+    return counts

@@ -1,0 +1,84 @@
+"""A certificate in words: for people who train models, and for those who never will."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vfl.certificate.document import Certificate
+
+_LARGEST = 700.0
+"""ε beyond which e^ε is no number that means anything to anybody."""
+_RAREST = 1e-15
+
+
+def described(certificate: Certificate) -> str:
+    """Return the guarantee in one sentence with symbols, its scope, its flags and its signer, a line each."""
+    if math.isfinite(certificate.epsilon):
+        said = (
+            f"(ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g})-differentially private for every record "
+            f"({certificate.adjacency})"
+        )
+        lines = [
+            said if certificate.private else f"NOT PRIVATE (the accounting, had it been: {said})",
+            certificate.scope,
+        ]
+    else:
+        lines = ["NOT PRIVATE: trained without noise"]
+    if certificate.basis == "reserved":
+        lines.append("ε is of all that was reserved: released values could decide how much of it was used")
+    lines += [f"flag: {flag}" for flag in certificate.flags]
+    if certificate.signature is not None:
+        lines.append(f"signed {certificate.signature.signed} with key {certificate.signature.public_key}")
+    return "\n".join(lines)
+
+
+def sentences(certificate: Certificate) -> tuple[str, str]:
+    """Return the guarantee in two sentences that need no mathematics: what holds, and what that leaves open.
+
+    Whoever prints them has verified the certificate. Differential privacy in these words: the probability of any
+    conclusion changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
+    """
+    if not certificate.private:
+        reason = certificate.flags[0] if certificate.flags else "nothing says why"
+        holds = f"This model carries no privacy guarantee: {reason.removeprefix('NOT PRIVATE: ')}."
+        leaves = (
+            "Whoever has the model may learn from it about single records, and this certificate may not be cited as "
+            "protection of anybody's data."
+        )
+        return holds, leaves
+    holds = (
+        "Whatever anybody concludes from this model, replacing the data of any one record (one row over all parties, with "
+        "its label) by any other data changes the probability of that conclusion at most by a factor of "
+        f"{_factor(certificate.epsilon)}, plus a chance of {_chance(certificate.delta)} "
+        f"(ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g})."
+    )
+    leaves = (
+        f"This holds for {_extent(certificate)}, and against everybody who sees the model or this certificate; it does not "
+        "protect the participants' data from one another while they train, and it rests on their having run this software "
+        "unchanged."
+    )
+    return holds, leaves
+
+
+def _extent(certificate: Certificate) -> str:
+    if certificate.dataset:
+        return (
+            "this one training (what all trainings on these records come to is limited by the ledger of the data set "
+            f"{certificate.dataset!r}, as far as they are charged to it)"
+        )
+    return "this one training alone, so that every other use of the same records adds to it"
+
+
+def _factor(epsilon: float) -> str:
+    """Return e^ε to four digits, rounded up: a promise may not be rounded down."""
+    if epsilon > _LARGEST:
+        return "more than 10^300, which is to say that nothing is promised"
+    value = math.exp(epsilon)
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return f"{math.ceil(value / unit * (1.0 - 1e-12)) * unit:.10g}"
+
+
+def _chance(delta: float) -> str:
+    return f"1 in {math.floor(1.0 / delta * (1.0 + 1e-12)):,}" if delta > _RAREST else "less than 1 in 10^15"

@@ -1,0 +1,59 @@
+"""`vfl verify RUN`: check a certificate, and say what it promises to people who are no mathematicians."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from vfl.certificate import Report
+
+
+@click.command("verify")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--ledger", metavar="FILE", type=click.Path(path_type=Path), help="The ledger that the run was charged to."
+)
+@click.option(
+    "--key", metavar="PUBLIC", help="Who should have signed: 64 hexadecimal digits, or the PEM file of a public key."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(run: Path, ledger: Path | None, key: str | None, *, as_json: bool) -> None:
+    """Check the certificate of RUN, a run's folder or a certificate's file, and compute its ε again.
+
+    Prints the guarantee in two sentences, then what was checked and what could not be.
+    """
+    from vfl.launch.verification import verify_run
+
+    report = verify_run(run, ledger=ledger, key=key)
+    if as_json:
+        click.echo(json.dumps(_plain(report), ensure_ascii=False))
+    elif report.ok:
+        for sentence in report.guarantee:
+            click.echo(sentence)
+        for flag in report.certificate.flags:
+            click.echo(f"flag: {flag}")
+        click.echo()
+    if not as_json:
+        click.echo(str(report))
+    report.require()
+
+
+def _plain(report: Report) -> dict[str, Any]:
+    certificate = report.certificate
+    return {
+        "verified": report.ok,
+        "private": report.ok and certificate.private,
+        "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
+        "delta": certificate.delta,
+        "guarantee": list(report.guarantee) if report.ok else [],
+        "flags": list(certificate.flags),
+        "checks": [dataclasses.asdict(check) for check in report.checks],
+    }

@@ -1,0 +1,64 @@
+"""What a certificate needs to know of a run, gathered while it goes by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from vfl.certificate import certify
+from vfl.errors import LedgerError
+from vfl.launch.result import Result, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from coordinator.budget import Budget
+    from coordinator.coordinator import Outcome
+    from coordinator.rounds import Log, Round
+    from vfl.privacy.events import Event
+    from vfl.privacy.ledger import Statement
+    from vfl.solvers.protocol import Released
+
+
+class Witness:
+    """Counts the releases that one process of a run makes.
+
+    budget : where the run's charges are kept. log : what an earlier process released.
+    """
+
+    def __init__(self, budget: Budget, log: Log) -> None:
+        self._budget = budget
+        self._charged: Counter[Event] = Counter()
+        self._first: tuple[Released, ...] = log.released[:1]
+
+    def note(self, record: Round) -> None:
+        """Take note of a round."""
+        self._charged.update(record.events)
+        if record.number == 0:
+            self._first = (record.released,)
+
+    def result(self, outcome: Outcome) -> Result:
+        """Return the result of the run, its certificate unsigned."""
+        plan, statement = outcome.plan, outcome.statement
+        coordinates = plan.problem.layout.names
+        certificate = certify(
+            plan,
+            statement,
+            model=numbers(outcome.w, coordinates),
+            charged={} if statement is None else self._charges(statement),
+            released=self._first,
+            books=outcome.books,
+            run=self._budget.run,
+            account=self._budget.account(plan.job),
+        )
+        return Result(plan.job, certificate, outcome.w, coordinates)
+
+    def _charges(self, statement: Statement) -> Mapping[Event, int]:
+        """Return what the book charged: what went by, unless earlier processes or lost releases were charged too."""
+        if self._charged.total() == statement.releases:
+            return self._charged
+        if self._budget.ledger is None:
+            raise LedgerError("a budget in memory charged other releases than were made: the result is not certified")
+        from vfl.certificate.verification import charges
+
+        return charges(self._budget.ledger, self._budget.run)

@@ -1,0 +1,220 @@
+"""Ed25519 signatures, and the file in which a signing key is kept.
+
+A signature shows that a text is, to the bit, what the holder of a key signed. Whose key that is it does not show: ask for
+the public key on another way than the text. Who can read the key file can sign in its owner's name, so one that others
+may read is refused.
+
+The key of a user is made on first use, readable by nobody else, in `signing.pem` under $XDG_CONFIG_HOME/vfl or
+~/.config/vfl; $VFL_KEY names another file for it. `signing.pem.pub` beside it is the public half, to be handed out. Both
+are PEM (PKCS #8 and SubjectPublicKeyInfo), as other tools read and write them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import string
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from vfl.errors import OutputError, SpecificationError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+ALGORITHM = "ed25519"
+VARIABLE = "VFL_KEY"
+FILE = "signing.pem"
+PUBLIC_SUFFIX = ".pub"
+HEX_DIGITS = 64
+LARGEST_FILE = 1 << 16
+"""Bytes; a file beyond that is no key, and is not read."""
+
+
+class SigningKey:
+    """A secret key. It shows its public half only, and refuses to be pickled or copied."""
+
+    __slots__ = ("_private",)
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+
+    @property
+    def public(self) -> str:
+        """The public key, 64 lower-case hexadecimal digits."""
+        return _hex(self._private.public_key())
+
+    def sign(self, message: bytes) -> str:
+        """Return the signature (RFC 8032), 128 lower-case hexadecimal digits; the same for the same message."""
+        return self._private.sign(message).hex()
+
+    def __repr__(self) -> str:
+        return f"SigningKey(public={self.public!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise SpecificationError("a signing key cannot be pickled or copied: pass the path of its file")
+
+
+def default_file() -> Path:
+    """Return where this user's key is kept: $VFL_KEY, else vfl/signing.pem under $XDG_CONFIG_HOME or ~/.config."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    # A relative one is to be ignored (XDG base directory specification).
+    return (base if base.is_absolute() else Path("~/.config").expanduser()) / "vfl" / FILE
+
+
+def signing_key(path: str | os.PathLike[str] | None = None) -> SigningKey:
+    """Return the key in a file; None takes this user's own, and makes it on first use.
+
+    Raises SpecificationError for a file that is not there, holds no Ed25519 key, or can be read by others; OutputError
+    when this user's own cannot be made.
+    """
+    if path is not None:
+        return _read(Path(path).expanduser())
+    own = default_file()
+    if not own.exists():
+        _make(own)
+    return _read(own)
+
+
+def own_public_key() -> str | None:
+    """Return this user's public key, None when there is none yet or it cannot be used. Makes nothing."""
+    own = default_file()
+    try:
+        return _read(own).public if own.exists() else None
+    except SpecificationError:
+        return None
+
+
+def public_key(given: str | os.PathLike[str]) -> str:
+    """Return a public key as 64 lower-case hexadecimal digits.
+
+    given : such digits, or the path of a PEM file. Raises SpecificationError for anything else.
+    """
+    text = os.fspath(given).strip()
+    if len(text) == HEX_DIGITS and set(text) <= set(string.hexdigits):
+        return text.lower()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    path = Path(given).expanduser()
+    content, _ = _content(path, "public key")
+    if b"PRIVATE KEY" in content:
+        raise SpecificationError(
+            f"{str(path)!r} holds a private key, which its owner should hand to nobody: name the public one "
+            f"({path.name}{PUBLIC_SUFFIX})"
+        )
+    try:
+        key = load_pem_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise _unreadable(path, "public key") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise _unreadable(path, "public key")
+    return _hex(key)
+
+
+def is_signed(message: bytes, *, public: str, signature: str) -> bool:
+    """Return whether the signature is that of this message under this key; False for what is neither.
+
+    public, signature : 64 and 128 lower-case hexadecimal digits. Another spelling of the same bytes is refused, so that
+    a text has one signature.
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if not (_is_hex(public, HEX_DIGITS) and _is_hex(signature, 2 * HEX_DIGITS)):
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _is_hex(text: str, digits: int) -> bool:
+    return len(text) == digits and set(text) <= set("0123456789abcdef")
+
+
+def _hex(key: Ed25519PublicKey) -> str:
+    return key.public_bytes_raw().hex()
+
+
+def _content(path: Path, what: str) -> tuple[bytes, int]:
+    """Return what a file holds and its mode, both of one and the same file."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise SpecificationError(f"there is no {what} at {str(path)!r}: name the file that holds it") from None
+    except (OSError, ValueError) as error:
+        raise SpecificationError(
+            f"cannot read the {what} {str(path)!r}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if len(content) > LARGEST_FILE:
+        raise _unreadable(path, what)
+    return content, mode
+
+
+def _read(path: Path) -> SigningKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    content, mode = _content(path, "signing key")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise SpecificationError(
+            f"the signing key {str(path)!r} can be used by others (mode {stat.S_IMODE(mode):04o}), who could sign in your "
+            f"name: if nobody has, close it with: chmod 600 {path}; else make a new one"
+        )
+    try:
+        key = load_pem_private_key(content, password=None)
+    except TypeError as error:  # the library's word for a key under a passphrase
+        raise SpecificationError(
+            f"the signing key {str(path)!r} is under a passphrase, which nobody could type in a run: keep a copy without "
+            "one, readable by you alone"
+        ) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise _unreadable(path, "signing key") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _unreadable(path, "signing key")
+    return SigningKey(key)
+
+
+def _unreadable(path: Path, what: str) -> SpecificationError:
+    return SpecificationError(
+        f"{str(path)!r} holds no {what} that vfl can use: it wants Ed25519 in PEM, as made by: "
+        "openssl genpkey -algorithm ed25519"
+    )
+
+
+def _make(path: Path) -> None:
+    """Make a key where there is none. Of several processes at once one wins, and all use its key."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+                file.flush()
+                os.fsync(file.fileno())
+            # A link is there whole or not at all, and never takes the place of another key.
+            with contextlib.suppress(FileExistsError):
+                os.link(part, path)
+                path.with_name(path.name + PUBLIC_SUFFIX).write_bytes(public)
+        finally:
+            Path(part).unlink()
+    except OSError as error:
+        raise OutputError(
+            f"cannot make a signing key at {str(path)!r}: {error.strerror}; name a file that can be written in "
+            f"${VARIABLE}, or give a key that you have"
+        ) from error
