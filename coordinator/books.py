@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coordinator.budget import begun
 from vfl.errors import LedgerError
 from vfl.messages import Notice, Phase
 from vfl.privacy.ledger import SqliteLedger
@@ -44,7 +43,7 @@ class PartyBooks:
 
         Before anything is written to either, so that the newer head is not forgotten.
         """
-        ledger = self._ledger if self._path is not None and begun(Path(self._path)) else None
+        ledger = self._ledger if self._path is not None and Path(self._path).exists() else None
         noted = {party: ledger.noted(self._name(party)) if ledger else None for party in self._parties}
         for party, heads in self._told(Phase.COMPARE, noted).items():
             if heads.noted is None:

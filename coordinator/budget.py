@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from coordinator.folds import Folds
 from vfl.errors import LedgerError, PrivacyError, SpecificationError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import ChargeAhead, FitBook, Head, SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from vfl.job import Job
     from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Reservation, Statement
-    from vfl.solvers.protocol import Released
 
 CHARGED_AT_ONCE = 64
 SHARE_AT_ONCE = 50
@@ -97,17 +97,16 @@ class Budget:
         batch = max(1, min(CHARGED_AT_ONCE, total // SHARE_AT_ONCE))
         return ChargeAhead(reservation, upcoming(plan), batch=batch)
 
-    def require_charged(self, plan: Plan, reservation: Reservation, made: Sequence[Released]) -> None:
+    def require_charged(self, reservation: Reservation, made: Sequence[ReleaseKey]) -> None:
         """Refuse a ledger that lacks a charge of what an earlier process released: it is an older copy.
 
         The head noted after reserving cannot tell copies that were taken later. Once settled, all charges are in.
 
-        made : what the first queries released.
+        made : the keys under which the log says that releases were charged.
         """
-        if self.ledger is None or not made or plan.solver.sealed or self._status(SqliteLedger(self.ledger)) != "open":
+        if self.ledger is None or not made or self._status(SqliteLedger(self.ledger)) != "open":
             return
-        charged = {(key.round, key.part) for key in reservation.charged()}
-        if any((key.round, key.part) not in charged for key, _ in upcoming(plan, made)):
+        if not reservation.charged() >= set(made):
             raise LedgerError(
                 "the ledger does not know of a release that the log of this run holds: it is an older copy than the run "
                 "was charged to; restore the newest one"
@@ -144,33 +143,22 @@ class Budget:
 
     def _status(self, ledger: SqliteLedger) -> str:
         """Return how the run's reservation stands; '' when the earlier process did not get as far as reserving."""
-        if not begun(ledger.path):
+        if not ledger.path.exists():
             return ""
         return next((run.status for balance in ledger.show() for run in balance.runs if run.run == self.run), "")
 
 
-def begun(path: Path) -> bool:
-    """Return whether there is a ledger; a kill while it was being made leaves an empty file, in which nothing stood."""
-    return path.exists() and path.stat().st_size > 0
-
-
-def upcoming(plan: Plan, made: Sequence[Released] | None = None) -> Iterator[tuple[ReleaseKey, Event]]:
-    """Yield what a schedule that is not adaptive will charge, in order, by running it on releases of zero.
-
-    made : what the first queries of any schedule released; then only what these were charged as.
-    """
+def upcoming(plan: Plan) -> Iterator[tuple[ReleaseKey, Event]]:
+    """Yield what a schedule that is not adaptive will charge, in order, by running it on releases of zero."""
     import numpy as np
 
-    schedule = plan.solver.schedule(plan.problem)
-    released = None
-    number = 0
-    while made is None or number < len(made):
-        try:
-            query = schedule.send(released) if released is not None else next(schedule)
-        except StopIteration:
-            return
-        for part, event in enumerate(query.events()):
+    schedule, folds = plan.solver.schedule(plan.problem), Folds(private=False)
+    query = next(schedule)
+    for number in itertools.count():
+        for part, event in enumerate(folds.charged(query)):
             if event is not None:
                 yield ReleaseKey(number, part), event
-        released = made[number] if made is not None else tuple(np.zeros(size) for size in query.sizes())
-        number += 1
+        try:
+            query = schedule.send(tuple(np.zeros(size) for size in query.sizes()))
+        except StopIteration:
+            return

@@ -12,8 +12,7 @@ from coordinator.executor import Executor
 from coordinator.margins import Margins
 from coordinator.rounds import Log, Made, Round, rounds
 from vfl.errors import DataError, VersionMismatch, VflError
-from vfl.messages import Moments, Query
-from vfl.planning import Plan
+from vfl.planning import Plan, unnoised
 from vfl.planning import plan as make_plan
 from vfl.version import __version__
 
@@ -59,24 +58,12 @@ def agreed_records(greetings: Mapping[str, Greeting]) -> int:
     return n_records
 
 
-def unnoised_queries(plan: Plan) -> tuple[type[Query], ...]:
-    """Return the kinds of query that may release without noise.
-
-    All without privacy, and in a sealed solver, whose schedule gives away nothing but its noised end; else what the job
-    itself declares.
-    """
-    smoothness = plan.problem.smoothness
-    if not plan.problem.private or plan.solver.sealed:
-        return (Query,)
-    return (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
-
-
 def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
     """Set the plan aside in the ledger, then in every party's book, or in none of them."""
     books.compare()
     reservation = budget.reserve(plan)
     if reservation is not None:
-        budget.require_charged(plan, reservation, log.released)
+        budget.require_charged(reservation, [key for keys in log.charged for key in keys])
     try:
         books.open()
     except VflError:
@@ -127,7 +114,7 @@ class Coordinator:
             margins,
             reservation,
             noise=job.noise_source(),
-            unnoised=unnoised_queries(plan),
+            unnoised=unnoised(job),
             expand=self._expand,
             attempts=budget.attempts(job, reservation),
         )

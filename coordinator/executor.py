@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from coordinator.margins import Margins
     from coordinator.transport import Transport
     from vfl.messages import Query, Reply
+    from vfl.privacy.events import Event
     from vfl.privacy.ledger import Reservation
     from vfl.privacy.noise import NoiseSource
     from vfl.solvers.protocol import Released
+
+    Charges = tuple[tuple[ReleaseKey, Event], ...]
 
 
 class Executor:
@@ -72,31 +75,32 @@ class Executor:
         else:
             self._ask(again, key)
 
-    def __call__(self, query: Query) -> Released:
-        """Return what the query releases."""
+    def __call__(self, query: Query) -> tuple[Released, Charges]:
+        """Return what the query releases, and what was charged for it."""
         key = ReleaseKey(self._round, attempt=self._attempts(self._round))
         self._round += 1
-        self._charge(query, key)
+        charges = self._charge(query, key)
         if isinstance(query, Local):
-            return self._answer(query, key)
+            return self._answer(query, key), charges
         if self._expand and isinstance(query, Descend):
-            return self._expanded(query, key)
-        return query.combine(self._ask(query, key))
+            return self._expanded(query, key), charges
+        return query.combine(self._ask(query, key)), charges
 
     def _answer(self, query: Local, key: ReleaseKey) -> Released:
         released, vector = query.answer(self._margins.n_records, self._noise, key)
         self._margins.absorb(query.target, [vector] if vector is not None else [])
         return released
 
-    def _charge(self, query: Query, key: ReleaseKey) -> None:
+    def _charge(self, query: Query, key: ReleaseKey) -> Charges:
         events = self._pass.charged(query)
         if any(event is None for event in events) and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
-        charges = [(replace(key, part=part), event) for part, event in enumerate(events) if event is not None]
+        charges = tuple((replace(key, part=part), event) for part, event in enumerate(events) if event is not None)
         if charges:
             if self._reservation is None:
                 raise PrivacyError(f"{type(query).__name__} is to be charged, and nothing was reserved for this run")
             self._reservation.charge(charges)
+        return charges
 
     def _ask(self, query: Query, key: ReleaseKey) -> dict[str, Reply]:
         replies = dict(self._transport.ask(query.shares(), self._margins.records(query), key))

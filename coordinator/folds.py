@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from vfl.messages import Backward
 
 if TYPE_CHECKING:
     from vfl.messages import Query
@@ -20,31 +20,29 @@ class Folds:
 
     def __init__(self, private: bool) -> None:
         self._private = private
-        self._last: Backward | None = None
+        self._last: Query | None = None
         self._earlier = False
 
     def replayed(self, query: Query) -> None:
         """Take note of a fold that an earlier process released: the next may have been released there too."""
-        if isinstance(query, Backward) and query.fold is not None:
+        if query.batch is not None:
             self._last, self._earlier = query, self._private
 
     def charged(self, query: Query) -> tuple[Event | None, ...]:
-        """Return the events to be charged for it.
+        """Return the events to be charged for it; None stands for a release without noise.
 
-        Raises PrivacyError for a fold that does not follow the one before it in the same pass, under the same event.
+        Raises PrivacyError for a fold that does not follow the one before it in the same pass, under the same event; and
+        for a query that releases something and names no event for it.
         """
-        if not isinstance(query, Backward) or query.fold is None or query.event is None:
-            return query.events()
+        events, batch = query.events(), query.batch
+        if query.sizes() and not events:
+            raise PrivacyError(f"{type(query).__name__} would release what nothing is charged for")
+        if batch is None or None in events:
+            return events
         before, self._last = self._last, query
         again, self._earlier = self._earlier, False
-        if query.fold.number == 0:
-            return query.events()
-        if (
-            before is None
-            or before.fold is None
-            or (before.fold.of, before.fold.seed) != (query.fold.of, query.fold.seed)
-            or before.fold.number + 1 != query.fold.number
-            or before.event != query.event
-        ):
+        if batch.number == 0:
+            return events
+        if before is None or before.batch != replace(batch, number=batch.number - 1) or before.events() != events:
             raise PrivacyError("a batch does not follow the one before it in its pass, so nothing has paid for it")
-        return (query.event,) if again else ()
+        return events if again else ()

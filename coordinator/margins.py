@@ -37,13 +37,12 @@ class Margins:
         if query.need is Need.MARGINS:
             return Records(margins=self._margins, labels=self._labels)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
-            fold = getattr(query, "fold", None)
-            if fold is not None:
-                self._kept["batch"] = fold.members(self.n_records)
+            if query.batch is not None:
+                self._kept["batch"] = query.batch.members(self.n_records)
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
             # What a pass costs rests on its folds being disjoint: not left to the weighting.
-            return Records(weights=weights if fold is None else weights * self._kept["batch"])
+            return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:

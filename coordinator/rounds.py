@@ -11,9 +11,9 @@ from vfl.errors import BudgetExceeded
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from coordinator.executor import Executor
+    from coordinator.executor import Charges, Executor
     from vfl.messages import Query
-    from vfl.privacy.events import Event
+    from vfl.privacy.events import Event, ReleaseKey
     from vfl.solvers.protocol import Released, Schedule
     from vfl.types import Vector
 
@@ -27,7 +27,7 @@ class Round:
     parties : who answered.
     resets : whether it rebuilt Xw, so that nothing before it matters to the margins.
     released : what they released.
-    events : what was charged for it.
+    charges : ((key, event), ...), what was charged for it, and under which keys.
     seconds : from the charge to the last reply. The one field that is not released: time depends on data, a little, and
         is for those who run the job.
     """
@@ -37,8 +37,13 @@ class Round:
     parties: tuple[str, ...]
     resets: bool
     released: Released
-    events: tuple[Event, ...]
+    charges: Charges
     seconds: float
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was charged for it, without the keys."""
+        return tuple(event for _, event in self.charges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +55,14 @@ class Made:
 class Log:
     """What the first queries of a run released, in an earlier process.
 
+    charged : the keys under which each of them was charged.
     rebuilt : number of the last of them that rebuilt Xw.
     n_records : n of that process, None when it did not get that far.
     resumed : whether there was an earlier process.
     """
 
     released: tuple[Released, ...] = ()
+    charged: tuple[tuple[ReleaseKey, ...], ...] = ()
     rebuilt: int = 0
     n_records: int | None = None
     resumed: bool = False
@@ -81,8 +88,8 @@ def rounds(
                 released = log.released[number]
                 execute.replay(query, released, margins=number >= log.rebuilt)
             else:
-                released = execute(query)
-                yield _record(number, query, () if sealed else released, time.perf_counter() - start)
+                released, charges = execute(query)
+                yield _record(number, query, () if sealed else released, charges, time.perf_counter() - start)
             query = schedule.send(released)
         except StopIteration as end:
             return end.value, lasted
@@ -97,7 +104,6 @@ def rounds(
     raise AssertionError("a schedule without end")
 
 
-def _record(number: int, query: Query, released: Released, seconds: float) -> Round:
-    events = tuple(event for event in query.events() if event is not None)
+def _record(number: int, query: Query, released: Released, charges: Charges, seconds: float) -> Round:
     kind, resets = type(query).__name__, query.target == "reset"
-    return Round(number, kind, tuple(query.shares()), resets, released, events, seconds)
+    return Round(number, kind, tuple(query.shares()), resets, released, charges, seconds)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from parties.consent import Refusal
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
-from vfl.messages import Backward, BookHeads, Descend, Moments, Phase, Query
+from vfl.messages import BookHeads, Descend, Phase, Query
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import Accounting, SqliteLedger
@@ -22,14 +22,11 @@ from vfl.privacy.spending import UNIT_BITS
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from parties.consent import Policy
     from vfl.job import Job
     from vfl.messages import Notice
     from vfl.planning import Plan
-    from vfl.privacy.events import Event, PoissonSubsampledGaussian
-    from vfl.privacy.geometry import Clip
+    from vfl.privacy.events import Event
     from vfl.privacy.ledger import Head
     from vfl.privacy.ledger.scoped import DatasetReservation
 
@@ -52,8 +49,8 @@ class PartyBook:
 
     Secret sampling is not counted in its favour: the parties are shown which records are in a batch.
 
-    Every release is checked once more where the data lie: its sensitivity is that of the sum that is computed, its key
-    is new, and it carries noise unless the job itself declares otherwise.
+    Every release is checked once more where the data lie: here, that its key is new; by the party itself, book or no
+    book, that it carries noise, and noise enough for the sum that is computed.
     """
 
     def __init__(self, policy: Policy, job: Job, party: str) -> None:
@@ -66,8 +63,7 @@ class PartyBook:
         self._reservation: DatasetReservation | None = None
         self._fresh = False
         self._made: set[ReleaseKey] = set()
-        self._unnoised: tuple[type[Query], ...] = ()
-        self._fold: Backward | None = None
+        self._last: Query | None = None
         # Seeded noise repeats itself to the bit: the same release under the same key.
         self._repeats = job.privacy is not None and job.privacy.noise is not None
 
@@ -97,25 +93,13 @@ class PartyBook:
     def record(self, query: Query, key: ReleaseKey) -> None:
         """Return when every release that answering the query makes is in the book, in one durable transaction.
 
-        Raises ConsentRefused for a release beyond what was set aside, or one that was made before; PrivacyError for one
-        without noise, or with less than its sum needs.
+        Raises ConsentRefused for a release beyond what was set aside, or one that was made before.
         """
         events = self._events(query)
         if not events:
             return
         if self._reservation is None:
             raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
-        if any(event is None for event in events) and not isinstance(query, self._unnoised):
-            raise PrivacyError(
-                f"party {self._party!r} was asked to release without noise ({type(query).__name__}), which job "
-                f"{self._job.name!r} does not declare"
-            )
-        for clip, event in _clipped(query):
-            if clip.finite and event is not None and event.sensitivity < clip.sensitivity:
-                raise PrivacyError(
-                    f"party {self._party!r} was asked for a release whose noise is meant for a smaller sensitivity than "
-                    "its clip has"
-                )
         first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
         items = [(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None]
         if not self._repeats and any(each in self._made for each, _ in items):
@@ -136,19 +120,19 @@ class PartyBook:
 
         A batch that does not follow the one before it in the same pass, under the same event, pays for itself.
         """
-        if not isinstance(query, Backward) or query.fold is None or query.event is None:
-            return query.events()
-        before, self._fold = self._fold, query
-        follows = (
-            before is not None
-            and before.fold == replace(query.fold, number=query.fold.number - 1)
-            and before.event == query.event
+        events, batch = query.events(), query.batch
+        if batch is None or None in events:
+            return events
+        before, self._last = self._last, query
+        follows = before is not None and (before.batch, before.events()) == (
+            replace(batch, number=batch.number - 1),
+            events,
         )
-        return () if query.fold.number > 0 and follows else (query.event,)
+        return () if batch.number > 0 and follows else events
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:
         """Look, and change nothing: a head of an older copy must not replace a newer one's before it was noticed."""
-        if not self._begun():
+        if not self._policy.book.exists():
             if notice.noted is not None:
                 raise LedgerError(
                     f"the book of party {self._party!r} is gone, and the coordinator's ledger has noted its head: restore "
@@ -169,7 +153,6 @@ class PartyBook:
         if problem.epsilon is None or problem.delta is None:
             raise PrivacyError("a book has nothing to set aside for a job without privacy")
         self._policy.check_demand(self._job, self._party, problem.epsilon, problem.delta)
-        self._unnoised = _unnoised(plan)
         self._keep_cap()
         book = self._ledger.book(self._account)
         with self._ledger.read() as state:
@@ -193,7 +176,7 @@ class PartyBook:
     def _keep_cap(self) -> None:
         """Make the book's cap the policy's [total]; a change is an entry in the chain."""
         total = self._policy.total
-        if self._begun():
+        if self._policy.book.exists():
             with self._ledger.read() as state:
                 scope = state.scopes.get(self._account)
                 if scope is not None and (scope.epsilon, scope.delta) == (total.epsilon, total.delta):
@@ -230,26 +213,5 @@ class PartyBook:
             sigma = math.nextafter(sigma, math.inf)
         return event
 
-    def _begun(self) -> bool:
-        # A kill while the book was being made leaves an empty file, in which nothing stood.
-        return self._policy.book.exists() and self._policy.book.stat().st_size > 0
-
     def _head(self) -> Head | None:
-        return self._ledger.head() if self._begun() else None
-
-
-def _clipped(query: Query) -> Iterator[tuple[Clip, Gaussian | PoissonSubsampledGaussian | None]]:
-    """Yield the clip and the event of each sum that is released; a joint event's sensitivity covers each share."""
-    if isinstance(query, Descend):
-        for step in query.ordered():
-            yield step.clip, step.event
-    elif isinstance(query, Backward):
-        yield query.clip, query.event
-
-
-def _unnoised(plan: Plan) -> tuple[type[Query], ...]:
-    """Return the kinds of query that may release without noise: all in a sealed solver, else what the job declares."""
-    if plan.solver.sealed:
-        return (Query,)
-    smoothness = plan.problem.smoothness
-    return (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
+        return self._ledger.head() if self._policy.book.exists() else None

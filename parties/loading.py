@@ -9,6 +9,7 @@ from parties.consent import policy_of
 from parties.party import Party
 from parties.sources import open_source
 from vfl import kernels
+from vfl.planning import unnoised
 from vfl.schema import BinaryLabel, Label, RealLabel
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ def load(job: Job, party: str, source: Any, policy: str | None = None) -> Party:
     columns, labels = _read(job, party, source, label, intercept=job.intercept and label is not None, dtype=job.storage)
     kernels.warm(columns.array.dtype, private=job.privacy is not None)
     if agreed is None or job.privacy is None:
-        return Party(party, columns, job.noise_source(), labels)
+        return Party(party, columns, job.noise_source(), labels, unnoised=unnoised(job))
     from parties.book import PartyBook
 
-    return Party(party, columns, job.noise_source(), labels, PartyBook(agreed, job, party))
+    return Party(party, columns, job.noise_source(), labels, PartyBook(agreed, job, party), unnoised(job))
 
 
 def load_features(job: Job, party: str, source: Any) -> Columns:

@@ -8,6 +8,7 @@ all that can ever be computed on its columns, and what of it leaves without nois
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ import numpy as np
 from vfl import kernels
 from vfl.errors import PrivacyError
 from vfl.messages import Backward, Descend, Forward, Greeting, Moments, RecordNorms, Reply, Select
-from vfl.privacy.geometry import GRID_BITS
+from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
 from vfl.privacy.mechanisms import release
 from vfl.privacy.selection import noisy_best
 from vfl.version import __version__
@@ -42,6 +43,8 @@ class Party:
     noise : where the noise of its releases comes from.
     labels : (n,) y, at the label party.
     book : its owner's release log; None keeps none.
+    unnoised : the kinds of query that the job lets it answer without noise (vfl.planning.unnoised). It refuses others,
+        whatever the coordinator says.
     """
 
     def __init__(
@@ -51,12 +54,14 @@ class Party:
         noise: NoiseSource,
         labels: Vector | None = None,
         book: PartyBook | None = None,
+        unnoised: tuple[type[Query], ...] = (),
     ) -> None:
         self.name = name
         self._columns = columns
         self._noise = noise
         self._labels = labels
         self._book = book
+        self._unnoised = unnoised
 
     def greet(self) -> Greeting:
         """Return what the party says of itself before training."""
@@ -82,6 +87,11 @@ class Party:
         in it before that.
         """
         start = time.perf_counter()
+        if None in query.events() and not isinstance(query, self._unnoised):
+            raise PrivacyError(
+                f"party {self.name!r} was asked to release without noise ({type(query).__name__}), which the job does not "
+                "declare"
+            )
         if self._book is not None:
             self._book.record(query, key)
         match query:
@@ -166,7 +176,7 @@ class Party:
         event: Gaussian | PoissonSubsampledGaussian | None,
         key: ReleaseKey,
     ) -> Vector:
-        return release(sums, clip.grid if clip.finite else 1.0, event, self._noise, key)
+        return release(sums, clip.grid if clip.finite else 1.0, event, self._noise, key, clip.sensitivity)
 
     def _moments(self, query: Moments, key: ReleaseKey) -> Vector:
         """Release Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
@@ -174,11 +184,12 @@ class Party:
         if query.reach is None:
             squares = np.einsum("ij,ij->j", X, X, dtype=np.float64)
             sums = np.concatenate([X.sum(axis=0, dtype=np.float64), squares]) if query.means else squares
-            return release(sums, 1.0, query.event, self._noise, key)
+            return release(sums, 1.0, query.event, self._noise, key, math.inf)
         reach = query.reach[self.name]
         parts = [kernels.first_moments(X, reach, UNIT_GRID)] if query.means else []
         parts.append(kernels.second_moments(X, reach**2, UNIT_GRID))
-        return release(np.concatenate(parts), UNIT_GRID, query.event, self._noise, key)
+        sensitivity = moments_sensitivity(X.shape[1], means=query.means)
+        return release(np.concatenate(parts), UNIT_GRID, query.event, self._noise, key, sensitivity)
 
     def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
         """Return the best of the noisy scores; the sums that they are computed from stay here."""

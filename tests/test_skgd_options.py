@@ -353,9 +353,9 @@ def run(
     """
     charged, drawn = {}, {}
 
-    def release(sums: np.ndarray, grid: float, event: object, noise: object, key: object) -> np.ndarray:
+    def release(sums: np.ndarray, grid: float, event: object, noise: object, key: object, *rest: float) -> np.ndarray:
         drawn[key] = (sums * grid, event)
-        return mechanisms.release(sums, grid, event, noise, key) if given is None else given(key, sums.size)
+        return mechanisms.release(sums, grid, event, noise, key, *rest) if given is None else given(key, sums.size)
 
     monkeypatch.setattr(parties.party, "release", release)
     held = {name: load(spec, name, source) for name, source in sources_of(spec.partition, data).items()}

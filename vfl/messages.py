@@ -214,6 +214,11 @@ class Query:
         """What margins do with the n-vectors of the replies: 'add' or 'reset' Xw, or keep the sum under this name."""
         return "add"
 
+    @property
+    def batch(self) -> Fold | None:
+        """The disjoint public batch that it is restricted to, or which piece of a larger release it is; None: neither."""
+        return None
+
     def shares(self) -> Mapping[str, Query]:
         """Return the query that each addressed party gets."""
         raise TypeError(f"{type(self).__name__} does not say whom it is for")
@@ -338,6 +343,11 @@ class Reweigh(Weighted):
 
     fold: Fold | None = None
 
+    @property
+    def batch(self) -> Fold | None:
+        """`fold`."""
+        return self.fold
+
     def shares(self) -> Mapping[str, Query]:
         """Return nothing: margins do it by themselves."""
         return {}
@@ -395,6 +405,11 @@ class Backward(Weighted):
     part: int = 0
     fold: Fold | None = None
 
+    @property
+    def batch(self) -> Fold | None:
+        """`fold`."""
+        return self.fold
+
     def sizes(self) -> tuple[int, ...]:
         """One vector a block."""
         return tuple(block.size for block in self.blocks)
@@ -409,8 +424,8 @@ class Backward(Weighted):
         }
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event; none for a fold that its pass's first has paid for."""
-        return () if self.fold is not None and self.fold.number > 0 and self.event is not None else (self.event,)
+        """Return the one joint event. Of a pass over batches one such event pays for all (coordinator.folds)."""
+        return (self.event,)
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
         """Return what it did to the state of margins."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from vfl.errors import SpecificationError
 from vfl.losses import loss_of
+from vfl.messages import Moments, Query
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.events import PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import mu_of
@@ -31,7 +32,6 @@ UPDATE_SECONDS = 1.5e-9
 def layout_of(job: Job) -> Layout:
     """Return where each coordinate lives: explicit blocks in their order, the intercept last at the label party."""
     partition = job.partition
-    intercept = {partition.label_party: (INTERCEPT,)} if job.intercept else {}
     features = job.schema.features
     intercept = {partition.label_party: (INTERCEPT,)} if job.intercept else {}
     columns = {q: features(partition.canonical_columns(q)) + intercept.get(q, ()) for q in partition.parties}
@@ -180,6 +180,18 @@ def plan(job: Job, n_records: int) -> Plan:
     problem = problem_of(job, n_records)
     solver = job.solver.resolve(problem)
     return Plan(job, problem, solver, solver.releases(problem))
+
+
+def unnoised(job: Job) -> tuple[type[Query], ...]:
+    """Return the kinds of query that may release without noise; coordinator and parties each refuse all others.
+
+    All without privacy, and in a sealed solver, whose schedule gives away nothing but its noised end; else what the job
+    itself declares, and its certificate flags.
+    """
+    if job.privacy is None or job.solver.sealed:
+        return (Query,)
+    smoothness = job.privacy.smoothness
+    return (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
 
 
 def recommend(job: Job, n_records: int) -> Recommendation:

@@ -24,6 +24,7 @@ from vfl.job import file as jobfile
 from vfl.launch.train import resume
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.ledger.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -280,19 +281,20 @@ def test_two_resumes_at_once(nursery: Nursery, cut: Site) -> None:
 def test_killed_while_ledger_and_books_were_being_made(
     tmp_path: Path, nursery: Nursery, whole: tuple[float, bytes]
 ) -> None:
-    """Empty files are what that leaves: nothing was charged or drawn, so the run goes on from its beginning."""
+    """It leaves none, or one without an entry: nothing was charged or drawn, so the run goes on from its beginning."""
     site = Site(tmp_path / "site", seeded=True)
     for book in site.books.values():
-        book.touch()
+        SqliteStore(book, 1.0, readonly=False).create()
     site.begin(nursery)
     site.started()
     assert nursery.wait() == 0, (site.folder / "output").read_text()
     first = (site.run / "rounds.log").read_bytes().splitlines(keepends=True)[0]
     for path in (site.run / "model.json", site.run / "certificate.json"):
         path.unlink()
-    for path in (site.ledger, *site.books.values()):
+    for number, path in enumerate((site.ledger, *site.books.values())):
         _delete(path)
-        path.touch()
+        if number % 2:
+            SqliteStore(path, 1.0, readonly=False).create()
     (site.run / "rounds.log").write_bytes(first)
     assert site.resume(nursery) == 0, (site.folder / "output").read_text()
     require_covered(site)

@@ -231,7 +231,7 @@ TEXT = (
 )
 ENCODING = "is not text in the encoding 'utf-8': name the file's own, Csv(path, encoding=...)"
 BROKEN_FILES = {
-    "not there": (lambda f: f / "no.csv", "is not there; a relative path starts at the folder of the party's process"),
+    "not there": (lambda f: f / "no.csv", "is not there"),
     "extension": (
         broken("d.xlsx", ""),
         (

@@ -119,8 +119,8 @@ def weaker_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mechanism draws noise of σ/√2: the factor that a confusion of adjacencies costs."""
     true_release = parties.party.release
 
-    def release(sums: Any, grid: float, event: Any, noise: Any, key: Any) -> Any:
-        return true_release(sums, grid, replace(event, sigma=event.sigma / math.sqrt(2.0)), noise, key)
+    def release(sums: Any, grid: float, event: Any, noise: Any, key: Any, *rest: Any) -> Any:
+        return true_release(sums, grid, replace(event, sigma=event.sigma / math.sqrt(2.0)), noise, key, *rest)
 
     monkeypatch.setattr(parties.party, "release", release)
 
@@ -140,7 +140,8 @@ def forgotten_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
 def moments_of_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments of all columns, with noise for the sensitivity of one."""
     true = smoothness.moments_sensitivity
-    monkeypatch.setattr(smoothness, "moments_sensitivity", lambda columns, *, means: true(1, means=means))
+    for module in (smoothness, parties.party):  # a party that believed it too
+        monkeypatch.setattr(module, "moments_sensitivity", lambda columns, *, means: true(1, means=means))
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

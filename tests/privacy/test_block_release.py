@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import parties.party
 import vfl
-from coordinator.coordinator import unnoised_queries
 from coordinator.executor import Executor
 from coordinator.margins import Margins
 from coordinator.rounds import rounds
@@ -28,20 +27,20 @@ from parties.party import Party
 from vfl.errors import BudgetExceeded, PrivacyError
 from vfl.launch.inprocess import InProcessTransport
 from vfl.losses import Logistic, Squared
-from vfl.messages import Backward, Block, Descend, Moments, Records, Step
+from vfl.messages import Backward, Block, Descend, Moments, Query, Records, Step
 from vfl.planning import plan as make_plan
+from vfl.planning import unnoised
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.geometry import GRID_BITS, Clip
+from vfl.privacy.geometry import GRID_BITS, PAIR, Clip, moments_sensitivity
 from vfl.privacy.ledger import FitBook
 from vfl.privacy.noise import SeededNoise
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.smoothness import PAIR, moments_sensitivity
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.messages import Query, Reply
+    from vfl.messages import Reply
 
 KEY = ReleaseKey(0)
 N = 5
@@ -78,7 +77,7 @@ WEIGHTINGS = (Derivative(Logistic()), Derivative(Squared()), Inverse())
 
 def party_of(X: np.ndarray, *, name: str = "a", seed: int = 0) -> Party:
     columns = Columns(np.asfortranarray(X, dtype=np.float64), tuple(f"x{j}" for j in range(X.shape[1])))
-    return Party(name, columns, SeededNoise(seed))
+    return Party(name, columns, SeededNoise(seed), unnoised=(Query,))
 
 
 def moved(one: np.ndarray, other: np.ndarray, grid: float) -> Fraction:
@@ -227,7 +226,7 @@ class TestSensitivity:
 
 def test_releases_of_one_query_have_noise_of_their_own() -> None:
     """Columns of zeros release nothing but noise: no two numbers of a run may be the same."""
-    event = Gaussian(Adjacency.REPLACE_ONE, 1.0, 50.0, 2)
+    event = Gaussian(Adjacency.REPLACE_ONE, 3.0, 150.0, 2)
     clip, zeros, ones = Clip(1.0, 2), np.zeros(2), np.ones(2)
     blocks = {q: [Block(2 * k + j, q, 2 * j, 2 * j + 2, 4 * k) for j in range(2)] for k, q in enumerate("ab")}
     actors = {q: party_of(np.zeros((N, 4)), name=q) for q in "ab"}
@@ -293,8 +292,8 @@ class Spy:
 
     def executor(self, *, expand: bool = False, reserved: bool = True) -> Executor:
         margins = Margins(np.where(np.arange(N_RUN) % 2, 1.0, -1.0))
-        unnoised = unnoised_queries(self.plan)
-        return Executor(self, margins, self if reserved else None, unnoised=unnoised, expand=expand)
+        kinds = unnoised(self.plan.job)
+        return Executor(self, margins, self if reserved else None, unnoised=kinds, expand=expand)
 
     def run(self, **options: Any) -> np.ndarray:
         running = rounds(self.plan.solver.schedule(self.plan.problem), self.executor(**options))
@@ -327,9 +326,9 @@ class TestCharges:
         spy = Spy(job(**solver))
         true_release = parties.party.release
 
-        def release(sums: Any, grid: float, event: Any, noise: Any, key: ReleaseKey) -> Any:
+        def release(sums: Any, grid: float, event: Any, noise: Any, key: ReleaseKey, *rest: Any) -> Any:
             spy.log.append(("draw", (key, event)))
-            return true_release(sums, grid, event, noise, key)
+            return true_release(sums, grid, event, noise, key, *rest)
 
         monkeypatch.setattr(parties.party, "release", release)
         spy.run(expand=expand)
@@ -375,7 +374,48 @@ class TestCharges:
         assert set(events) == {None}
 
 
+class TestPartyRefuses:
+    """Book or no book: a party trusts neither the coordinator's event nor its silence."""
+
+    ASKED: ClassVar[dict[str, Query]] = {
+        "moments": Moments({"a": 3}, {"a": np.ones(3)}, True, Gaussian(Adjacency.REPLACE_ONE, 1.9, 5.0, 6)),
+        "second moments": Moments({"a": 3}, {"a": np.ones(3)}, False, Gaussian(Adjacency.REPLACE_ONE, 1.7, 5.0, 3)),
+        "exact moments": Moments({"a": 3}, None, True, Gaussian(Adjacency.REPLACE_ONE, 1e9, 5.0, 6)),
+        "a sum": Backward(
+            WEIGHTINGS[0],
+            (Block(0, "a", 0, 2, 0),),
+            (np.zeros(2),),
+            (np.ones(2),),
+            Clip(1.0, 2),
+            Gaussian(Adjacency.REPLACE_ONE, 1.99, 5.0, 2),
+        ),
+    }
+
+    @pytest.mark.parametrize("asked", ASKED)
+    def test_noise_for_less_than_its_sum_needs(self, asked: str) -> None:
+        with pytest.raises(PrivacyError, match=r"does not cover sums of sensitivity|only exact integer sums"):
+            party_of(np.ones((4, 3))).answer(self.ASKED[asked], Records(weights=np.ones(4)), KEY)
+
+    @pytest.mark.parametrize("asked", ASKED)
+    def test_a_release_without_noise(self, asked: str) -> None:
+        columns = Columns(np.asfortranarray(np.ones((4, 3))), ("x0", "x1", "x2"))
+        query = replace(self.ASKED[asked], event=None)
+        with pytest.raises(PrivacyError, match="party 'a' was asked to release without noise"):
+            Party("a", columns, SeededNoise(0)).answer(query, Records(weights=np.ones(4)), KEY)
+
+
 class TestExecutorRefuses:
+    def test_a_release_that_names_no_event(self) -> None:
+        @dataclass(frozen=True, slots=True, eq=False)
+        class Slip(Moments):
+            def events(self) -> tuple[()]:
+                return ()
+
+        spy = Spy(job())
+        with pytest.raises(PrivacyError, match="Slip would release what nothing is charged for"):
+            spy.executor()(Slip({"a": 3}, {"a": np.ones(3)}, True, None))
+        assert spy.log == []
+
     def test_a_release_without_noise_that_the_job_does_not_declare(self) -> None:
         """A solver's slip must not become a leak: with privacy, an event of None goes to no party."""
         spy = Spy(job())
@@ -389,7 +429,7 @@ class TestExecutorRefuses:
         spy = Spy(job(smoothness="data"))
         execute = spy.executor()
         schedule = spy.plan.solver.schedule(spy.plan.problem)
-        descend = schedule.send(execute(next(schedule)))
+        descend = schedule.send(execute(next(schedule))[0])
         assert spy.count("charge") == 0
         bare = {q: tuple(replace(step, event=None) for step in steps) for q, steps in descend.steps.items()}
         with pytest.raises(PrivacyError, match="Descend would release without noise"):
@@ -426,7 +466,7 @@ def spend(spy: Spy, execute: Executor) -> None:
         schedule = spy.plan.solver.schedule(spy.plan.problem)
         query = next(schedule)
         while True:
-            query = schedule.send(execute(query))
+            query = schedule.send(execute(query)[0])
 
     with pytest.raises(BudgetExceeded):
         until_refused()

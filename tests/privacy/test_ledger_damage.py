@@ -355,3 +355,21 @@ def test_an_interrupted_write_leaves_nothing(ledger):
         rows.append([(entry, link(bytes.fromhex(head.hash), entry))])
         raise KeyboardInterrupt
     assert SqliteLedger(ledger.path).verify() == ledger.verify() == head
+
+
+def test_a_ledger_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "book.sqlite"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", killed)
+        with pytest.raises(KeyboardInterrupt):
+            SqliteLedger(path).set_cap("credit", epsilon=1.0, delta=1e-9)
+    assert list(tmp_path.iterdir()) == []
+    with monkeypatch.context() as patched:  # another process made it in between
+        true = os.link
+        patched.setattr(os, "link", lambda one, other: (true(one, other), true(one, other)))
+        SqliteLedger(path).set_cap("credit", epsilon=1.0, delta=1e-9)
+    assert [balance.dataset for balance in SqliteLedger(path).show()] == ["credit"]

@@ -1,6 +1,7 @@
 """The log of a run: what it released, line by line, so that a run that was cut off can go on. Released values only.
 
 The first line names the job's digest, the run and its ledger; one line says what was reserved; then one line a query.
+A query's line says under which keys its releases were charged: parts 0, 1, … of its round, at one attempt.
 Every line carries a hash of itself and of the line before, so that damage is noticed; a torn last line, which a crash
 leaves behind, is dropped: what it said was charged, and is not used.
 """
@@ -20,6 +21,7 @@ import numpy as np
 from coordinator.budget import Budget, Reserved
 from coordinator.rounds import Log, Round
 from vfl.errors import OutputError
+from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Head
 
 if TYPE_CHECKING:
@@ -96,7 +98,11 @@ class Checkpoint:
             self._sync()
         elif isinstance(event, Round):
             released = [[float(value).hex() for value in u] for u in event.released]
-            self._write({"round": event.number, "kind": event.kind, "resets": event.resets, "released": released})
+            attempt = event.charges[0][0].attempt if event.charges else 0
+            self._write(
+                {"round": event.number, "kind": event.kind, "resets": event.resets, "attempt": attempt}
+                | {"charged": len(event.charges), "released": released}
+            )
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self._sync()
 
@@ -153,8 +159,12 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     made = [entry for entry in entries if "round" in entry]
     if [entry["round"] for entry in made] != list(range(len(made))):
         raise OutputError(f"the log of the run in {str(folder)!r} does not hold its rounds in order: start a new run")
+    charged = tuple(
+        tuple(ReleaseKey(number, part, entry["attempt"]) for part in range(entry["charged"]))
+        for number, entry in enumerate(made)
+    )
     released = tuple(tuple(np.array([float.fromhex(x) for x in u]) for u in entry["released"]) for entry in made)
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"]), default=0)
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
     budget = Budget(start.run, start.ledger, resumed=True, head=head)
-    return start, budget, Log(released, rebuilt, reserved["n_records"] if reserved else None, resumed=True)
+    return start, budget, Log(released, charged, rebuilt, reserved["n_records"] if reserved else None, resumed=True)

@@ -11,6 +11,10 @@ from vfl.types import Adjacency
 
 GRID_BITS = 20
 
+PAIR = 1.2862
+"""max ((x−x')/2)² + (x²−x'²)² over x, x' in [−1, 1], rounded up. With d = x−x' and s = x+x' it is d²(¼ + s²) under
+|s| + |d| ≤ 2, largest at d = (6−√2)/4, where it is 1.28618."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clip:
@@ -55,3 +59,14 @@ class Clip:
             )
         Δ = self.sensitivity
         return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.dimension)
+
+
+def moments_sensitivity(columns: int, *, means: bool) -> float:
+    """Return Δ under replace-one of (Σ x_ij/(2B_j), Σ x_ij²/B_j²) for |x_ij| ≤ B_j, over all columns jointly.
+
+    With means each column moves by at most √1.2862 (PAIR); without, x²/B² lies in [0, 1] and moves by at most 1, both on a
+    grid of 2⁻²⁰ that contains the ends. Rounding to the grid moves each of the two means entries by half a step more.
+    """
+    if not means:
+        return math.nextafter(math.sqrt(columns), math.inf)  # √3 as a double is less than √3
+    return math.sqrt(columns) * (math.sqrt(PAIR) + math.sqrt(2.0) * 2.0**-GRID_BITS)

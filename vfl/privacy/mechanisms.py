@@ -21,6 +21,7 @@ def release(
     event: Gaussian | PoissonSubsampledGaussian | None,
     noise: NoiseSource,
     key: ReleaseKey,
+    sensitivity: float,
 ) -> Vector:
     """Release exact integer sums: the output is Δ/σ-GDP under replace-one for sums of sensitivity Δ (in units, not grid).
 
@@ -29,11 +30,17 @@ def release(
     where the executor says so.
 
     sums : (s,) int64, in multiples of `grid`; float64 sums have no sensitivity and are refused under an event.
+    sensitivity : of these sums by themselves, by whoever computed them. The event's may be larger, where it speaks of
+        a joint release that these sums are a part of; one that is smaller is refused.
     Returns (s,) float64, grid·(sums + noise).
     """
     if event is None:
         return np.asarray(sums * grid, dtype=np.float64)
     if sums.dtype != np.int64:
         raise PrivacyError("only exact integer sums can be released under an event: clip them to a grid")
+    if not event.sensitivity >= sensitivity:
+        raise PrivacyError(
+            f"noise for a sensitivity of {event.sensitivity!r} does not cover sums of sensitivity {sensitivity!r}"
+        )
     noisy = sums + rounded_gaussian(noise.stream(key), event.sigma / grid, sums.size)
     return np.asarray(noisy * grid, dtype=np.float64)

@@ -51,7 +51,7 @@ class Publish(Local):
         if self.event is None:
             return (self.w.copy(),), None
         on_grid = np.rint(self.w / self.clip.grid).astype(np.int64)
-        return (release(on_grid, self.clip.grid, self.event, noise, key),), None
+        return (release(on_grid, self.clip.grid, self.event, noise, key, self.clip.sensitivity),), None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

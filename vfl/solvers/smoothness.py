@@ -17,7 +17,7 @@ from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.messages import Moments, Query
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
-from vfl.privacy.geometry import GRID_BITS
+from vfl.privacy.geometry import moments_sensitivity
 from vfl.problem import INTERCEPT
 from vfl.types import Adjacency, Vector
 
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
-
-PAIR = 1.2862
-"""max ((x−x')/2)² + (x²−x'²)² over x, x' in [−1, 1], rounded up. With d = x−x' and s = x+x' it is d²(¼ + s²) under
-|s| + |d| ≤ 2, largest at d = (6−√2)/4, where it is 1.28618."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,17 +84,6 @@ def require_representable(problem: Problem) -> None:
                 f"the bounds of column {name!r} are too far from 1 to work with its squares: change the column's unit, "
                 "or use scaling='bounds'"
             )
-
-
-def moments_sensitivity(columns: int, *, means: bool) -> float:
-    """Return Δ under replace-one of (Σ x_ij/(2B_j), Σ x_ij²/B_j²) for |x_ij| ≤ B_j, over all columns jointly.
-
-    With means each column moves by at most √1.2862 (PAIR); without, x²/B² lies in [0, 1] and moves by at most 1, both on a
-    grid of 2⁻²⁰ that contains the ends. Rounding to the grid moves each of the two means entries by half a step more.
-    """
-    if not means:
-        return math.nextafter(math.sqrt(columns), math.inf)  # √3 as a double is less than √3
-    return math.sqrt(columns) * (math.sqrt(PAIR) + math.sqrt(2.0) * 2.0**-GRID_BITS)
 
 
 def buys_moments(problem: Problem) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import sys
 import time
@@ -50,19 +52,27 @@ class SqliteStore:
         self._identity = ""
 
     def create(self) -> None:
-        """Make an empty ledger unless there is one."""
+        """Make an empty ledger unless there is one. It is there whole or not at all; of several at once one wins."""
+        if self.readonly or self.path.exists():
+            return
+        part = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         with self._explained():
-            connection = self._open("ro" if self.readonly else "rwc")
             try:
-                connection.execute("BEGIN IMMEDIATE")
-                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+                with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
+                    connection.execute("PRAGMA synchronous=FULL")
+                    connection.execute("BEGIN IMMEDIATE")
                     for statement in _SCHEMA:
                         connection.execute(statement)
                     connection.execute("INSERT INTO format VALUES (?, ?)", (FORMAT, uuid.uuid4().hex))
-                self._read_identity(connection)  # whatever else is in the file is left alone
-                connection.execute("COMMIT")
+                    connection.execute("COMMIT")
+                with contextlib.suppress(FileExistsError):
+                    os.link(part, self.path)
+                _sync_folder(self.path.parent)
+            except OSError as error:
+                raise LedgerError(f"the ledger {str(self.path)!r} cannot be made: {error.strerror}") from error
             finally:
-                connection.close()
+                with contextlib.suppress(OSError):
+                    part.unlink()
 
     @contextmanager
     def reading(self) -> Iterator[_Rows]:
@@ -179,6 +189,15 @@ _CAUSES = {
     "SQLITE_CORRUPT": "the file is damaged; restore the newest copy whose chain head was noted elsewhere",
     "SQLITE_IOERR": "the disk failed or is full; mend it and resume",
 }
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the name of a new file in it survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _Rows:
