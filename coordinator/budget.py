@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 CHARGED_AT_ONCE = 64
 SHARE_AT_ONCE = 50
-"""Releases in one durable transaction: at most so many, and a fiftieth of the plan. A crash over-counts by fewer than
-that, which a resumed run then lacks, and never under-counts."""
+"""Releases in one durable transaction: at most so many, and a fiftieth of the plan; the next is written while those of
+this one are made. A crash over-counts by fewer than two of them, which a resumed run then lacks, and never under-counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Budget:
             return reservation
         total = sum(count for _, count in plan.releases)
         batch = max(1, min(CHARGED_AT_ONCE, total // SHARE_AT_ONCE))
-        return ChargeAhead(reservation, upcoming(plan), batch=batch)
+        return ChargeAhead(reservation, upcoming(plan), batch=batch, overlap=True)
 
     def require_charged(self, reservation: Reservation, made: Sequence[ReleaseKey]) -> None:
         """Refuse a ledger that lacks a charge of what an earlier process released: it is an older copy.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -385,11 +386,60 @@ def test_charging_ahead_charges_before_and_falls_back_at_the_end(ledger):
         ChargeAhead(inner, [], batch=0)
 
 
-def test_charging_ahead_never_costs_the_last_release(ledger):
+def test_the_next_batch_is_written_while_this_one_is_made(ledger, monkeypatch):
+    """And nothing is made before its write has returned, however long that takes, or when it fails."""
+    event = calibrated(9)
+    upcoming = [(ReleaseKey(i), event) for i in range(9)]
+    inner = ledger.book("credit").reserve([(event, 9)], job="a", run="1")
+    may_write, threads = threading.Event(), []
+    true = type(inner).charge
+
+    def slow(self, items):
+        threads.append(threading.current_thread() is threading.main_thread())
+        assert threads[-1] or may_write.wait(30)
+        true(self, items)
+
+    monkeypatch.setattr(type(inner), "charge", slow)
+    ahead = ChargeAhead(inner, upcoming, batch=3, overlap=True)
+    for item in upcoming[:3]:
+        ahead.charge([item])  # returns, though the next batch is not written yet
+    assert inner.charged() == {ReleaseKey(i) for i in range(3)}
+    threading.Timer(0.2, may_write.set).start()
+    ahead.charge([upcoming[3]])
+    assert may_write.is_set()
+    assert inner.charged() >= {ReleaseKey(i) for i in range(6)}
+    assert threads == [True, False, False]
+    monkeypatch.setattr(type(inner), "charge", true)
+    assert len(ahead.charged()) == 9
+    assert ahead.settle().releases == 9
+
+
+def test_a_failure_to_write_ahead_stops_the_next_release(ledger, monkeypatch):
+    event = calibrated(9)
+    upcoming = [(ReleaseKey(i), event) for i in range(9)]
+    inner = ledger.book("credit").reserve([(event, 9)], job="a", run="1")
+    ahead = ChargeAhead(inner, upcoming, batch=3, overlap=True)
+    true = type(inner).charge
+
+    def full(self, items):
+        if threading.current_thread() is not threading.main_thread():
+            raise LedgerError("the disk is full")
+        true(self, items)
+
+    monkeypatch.setattr(type(inner), "charge", full)
+    for item in upcoming[:3]:
+        ahead.charge([item])
+    with pytest.raises(LedgerError, match="disk is full"):
+        ahead.charge([upcoming[3]])
+    assert inner.charged() == {ReleaseKey(i) for i in range(3)}
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_charging_ahead_never_costs_the_last_release(ledger, overlap):
     event = calibrated(5)
     inner = ledger.book("credit").reserve([(event, 5)], job="a", run="1")
     upcoming = [(ReleaseKey(i), event) for i in range(20)]
-    ahead = ChargeAhead(inner, upcoming, batch=3)
+    ahead = ChargeAhead(inner, upcoming, batch=3, overlap=overlap)
     for item in upcoming[:5]:
         ahead.charge([item])
     with pytest.raises(BudgetExceeded):
