@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
     from vfl.schema import Boolean, Categorical, Numeric
-    from vfl.solvers import CD, GCD, GD, NoisyGram, OutputPerturbation, SkGD
+    from vfl.solvers import CD, GCD, GD, SCD, SGD, SVRG, NoisyGram, OutputPerturbation, SkGD
 
 _HOMES = {
     "Boolean": "vfl.schema",
@@ -47,6 +47,9 @@ _HOMES = {
     "GD": "vfl.solvers",
     "NoisyGram": "vfl.solvers",
     "OutputPerturbation": "vfl.solvers",
+    "SCD": "vfl.solvers",
+    "SGD": "vfl.solvers",
+    "SVRG": "vfl.solvers",
     "Job": "vfl.job",
     "L1": "vfl.penalties",
     "L2": "vfl.penalties",
@@ -75,6 +78,9 @@ __all__ = [
     "GD",
     "L1",
     "L2",
+    "SCD",
+    "SGD",
+    "SVRG",
     "Boolean",
     "Box",
     "Categorical",

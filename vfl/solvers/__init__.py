@@ -7,6 +7,9 @@ from vfl.solvers.gcd import GCD as GCD
 from vfl.solvers.gd import GD as GD
 from vfl.solvers.noisy_gram import NoisyGram as NoisyGram
 from vfl.solvers.output_perturbation import OutputPerturbation as OutputPerturbation
+from vfl.solvers.scd import SCD as SCD
+from vfl.solvers.sgd import SGD as SGD
 from vfl.solvers.skgd import SkGD as SkGD
+from vfl.solvers.svrg import SVRG as SVRG
 
-SOLVERS = {solver.name: solver for solver in (SkGD, GCD, GD, CD, OutputPerturbation, NoisyGram)}
+SOLVERS = {solver.name: solver for solver in (SkGD, GCD, GD, SGD, SVRG, SCD, CD, OutputPerturbation, NoisyGram)}

@@ -6,7 +6,7 @@ what is public in their place, under exact accounting (μ for ε/√(ln 1/δ)), 
 | solver | quantity | with declared bounds B |
 |---|---|---|
 | SkGD, CD | √p·L_{M⁻¹}/(nμ), L²_{M⁻¹} = Σ L_j²/M_j | pR/(√L·nμ): free of B |
-| SGD, GD | √p·Λ/(nμ)·(R_I/R_M) | Λ = R‖B‖: equal to the above where all M_j are, else worse |
+| SGD, SVRG, GD | √p·Λ/(nμ)·(R_I/R_M) | Λ = R‖B‖: equal to the above where all M_j are, else worse |
 | GCD | (ln p/(nμ))^{2/3} | free of p, but for its logarithm |
 | OutputPerturbation | Λ/(λnμ) | grows as 1/λ |
 | NoisyGram | p^{3/2}C²/(nμ) | grows faster with p, has no κ and no passes |
@@ -117,7 +117,7 @@ def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
     p, nμ = problem.layout.n_coordinates, problem.n_records * (problem.mu or math.inf)
     B = float(np.linalg.norm(problem.reach))
     yield Candidate(
-        "GD",
+        "SGD",
         min(1.0, UNBALANCED * descent),
         f"√p·Λ/(nμ) = {math.sqrt(p) * R * B / nμ:.2g} with Λ = R‖B‖: at best that of SkGD, where all M_j are equal",
     )
@@ -130,7 +130,11 @@ def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
 
 
 def _without_curvature(problem: Problem, left: float) -> Candidate:
-    return Candidate("GD", left, f"{problem.loss.name} loss has no M_j; full gradients with declared steps need none")
+    if problem.penalty.convexity > 0:
+        return Candidate(
+            "SCD", left, f"{problem.loss.name} loss has no M_j, and a closed dual step under strong convexity"
+        )
+    return Candidate("SGD", left, f"{problem.loss.name} loss has no M_j; shrinking steps need none")
 
 
 def _typical_slope(problem: Problem) -> float:

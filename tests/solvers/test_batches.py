@@ -1,0 +1,274 @@
+"""Batches and joint clips: who is drawn, what a record can add, what a pass is charged, and who refuses what."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vfl
+from coordinator.executor import Executor
+from coordinator.folds import Folds
+from coordinator.margins import Margins
+from parties.columns import Columns
+from parties.party import Party
+from tests.solvers import setting
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.launch.inprocess import InProcessTransport
+from vfl.messages import Fold, Query, Sample
+from vfl.planning import plan as make_plan
+from vfl.planning import problem_of
+from vfl.privacy.accountants import PldAccountant
+from vfl.privacy.calibration import scaled_to_budget
+from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.privacy.noise import CryptographicNoise, SeededNoise
+from vfl.solvers import joint
+from vfl.types import Adjacency
+
+SOLVERS = {"SGD": vfl.SGD, "SVRG": vfl.SVRG, "SCD": vfl.SCD}
+BY_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+
+
+class Weights:
+    """A weighting whose derivative is given: the worst that a loss could do."""
+
+    name = "given"
+
+    def __init__(self, r: np.ndarray) -> None:
+        self.r = r
+
+    def derivative(self, v: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return self.r
+
+
+def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[list[int], Clip]:
+    """What one record adds to the joint sum, in grid units, through margins and two parties."""
+    problem = problem_of(setting.job(vfl.GD()), 1)
+    dtype = np.dtype(storage)
+    whole = problem.layout.whole()
+    rows = {q: np.asfortranarray(x[None, block.coordinates].astype(dtype)) for q, block in whole.items()}
+    actors = {q: Party(q, Columns(X, setting.PARTITION.columns(q)), SeededNoise(0)) for q, X in rows.items()}
+    margins = Margins(np.ones(1))
+    execute = Executor(InProcessTransport(actors), margins, None, unnoised=(Query,))
+    execute(joint.record_norms(problem))
+    clip = Clip(cap, 4)
+    weighting = joint.ClippedDerivative(Weights(np.array([r])), cap)  # type: ignore[arg-type]
+    released = execute(joint.backward(problem, weighting, clip, None))
+    return [int(Fraction(float(u)) / Fraction(clip.grid)) for part in released for u in part], clip
+
+
+WILD = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.floats(-3, 3),
+    st.sampled_from([0.0, 1e-160, 3e-154, 1e154, 1e-308, math.nan, math.inf, 1.0 / 3.0]),
+)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # wild values do not fit in float32
+@settings(max_examples=150, deadline=None)
+@given(
+    x=st.lists(WILD, min_size=4, max_size=4),
+    r=WILD,
+    cap=st.sampled_from([1e-3, 0.7, 5.0]),
+    storage=st.sampled_from(["float64", "float32"]),
+)
+def test_no_record_adds_more_than_half_the_sensitivity(x: list[float], r: float, cap: float, storage: str) -> None:
+    q, clip = contribution(np.array(x), r, cap, storage)
+    assert sum(k * k for k in q) * Fraction(clip.grid) ** 2 <= (Fraction(clip.sensitivity) / 2) ** 2
+
+
+def test_the_clip_is_joint_and_tight() -> None:
+    q, clip = contribution(np.array([1.0, -1.0, 0.5, 1.0]), -100.0, 0.7, "float64")
+    assert math.sqrt(sum(k * k for k in q)) * clip.grid == pytest.approx(0.7, rel=1e-5)
+
+
+def test_a_sample_has_its_rate_and_is_secret() -> None:
+    noise, n, rate = CryptographicNoise(), 400_000, 0.25
+    (_, first), (_, second) = (Sample(rate).answer(n, noise, ReleaseKey(0)) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert set(np.unique(first)) == {0.0, 1.0}
+    deviation = math.sqrt(rate * (1 - rate) / n)
+    assert abs(first.mean() - rate) < 5 * deviation
+    assert abs((first * second).mean() - rate**2) < 5 * deviation
+    assert Sample(1.0).answer(3, noise, ReleaseKey(0))[1] == pytest.approx(np.ones(3))
+    assert Sample(rate).events() == ()
+
+
+def test_words_are_compared_exactly() -> None:
+    words = SeededNoise(1).stream(ReleaseKey(3)).words(1000)
+    rate = (int(words[7]) >> 24) / 2**40  # the word itself lies at the rate, or just above it
+    drawn = Sample(rate).answer(1000, SeededNoise(1), ReleaseKey(3))[1]
+    assert drawn is not None
+    assert [bool(d) for d in drawn] == [Fraction(int(w), 2**64) < Fraction(rate) for w in words]
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.5, 1.5, 2.0**-65, math.nan])
+def test_a_rate_that_words_cannot_be_compared_with(rate: float) -> None:
+    with pytest.raises(PrivacyError, match="sampling rate"):
+        Sample(rate)
+
+
+def test_folds_hold_every_record_once() -> None:
+    masks = [Fold(k, 7, (3, 0)).members(100) for k in range(7)]
+    np.testing.assert_array_equal(sum(masks), np.ones(100))
+    assert {int(mask.sum()) for mask in masks} == {14, 15}
+    assert (Fold(0, 7, (3, 1)).members(100) != masks[0]).any()
+
+
+def folded(number: int, of: int = 3, seed: int = 0, sigma: float = 2.0) -> Any:
+    problem = problem_of(setting.job(vfl.GD()), setting.N)
+    event = Gaussian(Adjacency.REPLACE_ONE, 1.0, sigma, 4)
+    return joint.backward(
+        problem, joint.ClippedDerivative(problem.loss, 0.4), Clip(0.4, 4), event, Fold(number, of, (seed, 0))
+    )
+
+
+def test_a_pass_is_charged_once() -> None:
+    folds = Folds(private=True)
+    assert [len(folds.charged(folded(k))) for k in range(3)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [folded(0 + 2), folded(1, seed=1), folded(1, of=4), folded(1, sigma=1.0)],
+    ids=["skips", "pass", "of", "σ"],
+)
+def test_a_fold_that_nothing_has_paid_for(second: Any) -> None:
+    folds = Folds(private=True)
+    folds.charged(folded(0))
+    with pytest.raises(PrivacyError, match="nothing has paid"):
+        folds.charged(second)
+    with pytest.raises(PrivacyError, match="nothing has paid"):
+        Folds(private=True).charged(folded(1))
+
+
+def test_a_fold_is_not_released_twice_for_one_charge() -> None:
+    folds = Folds(private=True)
+    folds.charged(folded(0))
+    folds.charged(folded(1))
+    with pytest.raises(PrivacyError, match="nothing has paid"):
+        folds.charged(folded(1))
+
+
+def test_a_resumed_pass_is_charged_again_where_noise_does_not_repeat_itself() -> None:
+    for private, charges in ((True, 1), (False, 0)):
+        folds = Folds(private=private)
+        folds.replayed(folded(0))
+        assert len(folds.charged(folded(1))) == charges
+        assert len(folds.charged(folded(2))) == 0
+
+
+def test_margins_hold_a_fold_to_its_members() -> None:
+    query = folded(1)
+    margins = Margins(np.ones(30))
+    margins.absorb("norms", [np.ones(30)])
+    query = replace(query, weighting=joint.ClippedDerivative(Weights(np.ones(30)), 0.4))
+    weights = margins.records(query).weights
+    np.testing.assert_array_equal(weights != 0.0, query.fold.members(30) > 0)
+
+
+@BY_SOLVER
+def test_the_budget_is_used_and_not_exceeded(solver: Any) -> None:
+    for sampling in ("poisson", "disjoint"):
+        plan = make_plan(setting.job(solver(sampling=sampling, batch_size=50, passes=3), epsilon=2.0), setting.N)
+        assert 1.99 < plan.epsilon <= 2.0
+        assert plan.committed == (sampling == "poisson")
+        made, outcome = setting.drive(plan.job)
+        assert outcome.statement.epsilon <= 2.0
+        charged = [event for record in made for event in record.events]
+        assert sorted(map(repr, charged)) == sorted(repr(e) for e, count in plan.releases for _ in range(count))
+        assert len([record for record in made if record.parties]) == plan.round_trips
+
+
+def test_sampling_makes_less_noise() -> None:
+    base = PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, 2.0, 2.0, 0.05)
+    ((sampled, _),) = scaled_to_budget(((base, 100),), 1.0, 1e-6)
+    ((plain, _),) = scaled_to_budget(((Gaussian(Adjacency.REPLACE_ONE, 2.0, 2.0, 1), 100),), 1.0, 1e-6)
+    assert sampled.sigma < 0.2 * plain.sigma
+    accountant = PldAccountant(Adjacency.REPLACE_ONE)
+    accountant.compose(sampled, 100)
+    assert 0.998 < accountant.epsilon(1e-6) <= 1.0
+
+
+@BY_SOLVER
+@pytest.mark.parametrize("sampling", ["poisson", "disjoint"])
+def test_a_run_that_was_cut_off_goes_on_to_the_bit(solver: Any, sampling: str) -> None:
+    spec = setting.job(solver(sampling=sampling, batch_size=100, passes=3), epsilon=2.0)
+    made, outcome = setting.drive(spec)
+    for length in (1, 3, 4, 6, len(made) - 2):
+        again, resumed = setting.drive(spec, setting.log_of(made, length))
+        assert resumed.w.tobytes() == outcome.w.tobytes(), length
+        assert len(again) == len(made) - length
+
+
+@BY_SOLVER
+def test_a_ledger_cannot_vouch_for_secret_samples(solver: Any, tmp_path: Any) -> None:
+    for sampling in ("poisson", "disjoint"):
+        spec = setting.job(solver(sampling=sampling, passes=1, batch_size=100), epsilon=2.0)
+        output = tmp_path / f"{solver.__name__}-{sampling}"
+        if sampling == "poisson":
+            with pytest.raises(PrivacyError, match=r"cannot vouch for secret sampling.*sampling='disjoint'"):
+                vfl.train(spec, setting.table("logistic"), engine="inprocess", output=output)
+        else:
+            assert (
+                vfl.train(spec, setting.table("logistic"), engine="inprocess", output=output).certificate.epsilon <= 2.0
+            )
+
+
+def test_the_certificate_says_whom_it_is_for() -> None:
+    spec = setting.job(vfl.SGD(passes=1, batch_size=100), epsilon=2.0)
+    result = vfl.train(spec, setting.table("logistic"), engine="inprocess")
+    assert "participants see the batches" in result.certificate.scope
+    assert any(
+        "not for the participants" in sentence
+        for sentence in make_plan(spec, setting.N).solver.explain(problem_of(spec, setting.N))
+    )
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    import vfl.privacy.pld
+
+    def absent() -> None:
+        raise PrivacyError("accounting for mixes and sampling needs dp-accounting 0.6: pip install 'vfl[accounting]'")
+
+    monkeypatch.setattr(vfl.privacy.pld, "_library", absent)
+    with pytest.raises(PrivacyError, match="pip install"):
+        make_plan(setting.job(vfl.SGD(passes=3, batch_size=77), epsilon=1.7), setting.N)
+    make_plan(setting.job(vfl.SGD(passes=3, batch_size=77, sampling="disjoint"), epsilon=1.7), setting.N)
+
+
+@BY_SOLVER
+@pytest.mark.parametrize(
+    ("sampling", "said"), [("shuffled", "not Poisson"), ("fixed", "depend on each other"), ("x", "not known")]
+)
+def test_samplings_that_nobody_vouches_for(solver: Any, sampling: str, said: str) -> None:
+    with pytest.raises(SpecificationError, match=said):
+        solver(sampling=sampling)
+
+
+@BY_SOLVER
+@pytest.mark.parametrize("bad", [{"batch_size": 0}, {"passes": 1.5}, {"clip": 0.0}, {"iterate": "best"}])
+def test_bad_options(solver: Any, bad: dict[str, Any]) -> None:
+    with pytest.raises(SpecificationError, match=f"{solver.__name__}: "):
+        solver(**bad)
+
+
+@BY_SOLVER
+def test_an_infinite_clip_bounds_nobody(solver: Any) -> None:
+    with pytest.raises(PrivacyError, match="bounds no record's influence"):
+        make_plan(setting.job(solver(clip=math.inf), epsilon=1.0), setting.N)
+
+
+@BY_SOLVER
+def test_ray_and_in_process_agree_to_the_bit(local_ray: Any, solver: Any) -> None:
+    spec = setting.job(solver(passes=2, batch_size=100), epsilon=2.0)
+    here, there = (vfl.train(spec, setting.table("logistic"), engine=engine) for engine in ("inprocess", "ray"))
+    assert here.w.tobytes() == there.w.tobytes()

@@ -1,0 +1,51 @@
+"""DP-SGD: its rate without noise, subgradients, an audit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vfl
+from tests.solvers import setting
+from vfl.messages import Sample
+
+
+def test_without_noise_it_converges_at_its_rate() -> None:
+    """Steps of 1/√t have error O(1/√t) (Nemirovski et al. 2009): 16 times as many passes divide it by 4 at least."""
+    w = setting.optimum("squared")
+    near, nearer = (
+        sum(
+            setting.distance(setting.job(vfl.SGD(passes=passes, batch_size=30, seed=seed), "squared"), w)
+            for seed in range(3)
+        )
+        for passes in (12, 192)
+    )
+    assert nearer < 1.5e-3
+    assert nearer < near / 4
+
+
+def test_one_batch_is_gradient_descent() -> None:
+    options = {"passes": 40, "step_size": 1.0, "iterate": "last"}
+    stochastic = vfl.SGD(batch_size=setting.N, sampling="disjoint", decay="constant", **options)
+    first, second = (setting.drive(setting.job(solver))[1].w for solver in (stochastic, vfl.GD(**options)))
+    np.testing.assert_allclose(first, second, rtol=0, atol=1e-12)
+
+
+def test_subgradients_of_a_kink() -> None:
+    spec = setting.job(vfl.SGD(passes=400, step_size=3.0), "hinge")
+    peer = setting.drive(setting.job(vfl.SCD(passes=300), "hinge"))[1].w
+    assert setting.distance(spec, peer) < 0.02
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "disjoint"])
+def test_audit(sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting.price_once(monkeypatch)
+    spec = setting.loud(vfl.SGD(sampling=sampling, passes=4, batch_size=2, clip=1e-3, step_size=1e-3))
+    bound, claimed = setting.audit(spec)
+    assert 2.0 < claimed < 4.0
+    assert 0.3 * claimed < bound <= claimed
+    if sampling == "poisson":  # the noise is as claimed, and everybody is in every batch
+        monkeypatch.setattr(Sample, "answer", lambda query, n, noise, key: ((), np.ones(n)))
+    else:
+        setting.halve_the_noise(monkeypatch)
+    assert setting.audit(spec)[0] > claimed

@@ -1,0 +1,232 @@
+"""DP-SCD: dual coordinate ascent over the records (Damaskinos et al. 2021), with noise on the shared vector alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
+from vfl.penalties import L2
+from vfl.privacy.calibration import scaled_to_budget
+from vfl.privacy.geometry import Clip
+from vfl.solvers import batches, joint
+from vfl.solvers.average import Average
+from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.losses import Loss
+    from vfl.privacy.calibration import Charge
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Schedule
+    from vfl.types import Vector
+
+ITERATES = ("last", "tail")
+HINGE = "hinge"
+DUALS = "duals"
+PRIVATE_PASSES, PUBLIC_PASSES = 10, 200
+PRIVATE_OVERLAP = 0.3
+"""Share of a batch that is taken to pull in one direction: all of it is safe, and slower than a private run can afford."""
+
+
+def dual_step(loss: Loss, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:
+    """Return ζ, (n,), towards the maximum of −ℓ*(−(α + ζ)) − ζ v − (q/2) ζ²; α + ζ stays in the domain of ℓ*.
+
+    Squared: its closed form, (y − v − α)/(1 + q). Hinge: its closed form, αy + (1 − yv)/q held in [0, 1]. Other smooth
+    losses, logistic among them: one Newton step from the point −ℓ'(v), where the gradient of ℓ* is known to be v, with the
+    largest curvature L for ℓ'': ζ = (−ℓ'(v) − α)/(1 + qL). It lies between α and −ℓ'(v), and converges linearly
+    (Shalev-Shwartz & Zhang 2013, Thm. 1 and its proof's choice of s).
+
+    q : (n,) σ'‖x_i‖²/(λn), how much the record's own step and those beside it move its margin.
+    """
+    if loss.name == HINGE:
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            β = np.clip(np.nan_to_num(y * α + (1.0 - y * v) / q, nan=0.0), 0.0, 1.0)
+        return y * β - α
+    return (-loss.derivative(v, y) - α) / (1.0 + q * loss.curvature)
+
+
+@dataclass(frozen=True, slots=True)
+class DualStep:
+    """The weighting r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside the batch; margins keep α + r as 'duals'.
+
+    coupling : σ'/(λn), what multiplies ‖x_i‖² in q.
+    """
+
+    loss: Loss
+    cap: float
+    coupling: float
+
+    @property
+    def kernel(self) -> str:
+        """No kernel: it has state."""
+        return ""
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,), and the α, (n,), that result from it."""
+        α = kept.get(DUALS, np.zeros_like(margins))
+        ζ = dual_step(self.loss, margins, labels, α, self.coupling * kept["norms"])
+        r = joint.clipped(ζ, kept, self.cap)
+        return r, {DUALS: α + r}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SCD:
+    """DP-SCD. One step's release is a Gaussian of sensitivity Δ = 2C (and its rounding) under replace-one, on a batch.
+
+    The dual of F has one variable α_i a record, and w = v/(λn) with v = Σ α_i x_i. A step computes ζ_i for the records of
+    a batch, each from the same released v; adds them to α, which stays in margins and is never released or logged; and
+    releases Σ_{i in batch} ζ_i x_i, ‖ζ_i x_i‖ ≤ C over all parties jointly, with noise of the one event. A record's
+    rounded contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint).
+
+    Why noise on v alone is enough. It is *not* post-processing: ζ_i depends on α_i, which holds the record's own past. Let
+    two data sets differ in record i. (1) Fix the coins that decide who else is drawn, at all steps; they are independent
+    of the data, and a bound for every value of them is a bound for their mixture, by joint convexity. (2) Given the
+    values released so far, o, the other records' α and contributions are now the same function of o in both worlds. (3)
+    α_i is a function of record i, o, and i's own earlier coins. Given o it has some distribution, which differs between
+    the worlds; but whether i is drawn *now* is independent of all of that, with probability q. So the step's output
+    given o is (1 − q)·N(c, σ²) + q·E_{α_i}[N(c + ζ_i(α_i) x_i, σ²)], the same c in both worlds and every contribution of
+    norm at most a. By joint convexity again this is no more than the worst pair of single contributions, that is the
+    Poisson-subsampled pair of vfl.privacy.pld, whatever o was. (4) So the steps compose adaptively like such pairs, for
+    a plan committed to beforehand. It needs: independent draws of fixed probability; a fixed divisor (here λn: nothing
+    is divided by the realised size); updates inside a batch that do not see each other; and α that never leaves.
+    With disjoint public batches the same argument with q = 1 for the record's own batch, and 0 for all others, makes
+    a pass Δ/σ-GDP; secrecy of membership is not needed, that of α is.
+
+    The paper's variant, which releases [α; v], is refused: α on a batch shows who was drawn, so nothing is amplified,
+    and a record moves α and v together by 2√2·C. The duality gap needs every record's α: it never leaves either.
+
+    F needs λ > 0 on every coordinate: penalty=L2(λ), and the intercept, if any, is penalised too (`plan` says so).
+
+    batch_size, sampling, passes, seed : as for SGD.
+    clip : C, cap on ‖ζ_i x_i‖; None: a public rule. inf: none.
+    overlap : σ', how many records of a batch count as pulling in one direction; the batch size is always safe, 1 is a
+        batch of orthogonal records. None: the batch size; with privacy 0.3 of it.
+    iterate : 'last', or 'tail', the average of the last half.
+    """
+
+    batch_size: int | None = None
+    sampling: str | None = None
+    passes: int | None = None
+    clip: float | None = None
+    overlap: float | None = None
+    release: str = "v"
+    iterate: str | None = None
+    seed: int = 0
+
+    name: ClassVar[str] = "SCD"
+    adaptive: ClassVar[bool] = False
+    sealed: ClassVar[bool] = False
+    penalises_intercept: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_whole(self.name, "batch_size", self.batch_size)
+        require_whole(self.name, "passes", self.passes)
+        require_positive(self.name, "clip", self.clip, infinite=True)
+        require_positive(self.name, "overlap", self.overlap)
+        require_one_of(self.name, "iterate", self.iterate, ITERATES)
+        batches.require_sampling(self.name, self.sampling)
+        if self.release != "v":
+            raise PrivacyError(
+                f"SCD: release={self.release!r} is refused: α on a batch shows who was drawn, so nothing would be "
+                "amplified and Δ would be 2√2·C, for a vector that no prediction needs; use release='v'"
+            )
+
+    def resolve(self, problem: Problem) -> Self:
+        """Return the same solver with every option decided; refuse a loss or penalty without the dual that it needs."""
+        require_clip(self.name, problem, self.clip)
+        joint.require_blocks(self.name, problem)
+        loss = problem.loss
+        if loss.name != HINGE and not math.isfinite(loss.curvature):
+            raise SpecificationError(
+                f"SCD with loss={loss.name!r} needs a closed form of the dual step or a bounded second derivative; "
+                "it has neither: use SGD"
+            )
+        if not isinstance(problem.penalty, L2) or not problem.penalty.strength > 0:
+            raise SpecificationError(
+                "SCD solves the dual of a strongly convex objective: give penalty=L2(strength) with a positive strength"
+            )
+        solver = replace(
+            self,
+            batch_size=self.batch_size or batches.default_batch_size(problem),
+            sampling=self.sampling or batches.default_sampling(problem),
+            passes=self.passes or (PRIVATE_PASSES if problem.private else PUBLIC_PASSES),
+            iterate=self.iterate or ("tail" if problem.private else "last"),
+        )
+        overlap = self.overlap or max(
+            1.0, (PRIVATE_OVERLAP if problem.private else 1.0) * solver._batches(problem).divisor
+        )
+        solver = replace(solver, overlap=overlap)
+        return replace(solver, clip=self.clip if self.clip is not None else solver._default_clip(problem))
+
+    def _default_clip(self, problem: Problem) -> float:
+        """Return the rule of a gradient's clip, shortened as a dual step of a typical record is: by 1 + qL."""
+        if not problem.private:
+            return math.inf
+        L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
+        return joint.default_clip(problem) / (1.0 + self._coupling(problem) * joint.squares_bound(problem) / 3.0 * L)
+
+    def _coupling(self, problem: Problem) -> float:
+        """Return σ'/(λn)."""
+        return (self.overlap or 1.0) / (problem.penalty.convexity * problem.n_records)
+
+    def _batches(self, problem: Problem) -> batches.Batches:
+        return batches.Batches(
+            problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
+        )
+
+    def _clip(self, problem: Problem) -> Clip:
+        return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
+
+    def releases(self, problem: Problem) -> tuple[Charge, ...]:
+        """Return one event a step ('poisson') or a pass ('disjoint')."""
+        if problem.epsilon is None or problem.delta is None:
+            return ()
+        return scaled_to_budget((self._batches(problem).charge(self._clip(problem)),), problem.epsilon, problem.delta)
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """For every step: draw the batch, release Σ ζ_i x_i, add it to v, move Xw along.
+
+        Xw is never rebuilt, so that a resumed run repeats every step of α from what was released.
+        """
+        clip, drawn = self._clip(problem), self._batches(problem)
+        event = next((event for event, _ in self.releases(problem)), None)
+        weighting = DualStep(problem.loss, clip.cap, self._coupling(problem))
+        per_unit = 1.0 / (problem.penalty.convexity * problem.n_records)
+        yield joint.record_norms(problem)
+        w = np.zeros(problem.layout.n_coordinates)
+        mean = Average(self.iterate or "last", drawn.steps // 2)
+        for t, (sample, fold) in enumerate(drawn.draws()):
+            if sample is not None:
+                yield sample
+            try:
+                released = yield joint.backward(problem, weighting, clip, event, fold)
+            except BudgetExceeded:
+                break
+            delta = per_unit * np.concatenate(released)
+            w = w + delta
+            mean.add(w)
+            if t + 1 < drawn.steps:
+                yield joint.forward(problem, delta, "add")
+        return mean.final(w)
+
+    def round_trips(self, problem: Problem) -> int:
+        """Return two a step and one for the norms; samples are drawn without asking."""
+        return 2 * self._batches(problem).steps
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence for every option that was decided."""
+        said = ("the intercept is penalised like any coordinate: the dual needs it.",)
+        intercept = said if problem.intercept.any() else ()
+        return (
+            self._batches(problem).describe(private=problem.private),
+            f"clip C = {self.clip:.3g} on a record's dual step ζ_i x_i; overlap σ' = {self.overlap:.4g}.",
+            f"iterate = {self.iterate}.",
+            *intercept,
+        )

@@ -1,0 +1,207 @@
+"""DP-SVRG with per-record clipping by joint norms over the parties, proximal."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Self
+
+import numpy as np
+
+from vfl.errors import BudgetExceeded, SpecificationError
+from vfl.privacy.calibration import scaled_to_budget
+from vfl.privacy.geometry import Clip
+from vfl.solvers import batches, joint
+from vfl.solvers.average import Average
+from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.losses import Loss
+    from vfl.privacy.calibration import Charge, Noised
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Schedule
+    from vfl.types import Vector
+
+ITERATES = ("last", "tail")
+PRIVATE_PASSES, PUBLIC_PASSES = 5, 100
+SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDerivative:
+    """The weighting r_i = clip_C(ℓ'(v_i)) of all records; margins keep ℓ'(v_i) as 'snapshot'."""
+
+    loss: Loss
+    cap: float
+
+    @property
+    def kernel(self) -> str:
+        """No kernel: it has state."""
+        return ""
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,), and the snapshot."""
+        r = self.loss.derivative(margins, labels)
+        everybody = {name: vector for name, vector in kept.items() if name != "batch"}
+        return joint.clipped(r, everybody, self.cap), {SNAPSHOT: r}
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedDifference:
+    """The weighting r_i = clip_D(ℓ'(v_i) − ℓ'(ṽ_i)), ṽ at the snapshot; 0 outside the batch."""
+
+    loss: Loss
+    cap: float
+
+    @property
+    def kernel(self) -> str:
+        """No kernel: it has state."""
+        return ""
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,); it replaces no state."""
+        with np.errstate(invalid="ignore"):
+            moved = self.loss.derivative(margins, labels) - kept[SNAPSHOT]
+        return joint.clipped(moved, kept, self.cap), {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SVRG:
+    """DP-SVRG. A pass releases one full gradient at a snapshot, then differences to it on batches, each a Gaussian.
+
+    Snapshot: Σ_i clip_C(ℓ'(ṽ_i) x_i) over all records, Δ_C/σ-GDP under replace-one. Step: Σ_{i in batch}
+    clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled pair or, on disjoint public batches, Δ_D/σ-GDP a pass
+    (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The
+    snapshot's derivatives stay in margins: a record's is a function of that record and of released values, so what a
+    step depends on of a record is bounded by its own clip, whatever the snapshot was. All of it is committed to
+    beforehand. Both kinds of release get about the same share of the budget. Source: Johnson & Zhang 2013; clipping as
+    in Abadi et al. 2016 (a clipped difference is biased, as every clipped gradient is).
+
+    batch_size, sampling, passes, step_size, iterate, seed : as for SGD; steps are constant.
+    clip : C. difference_clip : D; None: C√(b/n) with privacy, for batches of b, so that both noises weigh about the same.
+    """
+
+    batch_size: int | None = None
+    sampling: str | None = None
+    passes: int | None = None
+    clip: float | None = None
+    difference_clip: float | None = None
+    step_size: float | None = None
+    iterate: str | None = None
+    seed: int = 0
+
+    name: ClassVar[str] = "SVRG"
+    adaptive: ClassVar[bool] = False
+    sealed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for option in ("batch_size", "passes"):
+            require_whole(self.name, option, getattr(self, option))
+        for option in ("clip", "difference_clip"):
+            require_positive(self.name, option, getattr(self, option), infinite=True)
+        require_positive(self.name, "step_size", self.step_size)
+        require_one_of(self.name, "iterate", self.iterate, ITERATES)
+        batches.require_sampling(self.name, self.sampling)
+
+    def resolve(self, problem: Problem) -> Self:
+        """Return the same solver with every option decided; refuse a loss without finite curvature."""
+        for clip in (self.clip, self.difference_clip):
+            require_clip(self.name, problem, clip)
+        joint.require_blocks(self.name, problem)
+        if not math.isfinite(problem.loss.curvature):
+            raise SpecificationError(
+                f"SVRG needs a loss with a bounded second derivative, so that differences to the snapshot get small; "
+                f"{problem.loss.name} has none: use SGD or SCD"
+            )
+        clip = self.clip if self.clip is not None else joint.default_clip(problem)
+        solver = replace(
+            self,
+            batch_size=self.batch_size or batches.default_batch_size(problem),
+            sampling=self.sampling or batches.default_sampling(problem),
+            passes=self.passes or (PRIVATE_PASSES if problem.private else PUBLIC_PASSES),
+            clip=clip,
+            step_size=self.step_size if self.step_size is not None else 0.5,
+            iterate=self.iterate or ("tail" if problem.private else "last"),
+        )
+        share = solver._batches(problem).rate
+        difference = clip if not math.isfinite(clip) else clip * math.sqrt(share)
+        return replace(solver, difference_clip=self.difference_clip if self.difference_clip is not None else difference)
+
+    def _batches(self, problem: Problem) -> batches.Batches:
+        return batches.Batches(
+            problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
+        )
+
+    def _clips(self, problem: Problem) -> tuple[Clip, Clip]:
+        """Return the clips of the snapshot and of the differences."""
+        p = problem.layout.n_coordinates
+        return Clip(float(self.clip or math.inf), p), Clip(float(self.difference_clip or math.inf), p)
+
+    def releases(self, problem: Problem) -> tuple[Charge, ...]:
+        """Return the snapshots' event, one a pass, and that of the steps.
+
+        A Poisson step of rate q costs about q² of a full one, so the steps of a pass cost q of it: the snapshot's σ is
+        1/√q times that of the steps, each in units of its Δ. A disjoint pass costs as much as a snapshot.
+        """
+        if problem.epsilon is None or problem.delta is None:
+            return ()
+        snapshot, difference = self._clips(problem)
+        drawn = self._batches(problem)
+        weight = 1.0 / math.sqrt(drawn.rate) if drawn.sampling == "poisson" else 1.0
+        plan = ((snapshot.event(weight), drawn.passes), drawn.charge(difference))
+        return scaled_to_budget(plan, problem.epsilon, problem.delta)
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """For every pass: rebuild Xw, release the snapshot's gradient; for every batch: release the difference, step."""
+        snapshot_clip, difference_clip = self._clips(problem)
+        drawn, loss, n = self._batches(problem), problem.loss, problem.n_records
+        snapshot_event, step_event = self._events(problem)
+        snapshot = joint.backward(problem, SnapshotDerivative(loss, snapshot_clip.cap), snapshot_clip, snapshot_event)
+        difference = ClippedDifference(loss, difference_clip.cap)
+        step = (self.step_size or 1.0) / (loss.curvature * (yield from joint.mean_square(self.name, problem)))
+        if snapshot_clip.finite or difference_clip.finite:
+            yield joint.record_norms(problem)
+        w, g = problem.intercept * problem.label_centre, np.zeros(0)
+        mean = Average(self.iterate or "last", drawn.steps // 2)
+        for t, (sample, fold) in enumerate(drawn.draws()):
+            try:
+                if t % drawn.steps_a_pass == 0:
+                    yield joint.forward(problem, w, "reset")
+                    g = np.concatenate((yield snapshot)) / n
+                if sample is not None:
+                    yield sample
+                released = yield joint.backward(problem, difference, difference_clip, step_event, fold)
+            except BudgetExceeded:
+                break
+            moved = joint.proximal(problem, w - step * (np.concatenate(released) / drawn.divisor + g), step)
+            w, delta = moved, moved - w
+            mean.add(w)
+            if (t + 1) % drawn.steps_a_pass:
+                yield joint.forward(problem, delta, "add")
+        return mean.final(w)
+
+    def _events(self, problem: Problem) -> tuple[Noised | None, Noised | None]:
+        if problem.epsilon is None or problem.delta is None:
+            return None, None
+        (snapshot, _), (step, _) = self.releases(problem)
+        return snapshot, step
+
+    def round_trips(self, problem: Problem) -> int:
+        """Return two a step and two a snapshot, less the last step's, and what is asked before the first."""
+        drawn = self._batches(problem)
+        asked = any(clip.finite for clip in self._clips(problem)) + joint.asks_mean_square(problem)
+        return 2 * drawn.steps + drawn.passes + asked
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence for every option that was decided."""
+        return (
+            self._batches(problem).describe(private=problem.private),
+            f"a snapshot of the whole gradient a pass, clip C = {self.clip:.3g}; differences at {self.difference_clip:.3g}.",
+            f"step_size γ = {self.step_size:.3g}; iterate = {self.iterate}.",
+        )
