@@ -1,4 +1,4 @@
-"""One small problem over two parties, and an audit, for the solvers that move the whole model at once."""
+"""One small problem over two parties, for the solvers that move the whole model at once."""
 
 from __future__ import annotations
 
@@ -8,24 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import ndtri
-from scipy.stats import beta
 
 import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Log, Round
-from parties.columns import Columns
 from parties.loading import load
-from parties.party import Party
 from vfl.launch.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.losses import loss_of
-from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.noise import SeededNoise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from coordinator.coordinator import Outcome
 
 N = 300
@@ -84,78 +77,6 @@ def log_of(made: list[Round], length: int) -> Log:
     kept = made[:length]
     rebuilt = max((number for number, record in enumerate(kept) if record.resets), default=0)
     return Log(tuple(record.released for record in kept), rebuilt, N)
-
-
-# The audit: one record, whose contribution is on the clip in every release, against its opposite; all others are zero.
-RUNS = 200
-FAILURE = 0.01
-
-
-def statistic(spec: vfl.Job, label: float, seed: int, every: int = 1) -> tuple[float, float]:
-    """Return the sum of every so many releases along the canary's row, each over its σ, and the ε that the run states."""
-    n, actors = 4, {}
-    y = np.ones(n)
-    y[0] = label
-    for party in PARTITION.parties:
-        columns = PARTITION.columns(party)
-        X = np.zeros((n, len(columns)), order="F")
-        X[0] = 1.0
-        actors[party] = Party(party, Columns(X, columns), SeededNoise(seed), y)
-    *events, outcome = Coordinator(InProcessTransport(actors)).stream(with_noise(spec, seed))
-    score, event = 0.0, None
-    released = [record for record in events if isinstance(record, Round) and record.kind == "Backward"]
-    for number, record in enumerate(released):
-        event = record.events[0] if record.events else event
-        if number % every == 0:
-            score += sum(float(u.sum()) for u in record.released) / event.sigma
-    return score, outcome.statement.epsilon
-
-
-def with_noise(spec: vfl.Job, seed: int) -> vfl.Job:
-    """Return the job with other seeded noise; the coordinator draws batches from it."""
-    assert spec.privacy is not None
-    return job(spec.solver, spec.loss, epsilon=spec.privacy.epsilon, noise=seed, penalty=spec.penalty)
-
-
-def price_once(monkeypatch: Any) -> None:
-    """Hundreds of runs of one plan: its privacy loss distribution is computed once."""
-    from vfl.privacy.ledger import book
-
-    true = book._committed_epsilon
-    cached = functools.cache(lambda plan, delta: true(list(plan), delta))
-    monkeypatch.setattr(book, "_committed_epsilon", lambda plan, delta: cached(tuple(plan), delta))
-
-
-def audit(spec: vfl.Job, every: int = 1) -> tuple[float, float]:
-    """Return a lower bound on the true μ, wrong with probability 2·FAILURE at most, and the claimed μ."""
-    arms = [
-        np.array([statistic(spec, y, 2 * seed + k, every)[0] for seed in range(RUNS)])
-        for k, y in enumerate((1.0, -1.0))
-    ]
-    pilots = [np.mean([statistic(spec, y, 10**6 + seed, every)[0] for seed in range(20)]) for y in (1.0, -1.0)]
-    sign, threshold = np.sign(pilots[0] - pilots[1]), float(np.mean(pilots))
-    errors = [int((sign * (arms[1] - threshold) > 0).sum()), int((sign * (arms[0] - threshold) <= 0).sum())]
-    rates = [beta.ppf(1 - FAILURE, wrong + 1, RUNS - wrong) for wrong in errors]
-    return float(-ndtri(rates[0]) - ndtri(rates[1])), mu_of(statistic(spec, 1.0, 0)[1], 1e-5)
-
-
-def halve_the_noise(monkeypatch: Any) -> None:
-    """The mechanism draws noise of σ/2."""
-    from dataclasses import replace
-
-    import parties.party
-
-    true: Callable[..., Any] = parties.party.release
-    monkeypatch.setattr(
-        parties.party,
-        "release",
-        lambda sums, grid, event, *rest: true(sums, grid, replace(event, sigma=event.sigma / 2.0), *rest),
-    )
-
-
-def loud(solver: Any, loss: str = "logistic") -> vfl.Job:
-    """A job of ε about 14, μ about 2.7, for an audit."""
-    return job(solver, loss, epsilon=14.0, penalty=vfl.L2(1e-3))
 
 
 def distance(spec: vfl.Job, w: np.ndarray) -> float:

@@ -1,7 +1,8 @@
-"""DP-SCD: the optimum without noise for ridge, logistic and hinge, what leaves and what does not, and an audit."""
+"""DP-SCD: the optimum without noise for ridge, logistic and hinge, what leaves and what does not, and at what price."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,12 @@ from coordinator.margins import Margins
 from tests.solvers import setting
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.losses import Hinge, Logistic, Squared
-from vfl.messages import Sample
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
-from vfl.solvers.scd import DUALS, DualStep, dual_step
+from vfl.privacy.events import ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.privacy.noise import SeededNoise
+from vfl.solvers.scd import DUALS, PERTURBATION, DualStep, Perturb, dual_step
 
 
 def columns() -> np.ndarray:
@@ -89,21 +92,6 @@ def test_nothing_but_v_leaves() -> None:
     assert all(sum(u.size for u in record.released) == 4 for record in made if record.released)
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "disjoint"])
-def test_audit(sampling: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    setting.price_once(monkeypatch)
-    options: dict[str, Any] = {"passes": 4, "batch_size": 2, "clip": 1e-3, "overlap": 1e-6}
-    spec = setting.loud(vfl.SCD(sampling=sampling, **options))
-    bound, claimed = setting.audit(spec)
-    assert 2.0 < claimed < 4.0
-    assert 0.3 * claimed < bound <= claimed
-    if sampling == "poisson":
-        monkeypatch.setattr(Sample, "answer", lambda query, n, noise, key: ((), np.ones(n)))
-    else:
-        setting.halve_the_noise(monkeypatch)
-    assert setting.audit(spec)[0] > claimed
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -127,6 +115,71 @@ def test_a_loss_without_a_dual_step_is_refused() -> None:
         vfl.SCD().resolve(problem)
 
 
-def test_releasing_the_duals_is_refused() -> None:
-    with pytest.raises(PrivacyError, match="shows who was drawn"):
-        vfl.SCD(release="both")
+class TestBoth:
+    """The paper's release of [α; v], at its price."""
+
+    def test_it_costs_the_root_of_two(self) -> None:
+        options: dict[str, Any] = {"sampling": "disjoint", "passes": 3, "batch_size": 100, "clip": 0.5}
+        (alone, count), (both, again) = (
+            make_plan(setting.job(vfl.SCD(release=release, **options), epsilon=2.0), setting.N).releases[0]
+            for release in ("v", "both")
+        )
+        assert count == again == 3
+        assert both.sensitivity >= math.hypot(alone.sensitivity, Clip(0.5, 1).sensitivity)
+        assert both.sensitivity == pytest.approx(2.0 * math.sqrt(2.0) * 0.5, rel=1e-5)
+        assert both.sigma / alone.sigma == pytest.approx(both.sensitivity / alone.sensitivity)
+
+    def test_a_record_moves_both_parts_by_no_more(self) -> None:
+        """The α part by brute force: any two records, any past; the v part is that of every solver here."""
+        rng = np.random.default_rng(0)
+        clip = Clip(0.3, 1)
+        step = DualStep(Squared(), 0.3, 1e-3, clip.grid)
+        for scale in (1e-3, 1.0, 1e3):
+            kept = {
+                "norms": rng.exponential(scale, 200), "batch": np.ones(200), PERTURBATION: np.zeros(200),
+                DUALS: rng.normal(size=200) * scale,
+            }  # fmt: skip
+            r, replaced = step(rng.normal(size=200), scale * rng.normal(size=200), kept)
+            assert abs(replaced[DUALS] - kept[DUALS]).max() <= clip.sensitivity / 2 * (1 + 1e-12)
+            assert (abs(r) * np.sqrt(kept["norms"])).max() <= 0.3 * (1 + 1e-12)
+
+    def test_alpha_is_noised_on_the_batch_alone(self) -> None:
+        event = Clip(0.3, 4).event(2.0)
+        _, noise = Perturb(event, Clip(0.3, 1).grid).answer(20_000, SeededNoise(1), ReleaseKey(0))
+        assert np.std(noise) == pytest.approx(event.sigma, rel=0.03)
+        batch = np.arange(20_000) % 2.0
+        kept = {"norms": np.ones(20_000), "batch": batch, PERTURBATION: noise}
+        moved = DualStep(Squared(), 0.3, 1e-3, Clip(0.3, 1).grid)(np.zeros(20_000), np.ones(20_000), kept)[1][DUALS]
+        np.testing.assert_array_equal(moved[batch == 0], 0.0)
+        np.testing.assert_allclose(moved[batch == 1] - noise[batch == 1], 0.3, atol=1e-6)
+
+    def test_without_noise_there_is_nothing_to_add(self) -> None:
+        options: dict[str, Any] = {"sampling": "disjoint", "passes": 3}
+        alone, both = (setting.drive(setting.job(vfl.SCD(release=r, **options)))[1].w for r in ("v", "both"))
+        np.testing.assert_array_equal(alone, both)
+
+    def test_a_run_that_was_cut_off_goes_on_to_the_bit(self) -> None:
+        spec = setting.job(vfl.SCD(release="both", batch_size=100, passes=2), epsilon=2.0)
+        made, outcome = setting.drive(spec)
+        assert outcome.plan.solver.sampling == "disjoint"  # type: ignore[attr-defined]
+        for length in (2, 5, len(made) - 1):
+            assert setting.drive(spec, setting.log_of(made, length))[1].w.tobytes() == outcome.w.tobytes()
+
+    def test_secret_samples_are_refused(self) -> None:
+        with pytest.raises(PrivacyError, match="shows who was drawn"):
+            vfl.SCD(release="both", sampling="poisson")
+        with pytest.raises(SpecificationError, match="release must be one of v, both"):
+            vfl.SCD(release="alpha")
+
+
+def test_one_record_at_a_time_is_sequential_ascent() -> None:
+    """Against SDCA as its paper writes it (Shalev-Shwartz & Zhang 2013, Fig. 1), in the same order."""
+    X, y, λn = columns(), setting.table("squared")["y"], setting.STRENGTH * setting.N
+    w, α = np.zeros(4), np.zeros(setting.N)
+    for number in range(2):
+        for i in np.random.default_rng((7, number)).permutation(setting.N):
+            ζ = (y[i] - X[i] @ w - α[i]) / (1.0 + X[i] @ X[i] / λn)
+            α[i] += ζ
+            w += ζ * X[i] / λn
+    solver = vfl.SCD(batch_size=1, overlap=1.0, sampling="disjoint", passes=2, seed=7)
+    np.testing.assert_allclose(setting.drive(setting.job(solver, "squared"))[1].w, w, atol=1e-12)

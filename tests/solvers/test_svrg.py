@@ -1,13 +1,15 @@
-"""DP-SVRG: the optimum without noise although it samples, and an audit."""
+"""DP-SVRG: the optimum without noise although it samples, and what its releases are."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import vfl
 from tests.solvers import setting
 from vfl.errors import SpecificationError
 from vfl.planning import plan as make_plan
+from vfl.privacy.geometry import Clip
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "disjoint"])
@@ -29,14 +31,20 @@ def test_an_intercept_is_found_too() -> None:
     assert abs(first - second).max() < 1e-6
 
 
-def test_audit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two rows of the canary have differences of one sign, so the audit sees the snapshots alone: half of μ²."""
-    spec = setting.loud(vfl.SVRG(sampling="disjoint", passes=4, batch_size=4, clip=1e-3, step_size=1e-3))
-    bound, claimed = setting.audit(spec)
-    assert 2.0 < claimed < 4.0
-    assert 0.3 * claimed < bound <= claimed
-    setting.halve_the_noise(monkeypatch)
-    assert setting.audit(spec)[0] > claimed
+def test_no_release_is_of_zeros() -> None:
+    """At the snapshot all differences are 0, so a pass steps before its first batch."""
+    made, _ = setting.drive(setting.job(vfl.SVRG(passes=3, batch_size=100, sampling="disjoint"), "squared"))
+    assert all(np.abs(np.concatenate(record.released)).max() > 1e-9 for record in made if record.kind == "Backward")
+
+
+def test_a_pass_releases_a_snapshot_and_its_batches() -> None:
+    """Each kind with its own Δ, and about the same share of the budget."""
+    spec = setting.job(vfl.SVRG(passes=3, batch_size=100, sampling="disjoint", clip=1.0), epsilon=2.0)
+    ((snapshot, first), (step, second)) = make_plan(spec, setting.N).releases
+    assert first == second == 3
+    assert snapshot.sensitivity == Clip(1.0, 4).sensitivity
+    assert step.sensitivity == pytest.approx(Clip((1 / 3) ** 0.5, 4).sensitivity)
+    assert snapshot.sensitivity / snapshot.sigma == pytest.approx(step.sensitivity / step.sigma)
 
 
 def test_a_kink_is_refused() -> None:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
+from vfl.messages import Local
 from vfl.penalties import L2
 from vfl.privacy.calibration import scaled_to_budget
+from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
+from vfl.privacy.mechanisms import release
 from vfl.solvers import batches, joint
 from vfl.solvers.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
@@ -20,14 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.losses import Loss
+    from vfl.messages import Query
     from vfl.privacy.calibration import Charge
+    from vfl.privacy.events import ReleaseKey
+    from vfl.privacy.noise import NoiseSource
     from vfl.problem import Problem
-    from vfl.solvers.protocol import Schedule
+    from vfl.solvers.protocol import Released, Schedule
     from vfl.types import Vector
 
 ITERATES = ("last", "tail")
+RELEASES = ("v", "both")
 HINGE = "hinge"
-DUALS = "duals"
+DUALS, PERTURBATION = "duals", "perturbation"
 PRIVATE_PASSES, PUBLIC_PASSES = 10, 200
 PRIVATE_OVERLAP = 0.3
 """Share of a batch that is taken to pull in one direction: all of it is safe, and slower than a private run can afford."""
@@ -55,11 +62,13 @@ class DualStep:
     """The weighting r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside the batch; margins keep α + r as 'duals'.
 
     coupling : σ'/(λn), what multiplies ‖x_i‖² in q.
+    grid : of what is added to α, where α gets noise of its own ('perturbation'); then |ζ_i| ≤ C too. None: no noise on α.
     """
 
     loss: Loss
     cap: float
     coupling: float
+    grid: float | None = None
 
     @property
     def kernel(self) -> str:
@@ -72,8 +81,35 @@ class DualStep:
         """Return r, (n,), and the α, (n,), that result from it."""
         α = kept.get(DUALS, np.zeros_like(margins))
         ζ = dual_step(self.loss, margins, labels, α, self.coupling * kept["norms"])
-        r = joint.clipped(ζ, kept, self.cap)
-        return r, {DUALS: α + r}
+        if self.grid is None:
+            r = joint.clipped(ζ, kept, self.cap)
+            return r, {DUALS: α + r}
+        r = joint.clipped(ζ, {**kept, "norms": np.maximum(kept["norms"], 1.0)}, self.cap)
+        return r, {DUALS: α + self.grid * np.rint(r / self.grid) + kept[PERTURBATION] * kept["batch"]}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Perturb(Local):
+    """The α part of a joint release of [α; v]: margins keep (n,) of its noise as 'perturbation'. Nothing is released.
+
+    event : the joint event, which is charged with the v part.
+    """
+
+    event: Gaussian
+    grid: float
+
+    @property
+    def target(self) -> str:
+        """Margins keep the noise as 'perturbation'."""
+        return PERTURBATION
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query itself."""
+        return self
+
+    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[Released, Vector]:
+        """Draw the noise."""
+        return (), release(np.zeros(n_records, np.int64), self.grid, self.event, noise, key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +135,25 @@ class SCD:
     With disjoint public batches the same argument with q = 1 for the record's own batch, and 0 for all others, makes
     a pass Δ/σ-GDP; secrecy of membership is not needed, that of α is.
 
-    The paper's variant, which releases [α; v], is refused: α on a batch shows who was drawn, so nothing is amplified,
-    and a record moves α and v together by 2√2·C. The duality gap needs every record's α: it never leaves either.
+    The paper's variant, release='both', noises α as well, so that [α; v] could be published (this never does). α on a
+    batch shows who was drawn, so nothing is amplified and sampling='poisson' is refused. On disjoint public batches a pass
+    is Δ/σ-GDP with Δ² = Δ_α² + Δ_v², that is 2√2·C and its rounding: of α one entry moves, by 2(C + g/2) with |ζ_i| ≤ C.
+    It is post-processing all along, since nothing secret is kept, and costs √2 times the noise: for comparison.
+
+    The duality gap needs every record's α and margin. No query computes it, and no charge here would pay for it: how far a
+    run has come is read off public facts, passes and noise, never off the gap.
+
+    Relatives. Sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant descends along features
+    instead of records: that is vfl.CD, with a release a coordinate.
 
     F needs λ > 0 on every coordinate: penalty=L2(λ), and the intercept, if any, is penalised too (`plan` says so).
+    Source: Damaskinos, Mendler-Dünner, Guerraoui, Papandreou, Parnell 2021, Alg. 1; the argument above is ours.
 
     batch_size, sampling, passes, seed : as for SGD.
     clip : C, cap on ‖ζ_i x_i‖; None: a public rule. inf: none.
     overlap : σ', how many records of a batch count as pulling in one direction; the batch size is always safe, 1 is a
         batch of orthogonal records. None: the batch size; with privacy 0.3 of it.
+    release : 'v', or 'both' for the paper's [α; v].
     iterate : 'last', or 'tail', the average of the last half.
     """
 
@@ -132,10 +178,11 @@ class SCD:
         require_positive(self.name, "overlap", self.overlap)
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         batches.require_sampling(self.name, self.sampling)
-        if self.release != "v":
+        require_one_of(self.name, "release", self.release, RELEASES)
+        if self.release == "both" and self.sampling == "poisson":
             raise PrivacyError(
-                f"SCD: release={self.release!r} is refused: α on a batch shows who was drawn, so nothing would be "
-                "amplified and Δ would be 2√2·C, for a vector that no prediction needs; use release='v'"
+                "SCD: release='both' with sampling='poisson' is refused: α on a batch shows who was drawn, so nothing would "
+                "be amplified; use sampling='disjoint', where a pass is charged once, or release='v'"
             )
 
     def resolve(self, problem: Problem) -> Self:
@@ -155,7 +202,7 @@ class SCD:
         solver = replace(
             self,
             batch_size=self.batch_size or batches.default_batch_size(problem),
-            sampling=self.sampling or batches.default_sampling(problem),
+            sampling=self.sampling or ("disjoint" if self.release == "both" else batches.default_sampling(problem)),
             passes=self.passes or (PRIVATE_PASSES if problem.private else PUBLIC_PASSES),
             iterate=self.iterate or ("tail" if problem.private else "last"),
         )
@@ -184,11 +231,19 @@ class SCD:
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
+    def _dual_clip(self) -> Clip:
+        """Return the geometry of one entry of α."""
+        return Clip(float(self.clip or math.inf), 1)
+
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
         """Return one event a step ('poisson') or a pass ('disjoint')."""
         if problem.epsilon is None or problem.delta is None:
             return ()
-        return scaled_to_budget((self._batches(problem).charge(self._clip(problem)),), problem.epsilon, problem.delta)
+        event, count = self._batches(problem).charge(self._clip(problem))
+        if self.release == "both":
+            both = math.hypot(event.sensitivity, self._dual_clip().sensitivity) * (1.0 + 2.0**-50)
+            event = replace(event, sensitivity=both)
+        return scaled_to_budget(((event, count),), problem.epsilon, problem.delta)
 
     def schedule(self, problem: Problem) -> Schedule:
         """For every step: draw the batch, release Σ ζ_i x_i, add it to v, move Xw along.
@@ -197,7 +252,8 @@ class SCD:
         """
         clip, drawn = self._clip(problem), self._batches(problem)
         event = next((event for event, _ in self.releases(problem)), None)
-        weighting = DualStep(problem.loss, clip.cap, self._coupling(problem))
+        grid = self._dual_clip().grid if event is not None and self.release == "both" else None
+        weighting = DualStep(problem.loss, clip.cap, self._coupling(problem), grid)
         per_unit = 1.0 / (problem.penalty.convexity * problem.n_records)
         yield joint.record_norms(problem)
         w = np.zeros(problem.layout.n_coordinates)
@@ -205,6 +261,8 @@ class SCD:
         for t, (sample, fold) in enumerate(drawn.draws()):
             if sample is not None:
                 yield sample
+            if grid is not None and isinstance(event, Gaussian):
+                yield Perturb(event, grid)
             try:
                 released = yield joint.backward(problem, weighting, clip, event, fold)
             except BudgetExceeded:
@@ -228,5 +286,6 @@ class SCD:
             self._batches(problem).describe(private=problem.private),
             f"clip C = {self.clip:.3g} on a record's dual step ζ_i x_i; overlap σ' = {self.overlap:.4g}.",
             f"iterate = {self.iterate}.",
+            *(("[α; v] are noised both, at √2 times the noise of v alone.",) if self.release == "both" else ()),
             *intercept,
         )

@@ -80,8 +80,9 @@ class SVRG:
     (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The
     snapshot's derivatives stay in margins: a record's is a function of that record and of released values, so what a
     step depends on of a record is bounded by its own clip, whatever the snapshot was. All of it is committed to
-    beforehand. Both kinds of release get about the same share of the budget. Source: Johnson & Zhang 2013; clipping as
-    in Abadi et al. 2016 (a clipped difference is biased, as every clipped gradient is).
+    beforehand. Both kinds of release get about the same share of the budget. The clip D bounds one record's difference
+    as a whole; clipping ℓ'(v) and ℓ'(ṽ) apart and subtracting would allow 2C and is not what is done. Source: Johnson &
+    Zhang 2013; clipping as in Abadi et al. 2016 (a clipped difference is biased, as every clipped gradient is).
 
     batch_size, sampling, passes, step_size, iterate, seed : as for SGD; steps are constant.
     clip : C. difference_clip : D; None: C√(b/n) with privacy, for batches of b, so that both noises weigh about the same.
@@ -158,7 +159,10 @@ class SVRG:
         return scaled_to_budget(plan, problem.epsilon, problem.delta)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """For every pass: rebuild Xw, release the snapshot's gradient; for every batch: release the difference, step."""
+        """For every pass: rebuild Xw, release the snapshot's gradient, step; for every batch: release the difference, step.
+
+        The first step needs no batch: at the snapshot all differences are 0, and their noise would buy nothing.
+        """
         snapshot_clip, difference_clip = self._clips(problem)
         drawn, loss, n = self._batches(problem), problem.loss, problem.n_records
         snapshot_event, step_event = self._events(problem)
@@ -174,16 +178,17 @@ class SVRG:
                 if t % drawn.steps_a_pass == 0:
                     yield joint.forward(problem, w, "reset")
                     g = np.concatenate((yield snapshot)) / n
+                    w, before = joint.proximal(problem, w - step * g, step), w
+                    yield joint.forward(problem, w - before, "add")
                 if sample is not None:
                     yield sample
                 released = yield joint.backward(problem, difference, difference_clip, step_event, fold)
             except BudgetExceeded:
                 break
-            moved = joint.proximal(problem, w - step * (np.concatenate(released) / drawn.divisor + g), step)
-            w, delta = moved, moved - w
+            w, before = joint.proximal(problem, w - step * (np.concatenate(released) / drawn.divisor + g), step), w
             mean.add(w)
             if (t + 1) % drawn.steps_a_pass:
-                yield joint.forward(problem, delta, "add")
+                yield joint.forward(problem, w - before, "add")
         return mean.final(w)
 
     def _events(self, problem: Problem) -> tuple[Noised | None, Noised | None]:
@@ -193,10 +198,10 @@ class SVRG:
         return snapshot, step
 
     def round_trips(self, problem: Problem) -> int:
-        """Return two a step and two a snapshot, less the last step's, and what is asked before the first."""
+        """Return two a step and three a snapshot, less one for the last step of its pass, and what is asked before."""
         drawn = self._batches(problem)
         asked = any(clip.finite for clip in self._clips(problem)) + joint.asks_mean_square(problem)
-        return 2 * drawn.steps + drawn.passes + asked
+        return 2 * (drawn.steps + drawn.passes) + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""

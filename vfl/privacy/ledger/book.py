@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from vfl.errors import BudgetError, BudgetExceeded, PrivacyError
@@ -190,7 +191,7 @@ class FitBook:
 
     def _asked(self, plan: Plan) -> tuple[str, float, bool]:
         if any(type(event) is PoissonSubsampledGaussian for event, _ in plan):
-            asked = _committed_epsilon(plan, self.delta)
+            asked = _committed_epsilon(tuple(plan), self.delta)
             return "pld", asked, asked <= self.epsilon
         way = accounting_for(plan)
         units = plan_cost(plan, way)
@@ -226,7 +227,7 @@ class _FitReservation:
         if isinstance(allowance, Allowance):
             spent = epsilon_of(allowance.accounting, allowance.spent, self._delta)
         else:
-            spent = _committed_epsilon(list(Counter(charged.values()).items()), self._delta) if charged else 0.0
+            spent = _committed_epsilon(tuple(Counter(charged.values()).items()), self._delta) if charged else 0.0
         self._account.close()
         self._statement = Statement(
             epsilon=self.reserved if stopped_early else spent,
@@ -257,7 +258,9 @@ def require_adjacency(event: Event, adjacency: Adjacency) -> None:
         )
 
 
-def _committed_epsilon(plan: Plan, delta: float) -> float:
+@lru_cache(maxsize=64)
+def _committed_epsilon(plan: tuple[tuple[Event, int], ...], delta: float) -> float:
+    """Return the ε of a plan committed to beforehand: asked before and after every run of it, so it is kept."""
     from vfl.privacy.accountants import PldAccountant
 
     accountant = PldAccountant(plan[0][0].adjacency)
