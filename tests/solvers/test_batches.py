@@ -19,7 +19,8 @@ from coordinator.margins import Margins
 from parties.columns import Columns
 from parties.party import Party
 from tests.solvers import setting
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import JobFileError, PrivacyError, SpecificationError
+from vfl.job.file import decode, encode
 from vfl.launch.inprocess import InProcessTransport
 from vfl.messages import Fold, Query, Sample
 from vfl.planning import plan as make_plan
@@ -262,12 +263,31 @@ def test_bad_options(solver: Any, bad: dict[str, Any]) -> None:
 
 
 @BY_SOLVER
+def test_blocks_have_no_use(solver: Any) -> None:
+    blocks = {"bank": [["a0"], ["a1", "a2"]], "telco": [["b0"]]}
+    partition = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0"]}, label=("telco", "y"), blocks=blocks)
+    spec = vfl.Job(partition=partition, privacy=None, bounds=setting.BOUNDS, penalty=vfl.L2(0.1), solver=solver())
+    with pytest.raises(SpecificationError, match=f"{solver.__name__} moves all coordinates at once and has no blocks"):
+        make_plan(spec, setting.N)
+    plain = encode(setting.job(solver()))
+    plain["solver"]["block_size"] = 3
+    with pytest.raises(JobFileError, match=r"unknown key 'block_size' in \[solver\]"):
+        decode(plain)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'block_size'"):
+        solver(block_size=3)
+
+
+@BY_SOLVER
 def test_an_infinite_clip_bounds_nobody(solver: Any) -> None:
     with pytest.raises(PrivacyError, match="bounds no record's influence"):
         make_plan(setting.job(solver(clip=math.inf), epsilon=1.0), setting.N)
 
 
-@BY_SOLVER
+@pytest.mark.parametrize(
+    "solver",
+    [vfl.SCD, pytest.param(vfl.SGD, marks=pytest.mark.slow), pytest.param(vfl.SVRG, marks=pytest.mark.slow)],
+    ids=["SCD", "SGD", "SVRG"],
+)
 def test_ray_and_in_process_agree_to_the_bit(local_ray: Any, solver: Any) -> None:
     spec = setting.job(solver(passes=2, batch_size=100), epsilon=2.0)
     here, there = (vfl.train(spec, setting.table("logistic"), engine=engine) for engine in ("inprocess", "ray"))

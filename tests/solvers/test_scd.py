@@ -31,24 +31,27 @@ def columns() -> np.ndarray:
 def test_ridge(sampling: str) -> None:
     y = setting.table("squared")["y"]
     peer = peers.Ridge(setting.STRENGTH * setting.N, fit_intercept=False).fit(columns(), y).coef_
-    assert setting.distance(setting.job(vfl.SCD(sampling=sampling, batch_size=30), "squared"), peer) < 1e-6
+    assert (
+        setting.distance(setting.job(vfl.SCD(sampling=sampling, batch_size=30, overlap=10, passes=60), "squared"), peer)
+        < 1e-6
+    )
 
 
 def test_logistic() -> None:
     fitted = peers.LogisticRegression(C=1 / (setting.STRENGTH * setting.N), fit_intercept=False, tol=1e-10)
     peer = np.ravel(fitted.fit(columns(), setting.table("logistic")["y"]).coef_)
-    assert setting.distance(setting.job(vfl.SCD(batch_size=30)), peer) < 1e-6
+    assert setting.distance(setting.job(vfl.SCD(batch_size=30, overlap=10, passes=60)), peer) < 1e-6
 
 
 def test_hinge() -> None:
     svm = LinearSVC(C=1 / (setting.STRENGTH * setting.N), loss="hinge", fit_intercept=False, tol=1e-10, max_iter=10**6)
     peer = np.ravel(svm.fit(columns(), setting.table("hinge")["y"]).coef_)
-    assert setting.distance(setting.job(vfl.SCD(batch_size=10, passes=400), "hinge"), peer) < 1e-6
+    assert setting.distance(setting.job(vfl.SCD(batch_size=30, overlap=10, passes=300), "hinge"), peer) < 1e-6
 
 
 @pytest.mark.parametrize("loss", ["smoothed_hinge", "squared"])
 def test_other_smooth_losses_and_a_penalised_intercept(loss: str) -> None:
-    spec = setting.job(vfl.SCD(batch_size=30), loss, intercept=True)
+    spec = setting.job(vfl.SCD(batch_size=30, overlap=10, passes=100), loss, intercept=True)
     assert setting.distance(spec, setting.optimum(loss, column_of_ones=True)) < 1e-6
     assert "intercept included" in str(make_plan(spec, setting.N))
 

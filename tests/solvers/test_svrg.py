@@ -15,12 +15,12 @@ from vfl.privacy.geometry import Clip
 @pytest.mark.parametrize("sampling", ["poisson", "disjoint"])
 @pytest.mark.parametrize("loss", ["squared", "logistic", "smoothed_hinge"])
 def test_without_noise_it_reaches_the_optimum(loss: str, sampling: str) -> None:
-    solver = vfl.SVRG(sampling=sampling, batch_size=30, passes=60)
+    solver = vfl.SVRG(sampling=sampling, batch_size=75, passes=100, step_size=1.0)
     assert setting.distance(setting.job(solver, loss), setting.optimum(loss)) < 1e-6
 
 
 def test_plain_steps_on_the_same_batches_do_not() -> None:
-    solver = vfl.SGD(sampling="poisson", batch_size=30, passes=60, decay="constant", iterate="last")
+    solver = vfl.SGD(sampling="poisson", batch_size=75, passes=40, decay="constant", iterate="last")
     assert setting.distance(setting.job(solver, "squared"), setting.optimum("squared")) > 1e-3
 
 
