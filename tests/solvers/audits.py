@@ -27,6 +27,7 @@ from parties.party import Party
 from tests.solvers.setting import PARTITION
 from vfl.launch.inprocess import InProcessTransport
 from vfl.messages import Sample
+from vfl.planning import unnoised
 from vfl.privacy.accountants import PldAccountant
 from vfl.privacy.events import PoissonSubsampledGaussian
 from vfl.privacy.noise import SeededNoise
@@ -66,13 +67,13 @@ def play(scene: Scene, world: World, seed: int, given: Tape | None = None, drawn
     tape, (X, y) = Tape(), world
     true_release, true_best, true_sample = parties.party.release, parties.party.noisy_best, Sample.answer
 
-    def release(sums: Any, grid: float, event: Any, noise: Any, key: Any) -> Any:
+    def release(sums: Any, grid: float, event: Any, noise: Any, key: Any, sensitivity: float) -> Any:
         if event is None:
-            return true_release(sums, grid, event, noise, key)
+            return true_release(sums, grid, event, noise, key, sensitivity)
         tape.sums[key], tape.events[key] = sums * grid, event
         weaker = replace(event, sigma=event.sigma / scene.weaken)
         tape.released[key] = (
-            true_release(sums, grid, weaker, noise, key) if given is None else given.released[key].copy()
+            true_release(sums, grid, weaker, noise, key, sensitivity) if given is None else given.released[key].copy()
         )
         return tape.released[key]
 
@@ -92,7 +93,7 @@ def play(scene: Scene, world: World, seed: int, given: Tape | None = None, drawn
     for party in PARTITION.parties:
         names = PARTITION.columns(party)
         block = np.asfortranarray(X[:, start : start + len(names)])
-        actors[party] = Party(party, Columns(block, names), SeededNoise(seed), y)
+        actors[party] = Party(party, Columns(block, names), SeededNoise(seed), y, unnoised=unnoised(scene.spec))
         start += len(names)
     assert scene.spec.privacy is not None
     spec = replace(scene.spec, privacy=replace(scene.spec.privacy, noise=SeededNoise(seed)))

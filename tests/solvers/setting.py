@@ -76,7 +76,8 @@ def log_of(made: list[Round], length: int) -> Log:
     """Return what a process would have left behind that was cut off after so many queries."""
     kept = made[:length]
     rebuilt = max((number for number, record in enumerate(kept) if record.resets), default=0)
-    return Log(tuple(record.released for record in kept), rebuilt, N)
+    charged = tuple(tuple(key for key, _ in record.charges) for record in kept)
+    return Log(tuple(record.released for record in kept), charged, rebuilt, N)
 
 
 def distance(spec: vfl.Job, w: np.ndarray) -> float:

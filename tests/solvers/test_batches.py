@@ -55,7 +55,10 @@ def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[lis
     dtype = np.dtype(storage)
     whole = problem.layout.whole()
     rows = {q: np.asfortranarray(x[None, block.coordinates].astype(dtype)) for q, block in whole.items()}
-    actors = {q: Party(q, Columns(X, setting.PARTITION.columns(q)), SeededNoise(0)) for q, X in rows.items()}
+    actors = {
+        q: Party(q, Columns(X, setting.PARTITION.columns(q)), SeededNoise(0), unnoised=(Query,))
+        for q, X in rows.items()
+    }
     margins = Margins(np.ones(1))
     execute = Executor(InProcessTransport(actors), margins, None, unnoised=(Query,))
     execute(joint.record_norms(problem))

@@ -93,10 +93,11 @@ class Perturb(Local):
     """The α part of a joint release of [α; v]: margins keep (n,) of its noise as 'perturbation'. Nothing is released.
 
     event : the joint event, which is charged with the v part.
+    clip : of one entry.
     """
 
     event: Gaussian
-    grid: float
+    clip: Clip
 
     @property
     def target(self) -> str:
@@ -109,7 +110,8 @@ class Perturb(Local):
 
     def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[Released, Vector]:
         """Draw the noise."""
-        return (), release(np.zeros(n_records, np.int64), self.grid, self.event, noise, key)
+        zeros = np.zeros(n_records, np.int64)
+        return (), release(zeros, self.clip.grid, self.event, noise, key, self.clip.sensitivity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,8 +254,8 @@ class SCD:
         """
         clip, drawn = self._clip(problem), self._batches(problem)
         event = next((event for event, _ in self.releases(problem)), None)
-        grid = self._dual_clip().grid if event is not None and self.release == "both" else None
-        weighting = DualStep(problem.loss, clip.cap, self._coupling(problem), grid)
+        dual = self._dual_clip() if event is not None and self.release == "both" else None
+        weighting = DualStep(problem.loss, clip.cap, self._coupling(problem), dual.grid if dual else None)
         per_unit = 1.0 / (problem.penalty.convexity * problem.n_records)
         yield joint.record_norms(problem)
         w = np.zeros(problem.layout.n_coordinates)
@@ -261,8 +263,8 @@ class SCD:
         for t, (sample, fold) in enumerate(drawn.draws()):
             if sample is not None:
                 yield sample
-            if grid is not None and isinstance(event, Gaussian):
-                yield Perturb(event, grid)
+            if dual is not None and isinstance(event, Gaussian):
+                yield Perturb(event, dual)
             try:
                 released = yield joint.backward(problem, weighting, clip, event, fold)
             except BudgetExceeded:
