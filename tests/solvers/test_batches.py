@@ -64,7 +64,7 @@ def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[lis
     execute(joint.record_norms(problem))
     clip = Clip(cap, 4)
     weighting = joint.ClippedDerivative(Weights(np.array([r])), cap)  # type: ignore[arg-type]
-    released = execute(joint.backward(problem, weighting, clip, None))
+    released, _ = execute(joint.backward(problem, weighting, clip, None))
     return [int(Fraction(float(u)) / Fraction(clip.grid)) for part in released for u in part], clip
 
 
