@@ -106,4 +106,4 @@ def test_guesses_are_as_good_as_what_was_charged_allows(name: str) -> None:
 def test_a_thousand_runs_in_either_world(name: str) -> None:
     wrong = wrong_guesses(SCENES[name], SLOW)
     assert binom.cdf(wrong, SLOW, rate(name)) > 1e-3
-    assert binom.cdf(wrong_guesses(replace(SCENES[name], weaken=2**0.5), SLOW), SLOW, rate(name)) < 1e-6
+    assert binom.cdf(wrong_guesses(replace(SCENES[name], weaken=2**0.5), SLOW), SLOW, rate(name)) < 1e-3
