@@ -30,7 +30,7 @@ def job(p: int = 8, **options: object) -> vfl.Job:
         (job(p=8, loss="logistic"), 200_000, "SkGD"),
         (job(p=1000, penalty=vfl.L1(0.1)), 1000, "GCD"),  # thesis D.4, square: 0.35 against 0.75
         (job(p=100, loss="logistic", penalty=vfl.L2(1e-3)), 1000, "GCD"),  # log2: 0.216 against 0.53
-        (job(p=8, loss="hinge", penalty=vfl.L2(1e-2)), 20_000, "SCD"),
+        (job(p=8, loss="hinge", penalty=vfl.L2(1e-2)), 20_000, "SGD"),
         (job(p=8, loss="hinge"), 20_000, "SGD"),
         (job(p=8, privacy=None), 20_000, "SkGD"),
     ],
