@@ -17,6 +17,7 @@ import hashlib
 import math
 import re
 import unicodedata
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,44 +38,46 @@ class IdKind(enum.StrEnum):
     TEXT = "text"
 
 
-def kind_of(ids: Sequence[Any] | np.ndarray, *, party: str) -> IdKind:
+def kind_of(ids: Sequence[Any] | np.ndarray, *, party: str, column: str | None = None) -> IdKind:
     """Return the kind that the column's type says. Raises DataError for anything but integers or text.
 
     ids : (n,) list, tuple, NumPy array, Arrow array or column of a table.
+    party, column : owner and name of the column, for the messages.
     """
-    return _kind(_cells(ids), party)
+    return _kind(_cells(ids), _Place(party, column))
 
 
-def normalise(ids: Sequence[Any] | np.ndarray, *, party: str, kind: IdKind | None = None) -> list[bytes]:
+def normalise(
+    ids: Sequence[Any] | np.ndarray, *, party: str, column: str | None = None, kind: IdKind | None = None
+) -> list[bytes]:
     """Return the identifiers as they are compared, in the same order, as UTF-8. They must not leave the party.
 
     ids : (n,) integers or strings: list, tuple, NumPy array, Arrow array or column of a table.
-    party : owner, for the messages.
+    party, column : owner and name of the column, for the messages.
     kind : declared kind, to which the column is converted; None takes the column's own.
 
     Raises DataError for no identifiers, other types, missing or empty cells, repetitions, and identifiers that differ
     as written and are equal under the rule.
     """
-    cells = _cells(ids)
-    found = _kind(cells, party)
+    cells, place = _cells(ids), _Place(party, column)
+    found = _kind(cells, place)
     kind = found if kind is None else IdKind(kind)
     if found is IdKind.INTEGER:
         texts = [str(int(cell)) for cell in cells]
     else:
         texts = [_canonical(cell) for cell in cells]
         if not all(texts):
-            raise _error(party, "an id is empty", "drop or fill such rows in the source")
+            raise place.error("an id is empty", "drop or fill such rows in the source")
         if kind is IdKind.INTEGER:
-            texts = _as_integers(texts, party)
+            texts = _as_integers(texts, place)
     try:
         normal = [text.encode() for text in texts]
     except UnicodeEncodeError:
-        raise _error(party, "an id is not valid Unicode", "read the source with its own text encoding") from None
+        raise place.error("an id is not valid Unicode", "read the source with its own text encoding") from None
     if len(set(normal)) < len(normal):
         if len(set(cells)) < len(cells):
-            raise _error(party, "an id occurs more than once", "keep one row for each id")
-        raise _error(
-            party,
+            raise place.error("an id occurs more than once", "keep one row for each id")
+        raise place.error(
             "ids that differ as written are equal once they are normalised "
             "(Unicode NFC, white space around them removed, integers by value)",
             "merge such rows, or give them ids that differ in more than that",
@@ -92,7 +95,8 @@ def check_kinds(kinds: Mapping[str, IdKind]) -> None:
         integer, text = (", ".join(map(repr, by_kind[kind])) for kind in (IdKind.INTEGER, IdKind.TEXT))
         raise DataError(
             f"ids are integers at {integer} and text at {text}, which would not match; read the id column as text "
-            "on all sides (an integer column has lost its leading zeros), or declare its kind as 'integer' or 'text'"
+            "on all sides (an integer column has lost its leading zeros), or declare what it holds in the job: "
+            "id_kind='integer' or 'text' (a CSV file holds text)"
         )
 
 
@@ -112,6 +116,18 @@ def alignment_hash(ids: Sequence[bytes], salt: bytes) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Names a party and its column in errors, which hold neither ids nor counts."""
+
+    party: str
+    column: str | None
+
+    def error(self, cause: str, remedy: str) -> DataError:
+        named = "" if self.column is None else f" {self.column!r}"
+        return DataError(f"party {self.party!r}, id column{named}: {cause}; {remedy}")
+
+
 def _cells(ids: Any) -> list[Any]:
     """Return Python objects, whatever the column came in."""
     for method in ("to_pylist", "tolist", "to_list"):
@@ -120,19 +136,19 @@ def _cells(ids: Any) -> list[Any]:
     return list(ids)
 
 
-def _kind(cells: list[Any], party: str) -> IdKind:
+def _kind(cells: list[Any], place: _Place) -> IdKind:
     types = set(map(type, cells))
     if not types:
-        raise _error(party, "there are no ids", "check that the source has rows")
+        raise place.error("there are no ids", "check that the source has rows")
     if type(None) in types or (float in types and any(isinstance(cell, float) and math.isnan(cell) for cell in cells)):
-        raise _error(party, "an id is missing", "drop or fill such rows in the source")
+        raise place.error("an id is missing", "drop or fill such rows in the source")
     # bool is an int to issubclass, and never an identifier.
     if bool not in types and all(issubclass(t, int | np.integer) for t in types):
         return IdKind.INTEGER
     if all(issubclass(t, str) for t in types):
         return IdKind.TEXT
     names = " and ".join(sorted(t.__name__ for t in types))
-    raise _error(party, f"ids are of type {names}", "read the id column as integers, or as text")
+    raise place.error(f"ids are of type {names}", "read the id column as integers, or as text")
 
 
 def _canonical(text: str) -> str:
@@ -140,13 +156,9 @@ def _canonical(text: str) -> str:
     return (text if text.isascii() else unicodedata.normalize("NFC", text)).strip()
 
 
-def _as_integers(texts: list[str], party: str) -> list[str]:
+def _as_integers(texts: list[str], place: _Place) -> list[str]:
     if not all(map(_DECIMAL.fullmatch, texts)):
-        raise _error(
-            party, "the job declares ids as integers, and one is not a decimal number", "declare the kind 'text'"
+        raise place.error(
+            "the job declares ids as integers, and one is not a decimal number", "declare id_kind='text'"
         )
     return [str(int(text)) for text in texts]
-
-
-def _error(party: str, cause: str, remedy: str) -> DataError:
-    return DataError(f"party {party!r}, id column: {cause}; {remedy}")

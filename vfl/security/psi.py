@@ -142,9 +142,13 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         ids : (n,) normalised and distinct (vfl.security.identifiers).
         progress : called with (points done, points in all) after every piece.
         """
+        return _drained(self.owning(ids), progress)
+
+    def owning(self, ids: Sequence[bytes]) -> Generator[tuple[int, int], None, Points]:
+        """Do what `own` does, yielding (points done, points in all) after every piece."""
         if len(set(ids)) < len(ids) or not ids:
             raise DataError(f"party {self.party!r}: an alignment needs ids, each once; normalise them first")
-        points = self._multiply(hash_to_points(ids, self._salt), self.party, progress)
+        points = yield from self._multiply(hash_to_points(ids, self._salt), self.party)
         self._order = _sorting(points)
         return points[self._order]
 
@@ -154,6 +158,10 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         points : (n, 32) uint8, as they came.
         owner : whose set it is. A second, different set of one owner is refused: it would be a second question.
         """
+        return _drained(self.blinding(points, owner), progress)
+
+    def blinding(self, points: Points, owner: str) -> Generator[tuple[int, int], None, Points]:
+        """Do what `blind` does, yielding (points done, points in all) after every piece."""
         if owner == self.party:
             raise FederationError(f"party {self.party!r} was asked to blind its own set again; check the ring's steps")
         points = _checked(points, owner)
@@ -162,7 +170,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
             raise FederationError(
                 f"party {self.party!r} was asked to blind a second set of {owner!r}; start again with a new salt"
             )
-        return self._multiply(points, owner, progress)
+        return (yield from self._multiply(points, owner))
 
     def rows(self, positions: Integers) -> Integers:
         """Return the rows of `own`'s ids that all parties have, in the order common to all parties.
@@ -192,7 +200,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         for path in () if self._folder is None else self._folder.glob(self._path("*").name):
             path.unlink()
 
-    def _multiply(self, points: Points, owner: str, progress: Callable[[int, int], object] | None) -> Points:
+    def _multiply(self, points: Points, owner: str) -> Generator[tuple[int, int], None, Points]:
         data = points.tobytes()
         key = hashlib.sha256(data).hexdigest()
         path = None if self._folder is None else self._path(f"-{key[:32]}.points")
@@ -204,8 +212,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
                     with self._keeping(), (path or Path(os.devnull)).open("ab") as file:
                         file.write(result)
                     done += result
-                    if progress is not None:
-                        progress(len(done) // SIZE, len(points))
+                    yield len(done) // SIZE, len(points)
         except _SmallOrderError:
             raise FederationError(
                 f"the set of {owner!r} holds a point of small order, which no id has; party {self.party!r} "
@@ -257,6 +264,20 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
                 f"party {self.party!r} cannot keep the state of its alignment in its folder: {error.strerror}; "
                 "choose a folder that it alone can write, with room for 32 bytes an id of every party"
             ) from None
+
+
+def _drained(
+    steps: Generator[tuple[int, int], None, Points], progress: Callable[[int, int], object] | None
+) -> Points:
+    """Run to the end; returns what `steps` returns."""
+    while True:
+        try:
+            done = next(steps)
+        except StopIteration as end:
+            points: Points = end.value
+            return points
+        if progress is not None:
+            progress(*done)
 
 
 def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
