@@ -8,21 +8,24 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from coordinator.alignment import align
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Made
 from vfl.errors import PartyLost, VflError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Round
+    from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
-    from vfl.types import Vector
+    from vfl.security.psi import Points
+    from vfl.types import Integers, Vector
 
 INLINE_BYTES = 100_000
 """Up to here an argument is cheaper inline than through the object store."""
@@ -79,6 +82,58 @@ class RayTransport:
         return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
 
 
+class RayAlignment:
+    """Carries an alignment between the parties' actors; sets go from party to party through the object store.
+
+    Only what the coordinator compares is brought to it.
+    """
+
+    def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
+        self._actors, self._timeout = actors, timeout
+
+    def greet(self) -> dict[str, IdsGreeting]:
+        """Return what every party says of its ids."""
+        return self._gather({name: actor.greet_ids.remote() for name, actor in self._actors.items()})
+
+    def begin(self, pending: str | None) -> None:
+        """Have all parties begin."""
+        self._gather({name: actor.begin.remote(pending) for name, actor in self._actors.items()})
+
+    def multiply(
+        self, step: Mapping[str, str], sets: Mapping[str, Any]
+    ) -> Generator[tuple[str, int], None, dict[str, Any]]:
+        """Have all parties multiply at the same time; the sets returned are references."""
+        streams = {
+            self._actors[party]
+            .multiply.options(num_returns="streaming")
+            .remote(owner, sets[owner] if owner != party else None): party
+            for party, owner in step.items()
+        }
+        while streams:
+            ready, _ = ray.wait(list(streams), num_returns=1, timeout=self._timeout)
+            if not ready:
+                silent = ", ".join(repr(party) for party in streams.values())
+                raise PartyLost(f"{silent} did not answer within {self._timeout:g} s")
+            try:
+                ref = next(ready[0])
+            except StopIteration:
+                del streams[ready[0]]
+                continue
+            yield streams[ready[0]], answer_of(streams[ready[0]], ref, self._timeout)
+        return {owner: self._actors[party].take.remote(owner) for party, owner in step.items()}
+
+    def fetch(self, sets: Mapping[str, Any]) -> dict[str, Points]:
+        """Return the sets' points."""
+        return self._gather(sets)
+
+    def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
+        """Tell every party its positions."""
+        return self._gather({name: self._actors[name].conclude.remote(own) for name, own in positions.items()})
+
+    def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
+
+
 def answer_of(name: str, ref: Any, timeout: float) -> Any:
     """Wait for one answer of an actor: errors that it raised come through as they are, its loss is a PartyLost."""
     try:
@@ -100,6 +155,12 @@ class CoordinatorActor:
 
     def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
         self._coordinator = Coordinator(RayTransport(actors, timeout))
+        self._alignment = RayAlignment(actors, timeout)
+
+    def align(self, *, required: bool) -> Iterator[Aligning | Aligned]:
+        """Align the parties' records, which have read their ids: yield progress, then the outcome."""
+        aligned = yield from align(self._alignment, required=required)
+        yield aligned
 
     def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Plan | Reserved | Round | Made | Outcome, ...]:
         """Reserve the plan; returns the plan, and that it was reserved."""

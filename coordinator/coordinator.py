@@ -53,8 +53,14 @@ def agreed_records(greetings: Mapping[str, Greeting]) -> int:
         if count != n_records:
             raise DataError(
                 f"parties {first!r} and {other!r} hold different numbers of records: "
-                "every party needs the same records in the same order"
+                "every party needs the same records in the same order, or name the id column in the job (id=...) to "
+                "align them"
             )
+    hashes = {greeting.alignment for greeting in greetings.values()}
+    if len(hashes) > 1:
+        raise DataError(
+            "the parties' records are aligned differently (the hashes of their ids differ): align again, with vfl align JOB"
+        )
     return n_records
 
 

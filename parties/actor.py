@@ -4,22 +4,65 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from parties.loading import load
+from parties.alignment import Alignment
+from parties.loading import consented, load
+from vfl.errors import FederationError
 from vfl.messages import Records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from parties.consent import Policy
+    from vfl.alignment import IdsGreeting, Indexed, Keeping
     from vfl.job import Job
     from vfl.messages import BookHeads, Greeting, Notice, Query, Reply
     from vfl.privacy.events import ReleaseKey
-    from vfl.types import Vector
+    from vfl.security.psi import Points
+    from vfl.types import Integers, Vector
 
 
 class PartyActor:
     """Loads its party's columns where it runs, then answers. Its methods are never retried: a retry is a new release."""
 
+    _alignment: Alignment | None = None
+
+    def prepare(
+        self, job: Job, name: str, source: Any, policy: str | None, salt: bytes, cores: int, keeping: Keeping
+    ) -> None:
+        """Read the party's ids for an alignment, once its owner has agreed to the job."""
+        agreed = consented(job, name, policy)
+        self._told: tuple[Job, str, Any, Policy | None] = (job, name, source, agreed)
+        self._alignment = Alignment(job, name, source, salt=salt, cores=cores, keeping=keeping)
+
     def load(self, job: Job, name: str, source: Any, policy: str | None = None) -> None:
         """Read the party's columns; what is wrong with them is raised here, before the federation starts."""
         self._party = load(job, name, source, policy)
+
+    def load_aligned(self) -> None:
+        """Read the columns of the records that were aligned, from the source that `prepare` was told of."""
+        index = self._aligning().settled()
+        self._alignment = None
+        self._party = load(*self._told, index=index)
+
+    def greet_ids(self) -> IdsGreeting:
+        """Return what the party says of its ids."""
+        return self._aligning().greet()
+
+    def begin(self, pending: str | None) -> None:
+        """Begin an alignment, or go on with one."""
+        self._aligning().begin(pending)
+
+    def multiply(self, owner: str, points: Points | None) -> Iterator[int]:
+        """Blind a set; a stream of how many points are done."""
+        yield from self._aligning().multiply(owner, points)
+
+    def take(self, owner: str) -> Points:
+        """Return the set that was blinded."""
+        return self._aligning().take(owner)
+
+    def conclude(self, positions: Integers) -> Indexed:
+        """Take the outcome of the alignment."""
+        return self._aligning().conclude(positions)
 
     def greet(self) -> Greeting:
         """Return the party's greeting."""
@@ -38,3 +81,8 @@ class PartyActor:
     ) -> Reply:
         """Return the reply to a share; the n-vectors are arguments of their own, so that Ray passes them by reference."""
         return self._party.answer(query, Records(weights, margins, labels), key)
+
+    def _aligning(self) -> Alignment:
+        if self._alignment is None:
+            raise FederationError("a party was asked to align before it was told of the job")
+        return self._alignment

@@ -2,7 +2,7 @@
 
 format = 1
 jobs = ["3f9a…", "credit"]      digests pin a job to the last option; names trust whoever submits it; "*" is any job
-columns = ["income", "age"]     that a job may use, the label included; left out: all
+columns = ["income", "age"]     that a job may use, label and id included; left out: all
 trust = ["trusted"]             settings of who may see what; left out: all
 interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        also jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data"
@@ -109,7 +109,7 @@ class Policy:
         if self.trust is not None and job.trust not in self.trust:
             refuse("trust", f"it runs under trust = {job.trust!r}, and {_listing(self.trust)} is allowed")
         if self.columns is not None:
-            for column in job.partition.wanted(party):
+            for column in job.wanted(party):
                 if column not in self.columns:
                     refuse("columns", f"it uses column {column!r}, which is not allowed")
         not_private = _not_private(job)
@@ -168,7 +168,7 @@ def _question(job: Job, party: str) -> str:
         delta = job.privacy.delta
         asked = f"ε = {job.privacy.epsilon:g} at δ = " + ("1/n²" if delta is None else f"{delta:.3g}")
     return (
-        f"Job {job.name!r}, digest {job.digest}\nwants {_listing(job.partition.wanted(party))} of party {party!r}: "
+        f"Job {job.name!r}, digest {job.digest}\nwants {_listing(job.wanted(party))} of party {party!r}: "
         f"{asked}, trust {job.trust!r}. {_not_private(job)}\nDo you agree? [y/N] "
     )
 

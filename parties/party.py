@@ -45,6 +45,7 @@ class Party:
     book : its owner's release log; None keeps none.
     unnoised : the kinds of query that the job lets it answer without noise (vfl.planning.unnoised). It refuses others,
         whatever the coordinator says.
+    alignment : hash of its records' ids in their order, '' when it was not aligned.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Party:
         labels: Vector | None = None,
         book: PartyBook | None = None,
         unnoised: tuple[type[Query], ...] = (),
+        *,
+        alignment: str = "",
     ) -> None:
         self.name = name
         self._columns = columns
@@ -62,10 +65,11 @@ class Party:
         self._labels = labels
         self._book = book
         self._unnoised = unnoised
+        self._alignment = alignment
 
     def greet(self) -> Greeting:
         """Return what the party says of itself before training."""
-        return Greeting(__version__, self._columns.n_records, keeps_book=self._book is not None)
+        return Greeting(__version__, self._columns.n_records, self._book is not None, self._alignment)
 
     def hear(self, notice: Notice) -> BookHeads:
         """Pass what the coordinator says of the run on to the owner's book; returns the book's heads."""

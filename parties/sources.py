@@ -147,22 +147,29 @@ def read_table(spec: Any, columns: Sequence[str]) -> pa.Table:
     return _whole(source, columns)
 
 
-def split_table(table: Any, partition: FeaturePartition, *, label: bool = True) -> dict[str, pa.Table]:
+def split_table(
+    table: Any, partition: FeaturePartition, *, label: bool = True, ids: Mapping[str, str] | None = None
+) -> dict[str, pa.Table]:
     """Give every party its columns of one table, to simulate from a single frame.
 
     table : any kind of source that `open_source` takes; the columns of a 2-D array are all features in the partition's
         order, then the label.
-    label : whether the label is wanted.
+    label : whether the label is wanted. ids : {party: id column}, where the parties get one; not in a 2-D array.
 
     Returns {party: Arrow table}, without a party of which nothing is wanted. Raises PartitionError when the table lacks
     a column, else as `open_source`.
     """
-    wanted = (*partition.features, *((partition.label_column,) if label else ()))
+    ids = ids or {}
+    columns = (*partition.features, *((partition.label_column,) if label else ()), *ids.values())
+    wanted = tuple(dict.fromkeys(columns))
     source = _opened(table, _texts(wanted), None)
     partition.check(source.names, label=label)
     source.origin.check_columns(source.names, wanted)
     whole = _whole(source, wanted)
-    parts = {party: partition.wanted(party, label=label) for party in partition.parties}
+    parts = {
+        party: (*partition.wanted(party, label=label), *((ids[party],) if party in ids else ()))
+        for party in partition.parties
+    }
     return {party: whole.select(list(part)) for party, part in parts.items() if part}
 
 

@@ -29,6 +29,12 @@ def own_key(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["VFL_KEY"] = str(tmp_path_factory.mktemp("key") / "signing.pem")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Indexes of aligned records are left in a folder of this session; Ray's workers are started after this."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[Any]:
     """The `ray` module, connected to a local Ray of eight CPUs that offers `party:NAME` for PARTIES, and `coordinator`."""

@@ -24,7 +24,7 @@ PACKAGES = ("vfl", "coordinator", "parties")
 # From the bottom up. A unit is a module or a package with all that is in it; a trailing * takes siblings of that prefix.
 ROWS: tuple[tuple[str, ...], ...] = (
     ("vfl.types", "vfl.errors", "vfl.version", "vfl.messages", "vfl.partition", "vfl.schema"),
-    ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.kernels*"),
+    ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.alignment", "vfl.kernels*"),
     ("vfl.privacy",),
     ("vfl.problem", "vfl.samplers", "vfl.solvers", "vfl.job", "vfl.job.file", "vfl.planning", "vfl.certificate"),
     ("coordinator", "parties"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         VerticalRidge,
     )
     from vfl.job import Job
+    from vfl.launch.alignment import align
     from vfl.launch.one_vs_rest import train_one_vs_rest
     from vfl.launch.result import Result
     from vfl.launch.train import train
@@ -66,6 +67,7 @@ _HOMES = {
     "VerticalLogisticRegression": "vfl.estimators",
     "VerticalRidge": "vfl.estimators",
     "VflError": "vfl.errors",
+    "align": "vfl.launch.alignment",
     "plan": "vfl.planning",
     "recommend": "vfl.planning",
     "train_one_vs_rest": "vfl.launch.one_vs_rest",
@@ -106,6 +108,7 @@ __all__ = [
     "VerticalRidge",
     "VflError",
     "__version__",
+    "align",
     "plan",
     "recommend",
     "train",

@@ -118,11 +118,13 @@ class Greeting:
     version : of the code that it runs.
     n_records : how many records it holds; conditioned on by the guarantee.
     keeps_book : whether its owner keeps a release log that wants to know of the run.
+    alignment : hash of its records' ids in their order, the same for all parties; '' when none was aligned.
     """
 
     version: str
     n_records: int
     keeps_book: bool = False
+    alignment: str = ""
 
 
 class Phase(enum.Enum):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import numbers
+from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from vfl.losses import Loss, loss_of
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
 from vfl.schema import BinaryLabel, Scaling, Schema
+from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
 
 if TYPE_CHECKING:
@@ -49,6 +51,10 @@ class Job:
     storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
     trust : 'trusted', the papers' central model (who sees what: see the certificate).
     dataset : name of the data set in the ledger; None covers this one fit only.
+    id : column by which the parties' records are aligned, one name for all or {party: column}; it is no feature. None:
+        rows are in the same order everywhere.
+    id_kind : 'integer' or 'text', how ids are compared (vfl.security.identifiers); None takes the columns' own type,
+        which has to be the same everywhere. Text files hold text.
 
     Raises SpecificationError (PrivacyError where the guarantee is concerned), with the remedy.
     """
@@ -67,6 +73,8 @@ class Job:
     storage: str = "float64"
     trust: str = "trusted"
     dataset: str | None = None
+    id: str | Mapping[str, str] | None = None
+    id_kind: str | None = None
     name: str = "job"
     schema: Schema = field(init=False, repr=False)
 
@@ -82,6 +90,7 @@ class Job:
         for option, known in (("trust", TRUSTS), ("storage", STORAGES)):
             if getattr(self, option) not in known:
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
+        self._check_ids()
         if self.classes is not None:
             try:
                 classes = BinaryLabel(self.classes).classes if self.classification else None
@@ -122,6 +131,47 @@ class Job:
                 f"{loss_of(self.loss).name} loss has an unbounded derivative: declare bounds for the label {label!r}, or "
                 "give the solver an explicit clip"
             )
+
+    def _check_ids(self) -> None:
+        """Refuse an id that does not name one column for each party, and give `id` one spelling."""
+        kinds = [kind.value for kind in IdKind]
+        if self.id_kind is not None and (self.id is None or self.id_kind not in kinds):
+            raise SpecificationError(
+                f"id_kind says how the id column is compared, one of: {', '.join(kinds)}, with id=; not {self.id_kind!r}"
+            )
+        if self.id is None:
+            return
+        named: Any = self.id if isinstance(self.id, MappingABC) else dict.fromkeys(self.partition.parties, self.id)
+        for party, column in named.items():
+            if party not in self.partition.parties:
+                raise SpecificationError(
+                    f"id names {party!r}, which is no party{nearest(party, self.partition.parties)}"
+                )
+            if not isinstance(column, str) or not column:
+                raise SpecificationError(f"id is the name of a column, or {{party: column}}, not {column!r}")
+            if column in self.partition.features or column == self.partition.label_column:
+                raise SpecificationError(
+                    f"the id column {column!r} is also a feature or the label: leave it out of the partition, since an id "
+                    "in a model would tell of its record"
+                )
+        for party in self.partition.parties:
+            if party not in named:
+                raise SpecificationError(
+                    f"id names no column of party {party!r}: give one, or one name for all parties"
+                )
+        columns = {party: named[party] for party in self.partition.parties}
+        object.__setattr__(self, "id", columns if len(set(columns.values())) > 1 else next(iter(columns.values())))
+
+    @property
+    def ids(self) -> Mapping[str, str]:
+        """{party: its id column} in the partition's order; empty without alignment."""
+        if self.id is None or isinstance(self.id, MappingABC):
+            return dict(self.id or {})
+        return dict.fromkeys(self.partition.parties, self.id)
+
+    def wanted(self, party: str) -> tuple[str, ...]:
+        """Return all columns that the job reads of a party: its features, the label if it is held, the id."""
+        return (*self.partition.wanted(party), *((self.ids[party],) if party in self.ids else ()))
 
     @property
     def classification(self) -> bool:

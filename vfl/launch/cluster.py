@@ -12,13 +12,16 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError
+from vfl.launch.alignment import Arrangement
+from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Made, Round
+    from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
     from vfl.planning import Plan
 
@@ -88,6 +91,28 @@ def _this_node(ray: Any) -> Any:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
+@contextlib.contextmanager
+def _federation(names: Iterable[str], address: str | None, *, here: bool) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Start an actor for each party and one for the coordinator, and end them.
+
+    here : the coordinator runs on this machine or not at all.
+    """
+    names = tuple(names)
+    with connected(len(names) + 1, address) as ray:
+        from coordinator.actor import CoordinatorActor
+        from parties.actor import PartyActor
+
+        once = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
+        actors = {name: ray.remote(PartyActor).options(**once).remote() for name in names}
+        pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
+        coordinator = ray.remote(CoordinatorActor).options(**once, **pinned).remote(actors, ANSWER_SECONDS)
+        try:
+            yield actors, coordinator
+        finally:
+            for actor in (coordinator, *actors.values()):
+                ray.kill(actor)
+
+
 def run(
     job: Job,
     sources: Mapping[str, Any],
@@ -96,29 +121,64 @@ def run(
     *,
     address: str | None = None,
     policies: Mapping[str, str] | None = None,
-) -> Iterator[Plan | Reserved | Round | Made | Outcome]:
-    """Start the actors, let each party load its source where it runs, then yield the plan, the rounds and the outcome."""
-    with connected(len(sources) + 1, address) as ray:
-        from coordinator.actor import CoordinatorActor, answer_of
-        from parties.actor import PartyActor
+    how: Arrangement | None = None,
+) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Made | Outcome]:
+    """Start the actors, let each party load its source where it runs, then yield the plan, the rounds and the outcome.
 
-        once = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        actors = {name: ray.remote(PartyActor).options(**once).remote() for name in sources}
-        # A ledger is a file on this machine: the coordinator, which writes it, runs here or not at all.
-        here = {"scheduling_strategy": _this_node(ray)} if budget.ledger is not None else {}
-        coordinator = ray.remote(CoordinatorActor).options(**once, **here).remote(actors, ANSWER_SECONDS)
-        try:
+    how : the alignment is made before, if the job asks for one.
+    """
+    # A ledger is a file on this machine: the coordinator, which writes it, runs here or not at all.
+    with _federation(sources, address, here=budget.ledger is not None) as (actors, coordinator):
+        from coordinator.actor import answer_of
+
+        if job.id is None:
             loading = {
                 name: actors[name].load.remote(job, name, source, (policies or {}).get(name))
                 for name, source in sources.items()
             }
-            for name, ref in loading.items():
-                answer_of(name, ref, LOAD_SECONDS)
-            yield from answer_of("coordinator", coordinator.begin.remote(job, budget, log), ANSWER_SECONDS)
-            ahead = {"num_returns": "streaming", "_generator_backpressure_num_objects": ROUNDS_AHEAD}
-            for ref in coordinator.rounds.options(**ahead).remote():
-                yield answer_of("coordinator", ref, ANSWER_SECONDS)
-            yield answer_of("coordinator", coordinator.finish.remote(), ANSWER_SECONDS)
-        finally:
-            for actor in (coordinator, *actors.values()):
-                ray.kill(actor)
+        else:
+            yield from _aligned(job, sources, how or Arrangement(), actors, coordinator, policies or {}, address)
+            loading = {name: actor.load_aligned.remote() for name, actor in actors.items()}
+        for name, ref in loading.items():
+            answer_of(name, ref, LOAD_SECONDS)
+        yield from answer_of("coordinator", coordinator.begin.remote(job, budget, log), ANSWER_SECONDS)
+        ahead = {"num_returns": "streaming", "_generator_backpressure_num_objects": ROUNDS_AHEAD}
+        for ref in coordinator.rounds.options(**ahead).remote():
+            yield answer_of("coordinator", ref, ANSWER_SECONDS)
+        yield answer_of("coordinator", coordinator.finish.remote(), ANSWER_SECONDS)
+
+
+def align_only(
+    job: Job,
+    sources: Mapping[str, Any],
+    how: Arrangement,
+    *,
+    address: str | None = None,
+    policies: Mapping[str, str] | None = None,
+) -> Iterator[Aligning | Aligned]:
+    """Start the actors and yield the progress of an alignment, then its outcome."""
+    with _federation(sources, address, here=False) as (actors, coordinator):
+        yield from _aligned(job, sources, how, actors, coordinator, policies or {}, address)
+
+
+def _aligned(
+    job: Job,
+    sources: Mapping[str, Any],
+    how: Arrangement,
+    actors: Mapping[str, Any],
+    coordinator: Any,
+    policies: Mapping[str, str],
+    address: str | None,
+) -> Iterator[Aligning | Aligned]:
+    from coordinator.actor import answer_of
+
+    # The salt goes to the parties and not to the coordinator. On a cluster an actor has the one CPU that it asks for.
+    salt, cores = new_salt(), how.cores_each(len(actors)) if address is None else how.cores or 1
+    reading = {
+        name: actors[name].prepare.remote(job, name, source, policies.get(name), salt, cores, how.keeping(name))
+        for name, source in sources.items()
+    }
+    for name, ref in reading.items():
+        answer_of(name, ref, LOAD_SECONDS)
+    for ref in coordinator.align.options(num_returns="streaming").remote(required=how.required):
+        yield answer_of("coordinator", ref, ANSWER_SECONDS)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from coordinator.alignment import align
 from coordinator.coordinator import Coordinator
-from parties.loading import load
+from parties.alignment import Alignment
+from parties.loading import consented, load
+from vfl.launch.alignment import Arrangement
+from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Made, Round
+    from parties.index import Index
     from parties.party import Party
+    from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
-    from vfl.types import Vector
+    from vfl.security.psi import Points
+    from vfl.types import Integers, Vector
 
 
 class InProcessTransport:
@@ -44,9 +51,79 @@ class InProcessTransport:
         return {name: self._parties[name].answer(share, records, key) for name, share in shares.items()}
 
 
+class InProcessAlignment:
+    """Carries an alignment between parties in this process, which multiply one after the other."""
+
+    def __init__(self, parties: Mapping[str, Alignment]) -> None:
+        self._parties = parties
+
+    def greet(self) -> dict[str, IdsGreeting]:
+        """Return what every party says of its ids."""
+        return {name: party.greet() for name, party in self._parties.items()}
+
+    def begin(self, pending: str | None) -> None:
+        """Have all parties begin."""
+        for party in self._parties.values():
+            party.begin(pending)
+
+    def multiply(
+        self, step: Mapping[str, str], sets: Mapping[str, Points]
+    ) -> Generator[tuple[str, int], None, dict[str, Points]]:
+        """Have the parties multiply in turn."""
+        for name, owner in step.items():
+            for done in self._parties[name].multiply(owner, sets[owner] if owner != name else None):
+                yield name, done
+        return {owner: self._parties[name].take(owner) for name, owner in step.items()}
+
+    def fetch(self, sets: Mapping[str, Points]) -> dict[str, Points]:
+        """Return the sets."""
+        return dict(sets)
+
+    def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
+        """Tell every party its positions."""
+        return {name: self._parties[name].conclude(own) for name, own in positions.items()}
+
+
 def run(
-    job: Job, sources: Mapping[str, Any], budget: Budget, log: Log, *, policies: Mapping[str, str] | None = None
-) -> Iterator[Plan | Reserved | Round | Made | Outcome]:
-    """Load every party here, each under its owner's policy, then yield the plan, the rounds and the outcome."""
-    parties = {name: load(job, name, source, (policies or {}).get(name)) for name, source in sources.items()}
+    job: Job,
+    sources: Mapping[str, Any],
+    budget: Budget,
+    log: Log,
+    *,
+    policies: Mapping[str, str] | None = None,
+    how: Arrangement | None = None,
+) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Made | Outcome]:
+    """Load every party here, each under its owner's policy, then yield the plan, the rounds and the outcome.
+
+    how : the alignment is made before, if the job asks for one.
+    """
+    agreed = {name: consented(job, name, (policies or {}).get(name)) for name in sources}
+    indexes: Mapping[str, Index] = {}
+    if job.id is not None:
+        indexes = yield from _aligned(job, sources, how or Arrangement())
+    parties = {name: load(job, name, source, agreed[name], index=indexes.get(name)) for name, source in sources.items()}
     yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)
+
+
+def align_only(
+    job: Job, sources: Mapping[str, Any], how: Arrangement, *, policies: Mapping[str, str] | None = None
+) -> Iterator[Aligning | Aligned]:
+    """Yield the progress of an alignment, then its outcome; every owner is asked before its data are opened."""
+    for name in sources:
+        consented(job, name, (policies or {}).get(name))
+    yield from _aligned(job, sources, how)
+
+
+def _aligned(
+    job: Job, sources: Mapping[str, Any], how: Arrangement
+) -> Generator[Aligning | Aligned, None, dict[str, Index]]:
+    alignments: dict[str, Alignment] = {}
+    salt, cores = new_salt(), how.cores_each(1)
+    try:
+        for name, source in sources.items():
+            alignments[name] = Alignment(job, name, source, salt=salt, cores=cores, keeping=how.keeping(name))
+        yield (yield from align(InProcessAlignment(alignments), required=how.required))
+        return {name: alignment.settled() for name, alignment in alignments.items()}
+    finally:
+        for alignment in alignments.values():
+            alignment.close()

@@ -37,7 +37,8 @@ def split(job: Job, environment: Environment) -> tuple[Any, pa.Table | None]:
     if environment.table.startswith(EXAMPLE):
         table = examples.table(environment.table.removeprefix(EXAMPLE))
     else:
-        table = read_table(environment.table, (*job.partition.features, job.partition.label_column))
+        columns = dict.fromkeys((*job.partition.features, job.partition.label_column, *job.ids.values()))
+        table = read_table(environment.table, tuple(columns))
     if not environment.holdout:
         return table, None
     out = held_out(table.num_rows, environment.holdout)

@@ -12,23 +12,26 @@ from typing import TYPE_CHECKING, Any
 from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Made, Round
-from vfl.errors import SpecificationError, VflError, nearest
+from vfl.errors import SpecificationError, VflError
 from vfl.job import file as jobfile
 from vfl.launch import checkpoint
+from vfl.launch.alignment import Arrangement
 from vfl.launch.certifying import Witness
 from vfl.launch.result import MODEL, Result, fresh_folder
-from vfl.launch.sources import sources_of
+from vfl.launch.sources import paths_of, sources_of
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.budget import Reserved
+    from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
     from vfl.planning import Plan
     from vfl.security.signatures import SigningKey
 
-    Watch = Callable[[Plan | Reserved | Round], None]
+    Event = Aligning | Aligned | Plan | Reserved | Round
+    Watch = Callable[[Event], None]
 
 ENGINES = ("ray", "inprocess")
 LEDGER = "ledger.db"
@@ -42,10 +45,17 @@ def stream(
     address: str | None = None,
     ledger: str | None = None,
     policies: Mapping[str, str | Path] | None = None,
-) -> Iterator[Plan | Reserved | Round | Result]:
-    """Train, and yield the plan, what was reserved, a record for every round, and at last the result. See `train`."""
+    indexes: Mapping[str, str | Path] | None = None,
+    cores: int | None = None,
+) -> Iterator[Event | Result]:
+    """Train, and yield the plan, what was reserved, a record for every round, and at last the result. See `train`.
+
+    Where the job aligns records, the progress and the outcome of that come first.
+    """
     budget = Budget(uuid.uuid4().hex, _ledger(job, ledger))
-    yield from _events(job, data, budget, Log(), engine, address, _paths(job, policies))
+    how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
+    agreed = paths_of(job.partition, policies, "policy")
+    yield from _events(job, data, budget, Log(), engine, address, agreed, how)
 
 
 def train(
@@ -56,6 +66,8 @@ def train(
     address: str | None = None,
     ledger: str | Path | None = None,
     policies: Mapping[str, str | Path] | None = None,
+    indexes: Mapping[str, str | Path] | None = None,
+    cores: int | None = None,
     output: str | Path | None = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
@@ -71,31 +83,37 @@ def train(
     ledger : file in which the budget of the job's data set is kept.
     policies : {party: path of its owner's policy file}, read where the party runs (see parties.consent): it refuses the
         job before the data are opened, and keeps a book of the party's releases. A resumed run has the same policies.
+    indexes, cores : for a job with an id column; see `vfl.launch.alignment.align`, whose outcome is used if its files have
+        not changed since. With an output, every party keeps the run's index in its own place, for `vfl resume`.
     output : a new folder for model, certificate and the log from which a run that was cut off is resumed; the budget of
         a job without a data set is then kept in that folder too. None leaves nothing on disk.
     key : file of the Ed25519 key that signs the certificate. None signs what goes to `output` with this user's own key,
         made on first use (vfl.security.signatures), and leaves unsigned what goes nowhere.
-    watch : called with the plan, what was reserved, and every round, as they go by.
+    watch : called with the progress and outcome of the alignment if there is one, the plan, what was reserved, and
+        every round, as they go by.
     environment : plain values kept in the log for `vfl resume`.
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
     path = _ledger(job, ledger)
-    agreed = _paths(job, policies)
+    agreed = paths_of(job.partition, policies, "policy")
+    how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
     signer = None if key is None and output is None else signing_key(key)  # a run without one should fail here
     if output is None:
         budget = Budget(uuid.uuid4().hex, path)
-        return _signed(_finished(_events(job, data, budget, Log(), engine, address, agreed), watch), signer)
+        return _signed(_finished(_events(job, data, budget, Log(), engine, address, agreed, how), watch), signer)
     folder = fresh_folder(output)
     if path is None and job.dataset is None:
         path = str(folder.resolve() / LEDGER)
     budget = Budget(uuid.uuid4().hex, path)
     budget.check(job)
     jobfile.write(job, folder / jobfile.NAME)
-    start = checkpoint.Start(job.digest, budget.run, budget.ledger, {**(environment or {}), "policies": agreed})
+    kept = {**(environment or {}), "policies": agreed, "indexes": how.folders, "cores": cores}
+    start = checkpoint.Start(job.digest, budget.run, budget.ledger, kept)
+    how = replace(how, run=budget.run)
     with checkpoint.Checkpoint(folder, start) as log:
         try:
-            result = _finished(_events(job, data, budget, Log(), engine, address, agreed), _both(log, watch))
+            result = _finished(_events(job, data, budget, Log(), engine, address, agreed, how), _both(log, watch))
         except VflError:
             if not log.reserved:  # nothing began: leave nothing that looks like a run
                 shutil.rmtree(folder)
@@ -126,8 +144,16 @@ def resume(
     job, _ = jobfile.read(folder / jobfile.NAME)
     with checkpoint.Checkpoint(folder) as log:  # locked before it is read: another process may be adding to it
         start, budget, made = checkpoint.read(folder, job)
-        policies = start.environment.get("policies") or {}
-        result = _finished(_events(job, data, budget, made, engine, address, policies), _both(log, watch))
+        kept = start.environment
+        how = Arrangement(
+            folders=kept.get("indexes") or {},
+            cores=kept.get("cores"),
+            run=budget.run,
+            resumed=True,
+            required=made.n_records is not None,
+        )
+        events = _events(job, data, budget, made, engine, address, kept.get("policies") or {}, how)
+        result = _finished(events, _both(log, watch))
         result = _signed(result, signer)
         result.save(folder)
     return result
@@ -141,16 +167,6 @@ def _ledger(job: Job, ledger: str | Path | None) -> str | None:
     return None if ledger is None else str(Path(ledger).resolve())
 
 
-def _paths(job: Job, policies: Mapping[str, str | Path] | None) -> dict[str, str]:
-    """Return absolute paths; a name that is no party raises SpecificationError."""
-    for name in policies or {}:
-        if name not in job.partition.parties:
-            raise SpecificationError(
-                f"a policy is given for {name!r}, which is no party{nearest(name, job.partition.parties)}"
-            )
-    return {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
-
-
 def _events(
     job: Job,
     data: Any,
@@ -159,21 +175,22 @@ def _events(
     engine: str,
     address: str | None,
     policies: Mapping[str, str],
-) -> Iterator[Plan | Reserved | Round | Result]:
+    how: Arrangement,
+) -> Iterator[Event | Result]:
     if engine not in ENGINES:
         raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
     if address is not None and engine != "ray":
         raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
     budget.check(job)
-    sources = sources_of(job.partition, data)
+    sources = sources_of(job.partition, data, ids=job.ids)
     if engine == "ray":
         from vfl.launch import cluster
 
-        events = cluster.run(job, sources, budget, log, address=address, policies=policies)
+        events = cluster.run(job, sources, budget, log, address=address, policies=policies, how=how)
     else:
         from vfl.launch import inprocess
 
-        events = inprocess.run(job, sources, budget, log, policies=policies)
+        events = inprocess.run(job, sources, budget, log, policies=policies, how=how)
     witness = Witness(budget, log)
     for event in events:
         if isinstance(event, Round):
@@ -186,7 +203,7 @@ def _signed(result: Result, signer: SigningKey | None) -> Result:
     return result if signer is None else replace(result, certificate=result.certificate.signed(signer))
 
 
-def _finished(events: Iterator[Plan | Reserved | Round | Result], watch: Watch | None) -> Result:
+def _finished(events: Iterator[Event | Result], watch: Watch | None) -> Result:
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
         for event in watched:
             if isinstance(event, Result):
@@ -197,7 +214,7 @@ def _finished(events: Iterator[Plan | Reserved | Round | Result], watch: Watch |
 
 
 def _both(log: checkpoint.Checkpoint, watch: Watch | None) -> Watch:
-    def note(event: Plan | Reserved | Round) -> None:
+    def note(event: Event) -> None:
         log(event)
         if watch is not None:
             watch(event)

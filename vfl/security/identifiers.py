@@ -158,7 +158,5 @@ def _canonical(text: str) -> str:
 
 def _as_integers(texts: list[str], place: _Place) -> list[str]:
     if not all(map(_DECIMAL.fullmatch, texts)):
-        raise place.error(
-            "the job declares ids as integers, and one is not a decimal number", "declare id_kind='text'"
-        )
+        raise place.error("the job declares ids as integers, and one is not a decimal number", "declare id_kind='text'")
     return [str(int(text)) for text in texts]

@@ -266,9 +266,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
             ) from None
 
 
-def _drained(
-    steps: Generator[tuple[int, int], None, Points], progress: Callable[[int, int], object] | None
-) -> Points:
+def _drained(steps: Generator[tuple[int, int], None, Points], progress: Callable[[int, int], object] | None) -> Points:
     """Run to the end; returns what `steps` returns."""
     while True:
         try:

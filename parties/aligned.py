@@ -1,0 +1,114 @@
+"""A party's source read in the order of its index: ids, the check that they are still the same, rows left out, rows moved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from parties.columns import Columns, contents_of
+from parties.index import digest_of
+from parties.sources import open_source
+from vfl.errors import DataError
+from vfl.schema import BinaryLabel, Label, RealLabel
+from vfl.security.identifiers import IdKind, alignment_hash, kind_of, normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from parties.index import Index
+    from parties.sources import Content, Origin, Source
+    from vfl.job import Job
+    from vfl.types import Vector
+
+
+def label_of(job: Job) -> Label:
+    """Return how the label is declared: binary for classification, else a number within its declared bounds."""
+    if job.classification:
+        return BinaryLabel(job.classes)
+    low_high = job.schema[job.partition.label_column].limits
+    return RealLabel(low_high if job.schema.unbounded([job.partition.label_column]) == () else None)
+
+
+def open_with_ids(job: Job, party: str, spec: Any) -> Source:
+    """Open a party's source with all that a run reads of it, so that what is missing is found before the alignment."""
+    label = (job.partition.label_column, label_of(job)) if party == job.partition.label_party else None
+    text: dict[str, Content] = {job.ids[party]: "text"}
+    # An array without names holds the ids in its first column, then what it holds without them.
+    return open_source(spec, text | contents_of(job.schema, job.partition.columns(party), label), party=party)
+
+
+def read_ids(job: Job, party: str, source: Source) -> tuple[list[bytes], IdKind]:
+    """Return the ids of all rows as they are compared, and their kind. Raises DataError; see vfl.security.identifiers."""
+    column = job.ids[party]
+    cells: list[Any] = []
+    for batch in source.batches([column]):
+        cells += batch.column(0).to_pylist()
+    kind = IdKind(job.id_kind) if job.id_kind is not None else None
+    normal = normalise(cells, party=party, column=column, kind=kind)
+    return normal, kind or kind_of(cells, party=party, column=column)
+
+
+def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], job: Job, party: str) -> None:
+    """Raise DataError unless a source is what the index was made of: the same file, and the same ids in its rows.
+
+    digest, ids : of the source as it is now.
+    """
+    same = digest == index.source and int(index.rows.max()) < len(ids)
+    if not same or alignment_hash([ids[row] for row in index.rows], index.salt) != index.hash:
+        raise DataError(
+            f"party {party!r}, id column {job.ids[party]!r}: the data changed after their records were aligned; restore "
+            "them, or align again (vfl align JOB; a run that was cut off has to start anew)"
+        )
+
+
+def open_aligned(job: Job, party: str, spec: Any, index: Index) -> AlignedSource:
+    """Open a source for its aligned rows alone, once it is seen to be what was aligned; DataError otherwise."""
+    source = open_with_ids(job, party, spec)
+    ids, _ = read_ids(job, party, source)
+    check_unchanged(index, digest_of(spec, party), ids, job, party)
+    return AlignedSource(source, index, len(ids))
+
+
+class AlignedSource:
+    """Yields the rows of another source that are in an index, in the source's order.
+
+    What is wrong with other rows is nobody's business. `ordered` then moves the records: in place, column by column, so
+    that reading in another order needs no second copy of the data.
+    """
+
+    n_records: int | None
+
+    def __init__(self, source: Source, index: Index, n_rows: int) -> None:
+        self._source, self._index, self._n_rows = source, index, n_rows
+        self.origin: Origin = source.origin
+        self.names, self.typed = source.names, source.typed
+        self.n_records = self.at_most = len(index.rows)
+        self._kept = np.zeros(n_rows, bool)
+        self._kept[index.rows] = True
+
+    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the records; see `Source`."""
+        count = 0
+        for batch in self._source.batches(columns, rows):
+            kept = self._kept[count : count + batch.num_rows]
+            count += batch.num_rows
+            if count > self._n_rows:
+                break
+            if kept.all():
+                yield batch
+            elif kept.any():
+                yield batch.filter(pa.array(kept))
+        if count != self._n_rows:
+            raise self.origin.error("changed while it was read")
+
+    def ordered(self, columns: Columns, labels: Vector | None) -> tuple[Columns, Vector | None]:
+        """Return what was read of this source in the common order; overwrites the columns' memory."""
+        order = np.searchsorted(np.flatnonzero(self._kept), self._index.rows)
+        array = columns.array
+        array.flags.writeable = True
+        for j in range(array.shape[1]):
+            array[:, j] = array[order, j]
+        array.flags.writeable = False
+        return columns, None if labels is None else labels[order]

@@ -1,0 +1,88 @@
+"""An alignment that may be cut off: its salt and its secret wait in the party's place until it is concluded."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from vfl.errors import OutputError
+from vfl.security.psi import SIZE, Blinder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from io import BufferedRandom
+    from pathlib import Path
+
+SUFFIX = ".pending"
+
+
+class Pending:
+    """Offers the salt of an alignment of the same ids that was cut off, if there is one.
+
+    One process at a time: while another aligns the same ids here, this alignment leaves nothing and offers nothing.
+
+    folder : the party's place; made if need be, for its owner alone.
+    name : of what is aligned, the same for the same ids and participants.
+    """
+
+    def __init__(self, folder: Path, name: str, party: str, ids: Sequence[bytes]) -> None:
+        self._folder, self._party = folder, party
+        self._path = folder / (name + SUFFIX)
+        self._fingerprint = _fingerprint(ids)
+        self._file: BufferedRandom | None = None
+        self._left: bytes | None = None
+        self.salt: bytes | None = None
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                return
+            self._file = file
+            content = file.read()
+        except OSError as error:
+            raise OutputError(
+                f"party {party!r} cannot keep the state of its alignment in its place: {error.strerror}; name a folder that "
+                "it alone can write (the environment's [alignment.index], or $VFL_INDEX)"
+            ) from None
+        if len(content) == SIZE + len(self._fingerprint):
+            self._left = content[:SIZE]
+            self.salt = self._left if content[SIZE:] == self._fingerprint else None
+
+    def begin(self, salt: bytes) -> Path | None:
+        """Note the alignment that begins, forget one that does not go on; returns where its state may be kept."""
+        if self._file is None:
+            return None
+        if self._left not in (None, salt):
+            Blinder(self._party, self._left or b"", folder=self._folder).discard()
+        self._file.seek(0)
+        self._file.write(salt + self._fingerprint)
+        self._file.truncate()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._folder
+
+    def end(self) -> None:
+        """Remove the file: the alignment is concluded."""
+        if self._file is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+            self.release()
+
+    def release(self) -> None:
+        """Let other processes go on with it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _fingerprint(ids: Sequence[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for identifier in ids:
+        digest.update(len(identifier).to_bytes(8, "big") + identifier)
+    return digest.digest()

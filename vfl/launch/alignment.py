@@ -1,0 +1,95 @@
+"""`align`: which records all parties have, as a step of a run or by itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vfl.alignment import Aligned, Aligning, Keeping
+from vfl.errors import SpecificationError
+from vfl.launch.sources import paths_of, sources_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from vfl.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrangement:
+    """How the alignment of one run is made; `Keeping` says the rest.
+
+    folders : {party: its place for indexes}, as far as the environment names them. cores : for each party; None decides.
+    required : an earlier process of the run has begun on an index, and no other will do.
+    """
+
+    folders: Mapping[str, str] = field(default_factory=dict)
+    cores: int | None = None
+    run: str | None = None
+    resumed: bool = False
+    later: bool = False
+    required: bool = False
+
+    def __post_init__(self) -> None:
+        if self.cores is not None and (isinstance(self.cores, bool) or self.cores < 1):
+            raise SpecificationError(f"cores are a whole number of at least 1, not {self.cores!r}")
+
+    def keeping(self, party: str) -> Keeping:
+        """Return what the party is to leave on its disk."""
+        return Keeping(self.folders.get(party), self.run, self.resumed, self.later)
+
+    def cores_each(self, at_once: int) -> int:
+        """Return the cores for each of so many parties that work on this machine at the same time."""
+        return self.cores or max(1, usable_cores() // at_once)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def align(
+    job: Job,
+    data: Any,
+    *,
+    engine: str = "ray",
+    address: str | None = None,
+    policies: Mapping[str, str | Path] | None = None,
+    indexes: Mapping[str, str | Path] | None = None,
+    cores: int | None = None,
+    watch: Callable[[Aligning], None] | None = None,
+) -> Aligned:
+    """Align the records of the job's parties by private set intersection; nobody learns an id that is not its own.
+
+    Where a party's data are a file, it leaves its index in its own place for later runs of the job, which then begin at
+    once, and refuse to begin when the file has changed. An alignment that is cut off goes on where it stopped.
+
+    indexes : {party: folder for its index}; see parties.index for where it lies otherwise.
+    cores : for each party; None divides this machine's among those that work on it at once, and takes one on a cluster.
+    watch : called with the progress. Others : as for `train`.
+
+    Returns what the participants learn: n, and the sizes of the sets. Raises as `train` does.
+    """
+    if job.id is None:
+        raise SpecificationError(
+            f"job {job.name!r} names no id column: set id, one name for all parties or one for each"
+        )
+    agreed = paths_of(job.partition, policies, "policy")
+    how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, later=True)
+    sources = sources_of(job.partition, data, ids=job.ids)
+    if engine == "ray":
+        from vfl.launch import cluster
+
+        events = cluster.align_only(job, sources, how, address=address, policies=agreed)
+    else:
+        from vfl.launch import inprocess
+
+        events = inprocess.align_only(job, sources, how, policies=agreed)
+    for event in events:
+        if isinstance(event, Aligned):
+            aligned = event
+        elif watch is not None:
+            watch(event)
+    return aligned
