@@ -345,7 +345,7 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         DataError,
         (
             "parties 'bank' and 'telco' hold different numbers of records: "
-            "every party needs the same records in the same order"
+            "every party needs the same records in the same order, or name the id column in the job (id=...) to align them"
         ),
     ),
     "data for no party": (

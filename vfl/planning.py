@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.alignment import reveals
 from vfl.errors import SpecificationError
 from vfl.losses import loss_of
 from vfl.messages import Moments, Query
@@ -15,6 +16,7 @@ from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.events import PoissonSubsampledGaussian
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.problem import INTERCEPT, Layout, Problem
+from vfl.security import psi
 from vfl.solvers.recommend import recommendation
 
 if TYPE_CHECKING:
@@ -133,6 +135,11 @@ class Plan:
         return self.round_trips * self.problem.n_records * 8 * 2
 
     @property
+    def alignment_seconds(self) -> float:
+        """Expected time of aligning parties with n ids each, on one core; 0.0 when the job aligns nothing."""
+        return psi.seconds([self.problem.n_records] * len(self.job.ids), 1) if self.job.ids else 0.0
+
+    @property
     def seconds(self) -> float:
         """Expected time of the rounds on one machine; a rough guide."""
         updates = sum(count * getattr(event, "dimension", 1) for event, count in self.releases)
@@ -165,11 +172,22 @@ class Plan:
             f"  cost       {self.round_trips} round trips, {self.n_bytes / 1e6:.3g} MB between participants, "
             f"about {self.seconds:.2g} s"
         )
+        lines.extend(self._alignment_lines())
         lines.extend("  choice     " + sentence for sentence in self.solver.explain(problem))
         if problem.private:
             advice = recommendation(problem)
             lines.append(f"  advice     {advice.solver} is expected to win: {advice.reason} (vfl.recommend compares)")
         return "\n".join(lines)
+
+    def _alignment_lines(self) -> list[str]:
+        job = self.job
+        if not job.ids:
+            return []
+        columns = job.id if isinstance(job.id, str) else ", ".join(f"{party}: {c}" for party, c in job.ids.items())
+        n = self.problem.n_records
+        cost = f"about {self.alignment_seconds:.2g} s on one core for {n} ids a party; more ids or parties take longer"
+        shown = reveals(len(job.ids)).items()
+        return [f"  align      by {columns}, {cost}", *(f"  shows      {who}: {what}" for who, what in shown)]
 
 
 def plan(job: Job, n_records: int) -> Plan:

@@ -9,6 +9,7 @@ import numbers
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from vfl.alignment import reveals
 from vfl.certificate.document import Certificate
 from vfl.messages import Moments
 from vfl.privacy.events import Gaussian
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from vfl.certificate.document import Events
+    from vfl.job import Job
     from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Head, Statement
@@ -76,6 +78,15 @@ def flags_of(plan: Plan) -> tuple[str, ...]:
     return tuple(flags)
 
 
+def who_sees_what(job: Job, *, private: bool) -> dict[str, str]:
+    """Return what each kind of participant sees, in words; numbers that only participants know are not among them."""
+    said = WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED)
+    if not job.ids:
+        return said
+    shown = reveals(len(job.ids))
+    return {who: f"{what}; in the alignment {shown[who]}" for who, what in said.items()}
+
+
 def planned(plan: Plan) -> dict[str, Any]:
     """Return the fields of a certificate that the job and n decide, before any data are touched."""
     job, problem, solver = plan.job, plan.problem, plan.solver
@@ -93,7 +104,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         "geometry": geometry if problem.private else "none: nothing is clipped",
         "smoothness": problem.smoothness if isinstance(problem.smoothness, str) else "declared",
         "n_records": problem.n_records,
-        "who_sees_what": WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED),
+        "who_sees_what": who_sees_what(job, private=private),
         "job": job.name,
         "job_digest": job.digest,
         "dataset": job.dataset or "",

@@ -12,6 +12,7 @@ from vfl.version import __version__
 COMMANDS = {
     "run": "train a job",
     "plan": "show what a job would release, cost and take; touches no data",
+    "align": "find the records that all parties have, for later runs",
     "resume": "go on with a run that was cut off",
     "predict": "apply a saved model to new records",
     "verify": "check a certificate, and say what it promises",

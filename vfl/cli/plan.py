@@ -16,6 +16,7 @@ from vfl.cli.jobs import job_argument, read_job
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_json: bool) -> None:
     """Show the plan of JOB; touches no party's data."""
+    from vfl.alignment import reveals
     from vfl.launch.simulation import split
     from vfl.planning import plan
 
@@ -44,6 +45,13 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_j
                 "round_trips": planned.round_trips,
                 "bytes": planned.n_bytes,
                 "seconds": planned.seconds,
+                "alignment": {
+                    "id": dict(spec.ids),
+                    "seconds_on_one_core": planned.alignment_seconds,
+                    "reveals": reveals(len(spec.ids)),
+                }
+                if spec.ids
+                else None,
                 "objective": planned.problem.describe(),
                 "choices": list(planned.solver.explain(planned.problem)),
             },

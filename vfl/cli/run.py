@@ -61,6 +61,8 @@ def command(
             address=address,
             ledger=ledger,
             policies=environment.policies,
+            indexes=environment.indexes,
+            cores=environment.cores,
             output=folder,
             key=key,
             watch=progress,

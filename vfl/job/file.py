@@ -3,6 +3,7 @@
 format = 1
 name = "credit"
 loss = "logistic"
+id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber"
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
 [bounds]               income = [0, 2e5]
 [loss]                 kind = "huber", width = 2.0 (in the place of the name, for a loss with options)
@@ -13,6 +14,8 @@ loss = "logistic"
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
 [ray]                  address = "auto"            environment
 [policy]               bank = "bank-policy.toml"   environment: what each party's owner allows
+[alignment]            cores = 4                   environment: of each party, to align records
+[alignment.index]      bank = "bank-index"         environment: folder in which the party keeps its aligned rows
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 NAME = "job.toml"
 EXAMPLE = "example:"
-ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy")
+ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class Environment:
     address : Ray cluster; None starts a local one.
     ledger : file in which the budget of the job's data set is kept.
     policies : {party: path of its owner's policy}, each read by that party's actor.
+    indexes : {party: folder for the index of its aligned rows}, each written by that party's actor.
+    cores : of each party, to align records; None lets the engine decide.
     """
 
     data: Mapping[str, str] = field(default_factory=dict)
@@ -61,6 +66,8 @@ class Environment:
     address: str | None = None
     ledger: str | None = None
     policies: Mapping[str, str] = field(default_factory=dict)
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    cores: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""
@@ -237,13 +244,16 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
 
 
 def _environment(plain: dict[str, Any], folder: Path) -> Environment:
-    data, simulation, ray, ledger, policies = (_table(plain, key) for key in ENVIRONMENT)
+    data, simulation, ray, ledger, policies, alignment = (_table(plain, key) for key in ENVIRONMENT)
+    indexes = _table(alignment, "index")
     _known(simulation, ("table", "holdout"), "[simulation]")
     _known(ray, ("address",), "[ray]")
     _known(ledger, ("path",), "[ledger]")
+    _known(alignment, ("cores", "index"), "[alignment]")
+    _check_types(Environment, alignment, "[alignment]")
     _check_types(Environment, simulation, "[simulation]")
     _check_types(Environment, ray, "[ray]")
-    for key, paths in (("data", data), ("policy", policies)):
+    for key, paths in (("data", data), ("policy", policies), ("alignment.index", indexes)):
         for party, path in paths.items():
             if not isinstance(path, str):
                 raise JobFileError(f"[{key}] {party} must be a path")
@@ -257,6 +267,8 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         address=ray.get("address"),
         ledger=str(folder / ledger["path"]) if "path" in ledger else None,
         policies={party: str(folder / path) for party, path in policies.items()},
+        indexes={party: str(folder / path) for party, path in indexes.items()},
+        cores=alignment.get("cores"),
     )
 
 
@@ -278,4 +290,5 @@ def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Enviro
     job = decode(plain)
     _known(environment.data, job.partition.parties, "[data]")
     _known(environment.policies, job.partition.parties, "[policy]")
+    _known(environment.indexes, job.partition.parties, "[alignment.index]")
     return job, environment

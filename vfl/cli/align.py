@@ -1,0 +1,73 @@
+"""`vfl align JOB`: which records all parties have, found once, for this and later runs."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from vfl.cli.jobs import job_argument, read_job
+
+
+@click.command("align")
+@job_argument
+@click.option(
+    "--engine", type=click.Choice(["ray", "inprocess"]), default="ray", show_default=True, help="How parties run."
+)
+@click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it a local Ray is started.")
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party (default: what is there).")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+def command(
+    job: str,
+    assignments: tuple[str, ...],
+    engine: str,
+    address: str | None,
+    cores: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Align the records of JOB's parties by private set intersection over X25519.
+
+    Every party whose data are files keeps the rows that all have in its own place, and later runs of the job begin with
+    them at once. What is cut off goes on where it stopped when the command is given again.
+    """
+    from vfl.alignment import reveals
+    from vfl.cli.progress import Progress
+    from vfl.launch.alignment import align
+    from vfl.launch.simulation import split
+
+    spec, environment = read_job(job, assignments)
+    data, _ = split(spec, environment)
+    started = time.monotonic()
+    with Progress(quiet=as_json) as progress:
+        aligned = align(
+            spec,
+            data,
+            engine=engine,
+            address=address or environment.address,
+            policies=environment.policies,
+            indexes=environment.indexes,
+            cores=cores or environment.cores,
+            watch=progress,
+        )
+    seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties))
+    if as_json:
+        outcome = {
+            "n_records": aligned.n_records,
+            "sizes": dict(aligned.sizes),
+            "alignment": aligned.alignment,
+            "kept": environment.table is None,
+            "seconds": seconds,
+            "revealed": seen,
+        }
+        click.echo(json.dumps(outcome, ensure_ascii=False))
+        return
+    sizes = ", ".join(f"{party} {size}" for party, size in aligned.sizes.items())
+    click.echo(f"{aligned.n_records} records are common to all parties ({sizes}); {seconds:.1f} s")
+    for who, what in seen.items():
+        click.echo(f"  {who} learned  {what}" if who != "outsider" else f"  public  {what}")
+    if environment.table is None:
+        click.echo("each party keeps its rows in its own place; runs of this job begin with them")
+    else:
+        click.echo("nothing is kept: the parties are simulated from one table")
