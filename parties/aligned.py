@@ -12,15 +12,15 @@ from parties.index import digest_of
 from parties.sources import open_source
 from vfl.errors import DataError
 from vfl.schema import BinaryLabel, Label, RealLabel
-from vfl.security.identifiers import IdKind, alignment_hash, kind_of, normalise
+from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, kind_of, normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from parties.index import Index
     from parties.sources import Content, Origin, Source
     from vfl.job import Job
-    from vfl.types import Vector
+    from vfl.types import Integers, Vector
 
 
 def label_of(job: Job) -> Label:
@@ -48,6 +48,41 @@ def read_ids(job: Job, party: str, source: Source) -> tuple[list[bytes], IdKind]
     kind = IdKind(job.id_kind) if job.id_kind is not None else None
     normal = normalise(cells, party=party, column=column, kind=kind)
     return normal, kind or kind_of(cells, party=party, column=column)
+
+
+def joined_rows(job: Job, sources: Mapping[str, Any]) -> dict[str, Integers]:
+    """Return {party: its rows in the order of the first party's} by equal ids, to predict where one process reads all.
+
+    Empty when no source holds its id column: their rows are taken to be in the same order already.
+
+    Raises DataError when some hold it and others do not, or lack one of the first party's ids.
+    """
+    ids: dict[str, list[bytes]] = {}
+    kinds: dict[str, IdKind] = {}
+    lacking = []
+    for party, spec in sources.items():
+        try:
+            source = open_source(spec, {job.ids[party]: "text"}, party=party)
+        except DataError:  # a file that is not there is an error of its own when its features are read
+            lacking.append(party)
+            continue
+        ids[party], kinds[party] = read_ids(job, party, source)
+    if not ids:
+        return {}
+    if lacking:
+        raise DataError(
+            f"the data of party {lacking[0]!r} have no id column {job.ids[lacking[0]]!r}, and others have one: give it for "
+            "all parties, or leave it out everywhere where the rows are in the same order"
+        )
+    check_kinds(kinds)
+    first, wanted = next(iter(ids.items()))
+    rows = {}
+    for party, own in ids.items():
+        row_of = {identifier: row for row, identifier in enumerate(own)}
+        if any(identifier not in row_of for identifier in wanted):
+            raise DataError(f"party {party!r} lacks records that party {first!r} holds: give the same records for all")
+        rows[party] = np.array([row_of[identifier] for identifier in wanted], np.int64)
+    return rows
 
 
 def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], job: Job, party: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -70,15 +69,17 @@ class Pending:
     def end(self) -> None:
         """Remove the file: the alignment is concluded."""
         if self._file is not None:
-            with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()
+            self._file.truncate(0)
             self.release()
 
     def release(self) -> None:
-        """Let other processes go on with it."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Let other processes go on with it, if it has begun."""
+        if self._file is None:
+            return
+        if not os.fstat(self._file.fileno()).st_size:
+            self._path.unlink(missing_ok=True)
+        self._file.close()
+        self._file = None
 
 
 def _fingerprint(ids: Sequence[bytes]) -> bytes:

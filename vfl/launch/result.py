@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from parties.aligned import joined_rows
 from parties.loading import load_features
 from vfl import kernels
 from vfl.certificate import Certificate
@@ -114,17 +115,21 @@ class Result:
     def decision_function(self, data: Any) -> Vector:
         """Return the margins (n,) of new records; missing cells are filled and values clamped as in training.
 
-        data : as for `train`; the label is not needed.
+        data : as for `train`; the label is not needed. It is all read here: where the job aligns records and the sources
+            hold their id columns, rows are joined by them in the order of the first party's, else taken as they are.
         """
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         margins: Vector | None = None
-        for party, source in sources_of(self.job.partition, data, label=False).items():
+        sources = sources_of(self.job.partition, data, label=False)
+        joined = joined_rows(self.job, sources) if self.job.ids else {}
+        for party, source in sources.items():
             if not self.job.partition.columns(party):
                 continue
             columns = load_features(self.job, party, source)
             part = kernels.forward(
                 columns.array, np.array([by_name[name] for name in columns.names]), np.zeros(columns.n_records)
             )
+            part = part[joined[party]] if joined else part
             if margins is not None and len(part) != len(margins):
                 raise DataError(f"party {party!r} holds another number of records than the parties before it")
             margins = part if margins is None else margins + part
