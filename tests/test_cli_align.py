@@ -1,0 +1,166 @@
+"""`vfl align`, and the commands that a job with an id column goes through."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from vfl import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+N = 90
+JOB = """
+format = 1
+name = "credit"
+id = "customer"
+
+[partition]
+parties = { bank = ["income"], telco = ["calls"] }
+label = ["bank", "default"]
+
+[bounds]
+income = [-1, 1]
+calls = [-1, 1]
+
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+
+[solver]
+kind = "SkGD"
+passes = 3
+"""
+DATA = """
+[data]
+bank = "bank.parquet"
+telco = "telco.csv"
+
+[alignment]
+cores = 1
+
+[alignment.index]
+bank = "own/bank"
+telco = "own/telco"
+"""
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job file and two files in different row order, from which commands are run."""
+    rng = np.random.default_rng(1)
+    whole = pd.DataFrame({"customer": [f"c{k}" for k in range(N)], "income": rng.uniform(-1, 1, N)})
+    whole = whole.assign(calls=rng.uniform(-1, 1, N), default=(whole.income > 0).astype(int))
+    whole[["customer", "income", "default"]][10:].to_parquet(tmp_path / "bank.parquet", index=False)
+    whole[["customer", "calls"]].sample(70, random_state=2).to_csv(tmp_path / "telco.csv", index=False)
+    whole.to_csv(tmp_path / "all.csv", index=False)
+    (tmp_path / "job.toml").write_text(JOB + DATA, encoding="utf-8")
+    (tmp_path / "one.toml").write_text(JOB + '\n[simulation]\ntable = "all.csv"\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """Run `vfl ARGUMENTS` as the console script does, in this process."""
+
+    def run(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["vfl", *arguments])
+        capfd.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return Said(code, *capfd.readouterr())
+
+    return run
+
+
+def common(folder: Path) -> int:
+    return len(pd.read_parquet(folder / "bank.parquet").merge(pd.read_csv(folder / "telco.csv"), on="customer"))
+
+
+def test_align_says_what_it_found_and_who_learned_what(folder: Path, call: Callable[..., Said]) -> None:
+    said = call("align", "job.toml", "--engine", "inprocess")
+    assert said.code == 0, said.err
+    assert f"{common(folder)} records are common to all parties (bank 80, telco 70)" in said.out
+    assert "coordinator learned  the size of every set" in said.out
+    assert "aligning 300/300  comparing" in said.err
+    assert len(list(folder.glob("own/*/*.index"))) == 2
+
+
+def test_align_then_run_then_predict(folder: Path, call: Callable[..., Said]) -> None:
+    told = call("align", "job.toml", "--engine", "inprocess", "--json")
+    outcome = json.loads(told.out)
+    assert told.err == ""
+    assert (outcome["n_records"], outcome["sizes"]) == (common(folder), {"bank": 80, "telco": 70})
+    assert outcome["kept"] is True
+    ran = call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    assert ran.code == 0, ran.err
+    assert f"kept from an earlier alignment: {common(folder)} records" in ran.err
+    certificate = json.loads((folder / "run" / "certificate.json").read_text(encoding="utf-8"))
+    assert certificate["n_records"] == common(folder)
+    assert "in the alignment" in certificate["who_sees_what"]["party"]
+    verified = call("verify", "run")
+    assert verified.code == 0, verified.err
+    pd.read_csv("telco.csv").assign(calls=0.5).to_csv("telco.csv", index=False)
+    changed = call("run", "job.toml", "--engine", "inprocess", "--output", "other")
+    assert (changed.code, changed.out) == (3, "")
+    assert (
+        "error: party 'telco', id column 'customer': the data changed after their records were aligned" in changed.err
+    )
+    assert not (folder / "other").exists()
+
+
+def test_a_simulated_job_aligns_its_one_table(folder: Path, call: Callable[..., Said]) -> None:
+    outcome = json.loads(call("align", "one.toml", "--engine", "inprocess", "--json").out)
+    assert (outcome["n_records"], outcome["kept"]) == (N, False)
+    ran = call("run", "one.toml", "--engine", "inprocess", "--output", "run", "--json")
+    assert ran.code == 0, ran.err
+    assert ran.err == ""
+    predicted = call("predict", "run", "--data", "all.csv")
+    assert len(predicted.out.splitlines()) == N + 1
+
+
+def test_the_plan_foresees_the_alignment(call: Callable[..., Said], folder: Path) -> None:
+    said = call("plan", "job.toml", "--records", "1000000")
+    assert "align      by customer, about 1.1e+02 s on one core for 1000000 ids a party" in said.out
+    planned = json.loads(call("plan", "job.toml", "--records", "1000", "--json").out)["alignment"]
+    assert planned["id"] == {"bank": "customer", "telco": "customer"}
+    assert "n" in planned["reveals"]["outsider"]
+    assert json.loads(call("plan", "job.toml", "-n", "10", "--set", "id=customer", "--json").out)["alignment"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--set", "id=custumer"], 3, "there is no column 'custumer' (did you mean 'customer'?)"),
+        (["--set", "id=income"], 2, "the id column 'income' is also a feature or the label"),
+        (["--set", "alignment.core=2"], 2, "unknown key 'core' in [alignment] (did you mean 'cores'?)"),
+        (["--set", "alignment.cores=many"], 2, "[alignment]: cores must be a whole number, not 'many'"),
+        (["--set", "alignment.index.telc=own"], 2, "unknown key 'telc' in [alignment.index] (did you mean 'telco'?)"),
+        (["--set", "data.telco=bank.parquet"], 3, "party 'telco', file"),
+        (["--cores", "0"], 2, "0 is not in the range x>=1"),
+    ],
+)
+def test_errors_tell_cause_and_remedy(
+    folder: Path, call: Callable[..., Said], options: list[str], code: int, message: str
+) -> None:
+    said = call("align", "job.toml", "--engine", "inprocess", *options)
+    assert said.code == code
+    assert message in said.err
+    assert not list(folder.glob("own/*/*"))
