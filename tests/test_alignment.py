@@ -410,6 +410,7 @@ class TestResume:
         assert [path.suffix for path in left] == [".index", ".index"]  # neither secret nor points
 
     def test_other_ids_begin_anew(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+        """Under the old secret they would be a second question to the others."""
         data = frames()
         paths, spec = files(tmp_path, data), job()
         options: dict[str, Any] = {"engine": "inprocess", "indexes": indexes, "cores": 1}
@@ -417,6 +418,14 @@ class TestResume:
             vfl.align(spec, paths, watch=cut_at(Aligning, 0, of="others"), **options)
         data["telco"] = data["telco"][10:]
         files(tmp_path, data)
+        offered = {}
+        for party, path in paths.items():
+            keeping = Keeping(indexes[party], later=True)
+            side = Alignment(spec, party, path, salt=SALT, cores=1, keeping=keeping)
+            offered[party] = side.greet().pending
+            side.close()
+        assert offered["bank"] is not None
+        assert offered["telco"] is None
         assert vfl.align(spec, paths, **options).n_records == len(joined(data))
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert [path.suffix for path in left] == [".index", ".index"]
@@ -447,10 +456,13 @@ class TestResume:
         assert outcome.reused is (when != "aligning")
         assert again.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
 
+    @pytest.mark.parametrize("before", [False, True], ids=["its own", "one that was kept"])
     def test_a_run_keeps_its_order_whatever_is_aligned_in_between(
-        self, tmp_path: Path, indexes: dict[str, str]
+        self, tmp_path: Path, indexes: dict[str, str], before: bool
     ) -> None:
         paths, spec, first, again = files(tmp_path, frames()), job(), [], []
+        if before:
+            vfl.align(spec, paths, engine="inprocess", indexes=indexes)
 
         def cut(event: object) -> None:
             first.append(event)
