@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 
 from parties.columns import Columns, contents_of
-from parties.index import digest_of
+from parties.index import digest_of, stamp_of
 from parties.sources import open_source
 from vfl.errors import DataError
 from vfl.schema import BinaryLabel, Label, RealLabel
 from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, kind_of, normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from parties.index import Index
     from parties.sources import Content, Origin, Source
@@ -101,9 +101,10 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], job: Job, p
 def open_aligned(job: Job, party: str, spec: Any, index: Index) -> AlignedSource:
     """Open a source for its aligned rows alone, once it is seen to be what was aligned; DataError otherwise."""
     source = open_with_ids(job, party, spec)
+    stamp = stamp_of(spec)
     ids, _ = read_ids(job, party, source)
     check_unchanged(index, digest_of(spec, party), ids, job, party)
-    return AlignedSource(source, index, len(ids))
+    return AlignedSource(source, index, len(ids), lambda: stamp_of(spec) == stamp)
 
 
 class AlignedSource:
@@ -115,8 +116,8 @@ class AlignedSource:
 
     n_records: int | None
 
-    def __init__(self, source: Source, index: Index, n_rows: int) -> None:
-        self._source, self._index, self._n_rows = source, index, n_rows
+    def __init__(self, source: Source, index: Index, n_rows: int, unchanged: Callable[[], bool]) -> None:
+        self._source, self._index, self._n_rows, self._unchanged = source, index, n_rows, unchanged
         self.origin: Origin = source.origin
         self.names, self.typed = source.names, source.typed
         self.n_records = self.at_most = len(index.rows)
@@ -135,7 +136,7 @@ class AlignedSource:
                 yield batch
             elif kept.any():
                 yield batch.filter(pa.array(kept))
-        if count != self._n_rows:
+        if count != self._n_rows or not self.origin.attempt(self._unchanged, "cannot be read"):
             raise self.origin.error("changed while it was read")
 
     def ordered(self, columns: Columns, labels: Vector | None) -> tuple[Columns, Vector | None]:

@@ -120,6 +120,13 @@ def digest_of(spec: Any, party: str) -> str:
     return Origin(party, f"file {path!r}").attempt(lambda: _digest(Path(path)), "cannot be read")
 
 
+def stamp_of(spec: Any) -> tuple[tuple[int, int, int], ...]:
+    """Return size, time and inode of a source's files: cheaper than their digest, for a change while they are read."""
+    path = Path(file_of(spec) or os.devnull)
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return tuple((found.st_size, found.st_mtime_ns, found.st_ino) for found in (file.stat() for file in files))
+
+
 def _digest(path: Path) -> str:
     if not path.is_dir():
         with path.open("rb") as file:

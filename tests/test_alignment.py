@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import vfl
 from coordinator.alignment import align as coordinate
 from coordinator.coordinator import agreed_records
 from coordinator.rounds import Round
+from parties import aligned
 from parties.alignment import Alignment
 from parties.index import Index, place
 from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed, Keeping, alignment_name, reveals
@@ -23,6 +25,7 @@ from vfl.errors import (
     DataError,
     FederationError,
     OutputError,
+    PartyLost,
     SpecificationError,
     VersionMismatch,
 )
@@ -137,6 +140,20 @@ class TestTraining:
                 {**frames(), "telco": frames()["telco"].assign(customer=lambda f: f.customer + "x")},
                 engine="ray",
             )
+
+    def test_a_party_that_dies_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
+        data, pid = frames(n=20_000), tmp_path / "pid"
+
+        def telco() -> pd.DataFrame:
+            pid.write_text(str(os.getpid()), encoding="utf-8")
+            return data["telco"]
+
+        def kill(event: object) -> None:
+            if isinstance(event, Aligning) and event.done == 0:
+                os.kill(int(pid.read_text(encoding="utf-8")), signal.SIGKILL)
+
+        with pytest.raises(PartyLost, match="'telco' died"):
+            train(job(), {**data, "telco": telco}, engine="ray", watch=kill)
 
     def test_one_frame_with_its_id_column(self) -> None:
         whole, spec = people(), job(3)
@@ -329,6 +346,21 @@ class TestKept:
             train(job(), paths, watch=meddle, output=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
+    def test_a_file_that_changes_while_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """After its digest was taken: the last moment."""
+        data = frames()
+        paths, spec = files(tmp_path, data), job()
+        checked = aligned.check_unchanged
+
+        def meddle(*arguments: Any) -> None:
+            checked(*arguments)
+            if arguments[-1] == "telco":
+                data["telco"].assign(calls=0.25).to_csv(paths["telco"], index=False)
+
+        monkeypatch.setattr(aligned, "check_unchanged", meddle)
+        with pytest.raises(DataError, match=r"party 'telco', file '.*': changed while it was read"):
+            train(spec, paths)
+
     def test_a_source_that_gives_other_rows_each_time(self) -> None:
         data, calls = frames(), []
 
@@ -455,6 +487,17 @@ class TestResume:
         (outcome,) = [event for event in seen if isinstance(event, Aligned)]
         assert outcome.reused is (when != "aligning")
         assert again.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
+
+    def test_data_in_memory_are_resumed_too(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+        data, spec, again = frames(), job(), []
+        with pytest.raises(Cut):
+            train(spec, data, indexes=indexes, output=tmp_path / "run", watch=cut_at(Round, 2))
+        resumed = resume(tmp_path / "run", data, engine="inprocess", watch=again.append)
+        assert isinstance(again[0], Aligned)
+        assert resumed.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
+        (tmp_path / "run" / "model.json").unlink()
+        with pytest.raises(DataError, match="the data changed"):
+            resume(tmp_path / "run", {**data, "telco": data["telco"][::-1]}, engine="inprocess")
 
     @pytest.mark.parametrize("before", [False, True], ids=["its own", "one that was kept"])
     def test_a_run_keeps_its_order_whatever_is_aligned_in_between(
