@@ -151,7 +151,7 @@ class TestFailures:
                 vfl.train(job(), data, engine=engine)
             assert str(raised.value) == (
                 "parties 'bank' and 'telco' hold different numbers of records: "
-                "every party needs the same records in the same order"
+                "every party needs the same records in the same order, or name the id column in the job (id=...) to align them"
             )
 
     def test_another_version_is_refused(self) -> None:
