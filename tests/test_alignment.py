@@ -194,6 +194,30 @@ class TestTraining:
         with pytest.raises(DataError, match="no id is common"):  # '00012' is not '12' as text
             train(job(id_kind="text"), text)
 
+    def test_ids_of_every_kind_of_source(self, tmp_path: Path) -> None:
+        data = {party: frame.assign(customer=frame.customer.str[1:].astype(int)) for party, frame in frames().items()}
+        telco = data["telco"]
+        (tmp_path / "folder").mkdir()
+        telco[:40].to_parquet(tmp_path / "folder" / "0.parquet", index=False)
+        telco[40:].to_parquet(tmp_path / "folder" / "1.parquet", index=False)
+        telco.to_feather(tmp_path / "telco.feather")
+        arrays = {column: telco[column].to_numpy() for column in ("customer", "calls")}
+        np.savez(tmp_path / "telco.npz", **arrays)
+        expected = train(replace(job(), id=None), joined(data)).coef_.tobytes()
+        kinds = {
+            "a mapping": arrays,
+            "a structured array": telco[["customer", "calls"]].to_records(index=False),
+            "a function": lambda: telco,
+            "a categorical column": telco.assign(customer=telco.customer.astype("category")),
+            "a folder": tmp_path / "folder",
+            "Feather": tmp_path / "telco.feather",
+            "NumPy": tmp_path / "telco.npz",
+        }
+        for kind, source in kinds.items():
+            assert train(job(), {**data, "telco": source}).coef_.tobytes() == expected, kind
+        with pytest.raises(DataError, match="party 'telco', id column 'customer': ids are of type float"):
+            train(job(), {**data, "telco": telco[["customer", "calls"]].to_numpy()})
+
     def test_prediction_joins_by_id_where_there_is_one(self) -> None:
         data = frames(kept=1.0)
         result = train(job(), data)
@@ -488,10 +512,11 @@ class TestResume:
         assert outcome.reused is (when != "aligning")
         assert again.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
 
-    def test_data_in_memory_are_resumed_too(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+    def test_data_in_memory_are_resumed_too(self, tmp_path: Path) -> None:
+        """In the user's own place, which the parties share and where nothing else is named."""
         data, spec, again = frames(), job(), []
         with pytest.raises(Cut):
-            train(spec, data, indexes=indexes, output=tmp_path / "run", watch=cut_at(Round, 2))
+            train(spec, data, output=tmp_path / "run", watch=cut_at(Round, 2))
         resumed = resume(tmp_path / "run", data, engine="inprocess", watch=again.append)
         assert isinstance(again[0], Aligned)
         assert resumed.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
