@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from parties.columns import Columns, contents_of
-from parties.index import digest_of, stamp_of
+from parties.index import digest_of, file_of, stamp_of
 from parties.sources import open_source
 from vfl.errors import DataError
 from vfl.schema import BinaryLabel, Label, RealLabel
@@ -63,7 +64,9 @@ def joined_rows(job: Job, sources: Mapping[str, Any]) -> dict[str, Integers]:
     for party, spec in sources.items():
         try:
             source = open_source(spec, {job.ids[party]: "text"}, party=party)
-        except DataError:  # a file that is not there is an error of its own when its features are read
+        except DataError:
+            if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for what is no file
+                raise
             lacking.append(party)
             continue
         ids[party], kinds[party] = read_ids(job, party, source)

@@ -228,6 +228,8 @@ class TestTraining:
         np.testing.assert_array_equal(result.decision_function(same_order), expected)
         with pytest.raises(DataError, match="party 'telco' have no id column 'customer'"):
             result.decision_function({**data, "telco": together[["calls"]]})
+        with pytest.raises(DataError, match="is not there"):
+            result.decision_function({**data, "telco": "absent.csv"})
         with pytest.raises(DataError, match="party 'telco' lacks records"):
             result.decision_function({**data, "telco": data["telco"][:-1]})
 
