@@ -222,8 +222,8 @@ class TestSettle:
         after = SqliteLedger(book).show()[0]
         assert before.runs[0].status == "open"
         assert after.runs[0].status == "settled"
-        assert after.committed == after.spent == before.spent
-        assert 0 < after.spent < before.committed
+        # The next batch of charges may have been on its way when the run was cut.
+        assert 0 < before.spent <= after.spent == after.committed < before.committed
         with pytest.raises(BudgetError, match="is closed: reserve again under a new run"):
             resume(tmp_path / "run", self.data(), engine="inprocess")
         assert not (tmp_path / "run" / "model.json").exists()
