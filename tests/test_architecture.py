@@ -23,10 +23,10 @@ PACKAGES = ("vfl", "coordinator", "parties")
 
 # From the bottom up. A unit is a module or a package with all that is in it; a trailing * takes siblings of that prefix.
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("vfl.types", "vfl.errors", "vfl.version", "vfl.messages", "vfl.partition", "vfl.schema"),
+    ("vfl.types", "vfl.errors", "vfl.version", "vfl.messages", "vfl.partition", "vfl.schema", "vfl.holdout"),
     ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.alignment", "vfl.kernels*"),
     ("vfl.privacy",),
-    ("vfl.problem", "vfl.samplers", "vfl.solvers", "vfl.job", "vfl.job.file", "vfl.planning", "vfl.certificate"),
+    ("vfl.problem", "vfl.samplers", "vfl.solvers", "vfl.evaluation", "vfl.job", "vfl.job.file", "vfl.planning", "vfl.certificate"),
     ("coordinator", "parties"),
     ("vfl.launch", "vfl.examples"),
     ("vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),

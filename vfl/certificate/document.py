@@ -196,21 +196,29 @@ def _plain(certificate: Certificate) -> dict[str, Any]:
 
 def _events(events: Events) -> list[dict[str, Any]]:
     """As the ledger names them, with doubles in the shortest decimals that read back to the bit."""
-    written = []
-    for event, count in events:
-        named = as_json(event)
-        written.append({name: getattr(event, name, text) for name, text in named.items()} | {"count": count})
-    return written
+    return [_spelt(event) | {"count": count} for event, count in events]
+
+
+def _spelt(event: Event) -> dict[str, Any]:
+    values = {name: getattr(event, name, text) for name, text in as_json(event).items()}
+    return {name: _spelt(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
 
 
 def _event(plain: dict[str, Any]) -> tuple[Event, int]:
     count = plain["count"]
     if not _is_count(count) or count < 1:
         raise ValueError("an event occurs at least once")
-    fields = {name: value.hex() if type(value) is float else value for name, value in plain.items() if name != "count"}
+    return from_json(_exact({name: value for name, value in plain.items() if name != "count"})), count
+
+
+def _exact(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's fields as the ledger writes them, also of the event that it holds."""
     if not all(_is_count(value) for value in fields.values() if type(value) is int):
         raise ValueError("an event has a whole number that is too large")
-    return from_json(fields), count
+    return {
+        name: value.hex() if type(value) is float else _exact(value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+    }
 
 
 def _is_digest(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.alignment import reveals
 from vfl.certificate.document import Certificate
 from vfl.messages import Moments
-from vfl.privacy.events import Gaussian
+from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
 from vfl.privacy.ledger.composition import Accounting, epsilon_of, plan_cost
 from vfl.privacy.noise import CryptographicNoise
@@ -163,7 +163,7 @@ def certify(
 
 def is_exact(reserved: Events) -> bool:
     """Return whether a plan is of Gaussian releases alone, so that a run is exactly μ-GDP whichever of them it made."""
-    return all(type(event) is Gaussian for event, _ in reserved)
+    return all(type(bare(event)) is Gaussian for event, _ in reserved)
 
 
 def model_digest(model: Mapping[str, Any]) -> str:

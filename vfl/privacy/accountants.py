@@ -12,6 +12,8 @@ released before, the sum may be kept below a cap fixed beforehand, and then *the
 odometer: the running ε at a moment that was chosen after looking at releases is no guarantee, and a certificate after
 such a stop states the cap.
 
+Events on the parts of a public split count as the dearest of its parts does, in each of them (vfl.holdout).
+
 `compose` is check, then record: an event that is refused leaves the accountant as it was.
 """
 
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from vfl.errors import BudgetExceeded
 from vfl.privacy import gaussian_dp, spending, zcdp
-from vfl.privacy.events import Event, Gaussian
+from vfl.privacy.events import Event, Gaussian, bare
 from vfl.privacy.pld import PldAccountant
 from vfl.privacy.zcdp import epsilon_of_rho, rho_of
 from vfl.types import Adjacency
@@ -72,7 +74,7 @@ class GaussianAccountant:
 
     def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:
         self.adjacency = adjacency
-        self._units = 0
+        self._total = spending.Total()
 
     def check(self, event: Event, count: int = 1) -> None:
         """Raise UnknownEvent for anything but a Gaussian event, PrivacyError for another adjacency or a bad count."""
@@ -80,7 +82,7 @@ class GaussianAccountant:
 
     def compose(self, event: Event, count: int = 1) -> Self:
         """Check, then record `count` such events. Returns self."""
-        self._units += self.cost(event, count)
+        self._total.add(event, self.cost(event, count))
         return self
 
     def cost(self, event: Event, count: int = 1) -> int:
@@ -91,12 +93,12 @@ class GaussianAccountant:
     @property
     def spent(self) -> int:
         """μ² so far, in units of 2⁻²⁵⁶."""
-        return self._units
+        return self._total.units
 
     @property
     def mu(self) -> float:
         """μ of all recorded events together, rounded up."""
-        return spending.root_above(self._units)
+        return spending.root_above(self._total.units)
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest ε at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
@@ -116,7 +118,7 @@ class ZCdpAccountant:
 
     def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:
         self.adjacency = adjacency
-        self._units = 0
+        self._total = spending.Total()
 
     def check(self, event: Event, count: int = 1) -> None:
         """Raise UnknownEvent for an event without a ρ, PrivacyError for another adjacency or a bad count."""
@@ -124,7 +126,7 @@ class ZCdpAccountant:
 
     def compose(self, event: Event, count: int = 1) -> Self:
         """Check, then record `count` such events. Returns self."""
-        self._units += self.cost(event, count)
+        self._total.add(event, self.cost(event, count))
         return self
 
     def cost(self, event: Event, count: int = 1) -> int:
@@ -135,12 +137,12 @@ class ZCdpAccountant:
     @property
     def spent(self) -> int:
         """ρ so far, in units of 2⁻²⁵⁶."""
-        return self._units
+        return self._total.units
 
     @property
     def rho(self) -> float:
         """ρ of all recorded events together, rounded up."""
-        return spending.float_above(self._units)
+        return spending.float_above(self._total.units)
 
     def epsilon(self, delta: float) -> float:
         """Return the ε of the best order at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
@@ -221,7 +223,7 @@ def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
     """
     events = [item if isinstance(item, tuple) else (item, 1) for item in plan]
     adjacency = events[0][0].adjacency if events and isinstance(events[0][0], Event) else Adjacency.REPLACE_ONE
-    kinds = {type(event) for event, _ in events}
+    kinds = {type(bare(event)) for event, _ in events}
     accountant: Accountant
     if kinds <= {Gaussian}:
         accountant = GaussianAccountant(adjacency)

@@ -93,6 +93,37 @@ class PoissonSubsampledGaussian(Event):
             raise PrivacyError(f"PoissonSubsampledGaussian event: rate must be in (0, 1], not {self.rate!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class OnPart(Event):
+    """A release that is a function of the records of one part of a public split, and of values released before.
+
+    No record is in two parts of one split, so of such events only the dearest part counts: what a split costs is the
+    maximum over its parts, not their sum (vfl.holdout derives it). Different splits add up.
+
+    event : what it is to the records of its part. split : names the split. part : names the part.
+    """
+
+    event: Event
+    split: str
+    part: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.event, OnPart):
+            raise PrivacyError("OnPart event: a part of a part is not accounted for: name one split")
+        if self.event.adjacency != self.adjacency:
+            raise PrivacyError("OnPart event: its adjacency is that of the event on the part")
+
+
+def on_part(event: Event, split: str | None, part: str) -> Event:
+    """Return the event on a part of a split, or the event itself where there is no split."""
+    return event if split is None else OnPart(event.adjacency, event, split, part)
+
+
+def bare(event: Event) -> Event:
+    """Return what an event is to the records that it touches."""
+    return event.event if type(event) is OnPart else event
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class ReleaseKey:
     """Names one attempt at one release: idempotency key in the ledger, counter of the seeded noise source.

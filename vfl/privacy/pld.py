@@ -43,12 +43,12 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.privacy import spending, zcdp
-from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian, bare
 from vfl.privacy.gaussian_dp import require_delta, require_epsilon
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from vfl.types import Vector
 
@@ -78,7 +78,7 @@ class PldAccountant:
         """Raise UnknownEvent for an event without a pair, PrivacyError for another adjacency or a bad count."""
         _library()
         spending.require_event(event, count, self.adjacency)
-        if type(event) not in (Gaussian, Laplace, BoundedRange, PoissonSubsampledGaussian):
+        if type(bare(event)) not in (Gaussian, Laplace, BoundedRange, PoissonSubsampledGaussian):
             raise spending.unknown(
                 event, "accounting by privacy loss distributions", "charge an event that dominates it instead"
             )
@@ -100,6 +100,8 @@ class PldAccountant:
         require_delta(delta)
         if not self._counts:
             return 0.0
+        if self._parted:
+            return max(view.epsilon(delta) for view in self._views())
         return self._smaller(
             lambda: self._distribution().get_epsilon_for_delta(self._within_precision(delta)),
             lambda rho: zcdp.epsilon_of_rho(rho, delta),
@@ -110,10 +112,24 @@ class PldAccountant:
         require_epsilon(epsilon, zero=True)
         if not self._counts:
             return 0.0
+        if self._parted:
+            return max(view.delta(epsilon) for view in self._views())
         return self._smaller(
             lambda: min(1.0, self._distribution().get_delta_for_epsilon(epsilon) + self._allowance),
             lambda rho: zcdp.delta_of_rho(epsilon, rho),
         )
+
+    @property
+    def _parted(self) -> bool:
+        return any(isinstance(event, OnPart) for event in self._counts)
+
+    def _views(self) -> Iterator[PldAccountant]:
+        """Yield what the records of each part see: a record is in one part of a split (vfl.holdout)."""
+        for view in spending.views(self._counts):
+            accountant = PldAccountant(self.adjacency)
+            for event, count in view.items():
+                accountant.compose(event, count)
+            yield accountant
 
     def _smaller(self, by_loss: Callable[[], float], by_rho: Callable[[float], float]) -> float:
         """Return the smaller of two bounds that both hold, or the only one there is."""

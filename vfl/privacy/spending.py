@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from vfl.errors import PrivacyError, UnknownEvent
-from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, bare
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from vfl.types import Adjacency
 
@@ -25,6 +27,7 @@ def mu_squared(event: Event) -> Fraction:
 
     Raises UnknownEvent for every other event.
     """
+    event = bare(event)
     if type(event) is Gaussian:  # a subclass could mean something else
         return (Fraction(event.sensitivity) / Fraction(event.sigma)) ** 2
     raise unknown(event, "exact Gaussian accounting", "choose_accountant finds one that covers the whole plan")
@@ -35,6 +38,7 @@ def rho(event: Event) -> Fraction:
 
     Bun & Steinke 2016, Prop. 1.6 and 1.4; Cesar & Rogers 2021. Raises UnknownEvent for every other event.
     """
+    event = bare(event)
     kind = type(event)
     if kind is Gaussian:
         return mu_squared(event) / 2
@@ -80,6 +84,53 @@ def require_event(event: Event, count: int, adjacency: Adjacency) -> int:
 def units(event: Event, spending: Callable[[Event], Fraction]) -> int:
     """Return what one event adds to the sum, in units, rounded up."""
     return ceil_units(spending(event))
+
+
+@dataclass(slots=True)
+class Total:
+    """What releases add up to for the record that they cost most: all of them, but of a split's parts the dearest only.
+
+    whole : units of events on all records. parts : {(split, part): units of events on it}.
+    """
+
+    whole: int = 0
+    parts: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def add(self, event: Event, amount: int) -> None:
+        """Count `amount` units for an event."""
+        if isinstance(event, OnPart):
+            self.parts[event.split, event.part] = self.parts.get((event.split, event.part), 0) + amount
+        else:
+            self.whole += amount
+
+    def copy(self) -> Total:
+        """Return a copy that changes by itself."""
+        return Total(self.whole, dict(self.parts))
+
+    @property
+    def units(self) -> int:
+        """The sum, in units."""
+        dearest: dict[str, int] = {}
+        for (split, _), amount in self.parts.items():
+            dearest[split] = max(dearest.get(split, 0), amount)
+        return self.whole + sum(dearest.values())
+
+
+def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
+    """Return the bare events that touch a record, for every choice of its part in each split: at least one view."""
+    parts: dict[str, set[str]] = {}
+    for event in counts:
+        if isinstance(event, OnPart):
+            parts.setdefault(event.split, set()).add(event.part)
+    found = []
+    for choice in itertools.product(*map(sorted, parts.values())):
+        mine = dict(zip(parts, choice, strict=True))
+        view: dict[Event, int] = {}
+        for event, count in counts.items():
+            if not isinstance(event, OnPart) or mine[event.split] == event.part:
+                view[bare(event)] = view.get(bare(event), 0) + count
+        found.append(view)
+    return tuple(found)
 
 
 def ceil_units(value: Fraction) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vfl.errors import BudgetError, BudgetExceeded, LedgerError
 from vfl.privacy.ledger.composition import Accounting, cost, epsilon_of
+from vfl.privacy.spending import Total
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,23 +16,31 @@ if TYPE_CHECKING:
 
 
 class Allowance:
-    """A filter: releases may be chosen adaptively as long as their sum stays within the reserved units."""
+    """A filter: releases may be chosen adaptively as long as their sum stays within the reserved units.
 
-    __slots__ = ("accounting", "delta", "reserved", "spent")
+    The sum is that of the record that they cost most, where a public split keeps releases apart (vfl.holdout).
+    """
+
+    __slots__ = ("_total", "accounting", "delta", "reserved")
 
     def __init__(self, accounting: Accounting, reserved: int, delta: float) -> None:
         self.accounting = accounting
         self.reserved = reserved
-        self.spent = 0
         self.delta = delta
+        self._total = Total()
+
+    @property
+    def spent(self) -> int:
+        """Units of all that was charged."""
+        return self._total.units
 
     def check(self, events: Iterable[Event]) -> None:
         """Raise BudgetExceeded when these releases would exceed what was reserved."""
-        asked = sum(cost(event, self.accounting) for event in events)
-        if self.spent + asked > self.reserved:
+        then, before = self._with(events).units, self.spent
+        if then > self.reserved:
             spent, need, left, cap = (
                 epsilon_of(self.accounting, units, self.delta)
-                for units in (self.spent, asked, self.reserved - self.spent, self.reserved)
+                for units in (before, then - before, self.reserved - before, self.reserved)
             )
             raise BudgetExceeded(
                 f"the run has spent ε = {spent:.4g} of the ε = {cap:.4g} reserved for it at δ = {self.delta:.3g}; "
@@ -41,7 +50,13 @@ class Allowance:
 
     def take(self, events: Iterable[Event]) -> None:
         """Add to what is spent; `check` came before."""
-        self.spent += sum(cost(event, self.accounting) for event in events)
+        self._total = self._with(events)
+
+    def _with(self, events: Iterable[Event]) -> Total:
+        total = self._total.copy()
+        for event in events:
+            total.add(event, cost(event, self.accounting))
+        return total
 
 
 class Commitment:

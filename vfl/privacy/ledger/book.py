@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from vfl.errors import BudgetError, BudgetExceeded, PrivacyError
-from vfl.privacy.events import PoissonSubsampledGaussian
+from vfl.privacy.events import PoissonSubsampledGaussian, bare
 from vfl.privacy.ledger.account import Account, Allowance, Commitment
 from vfl.privacy.ledger.composition import Accounting, accounting_for, capacity, epsilon_of, plan_cost
 
@@ -190,7 +190,7 @@ class FitBook:
         return self._reservation
 
     def _asked(self, plan: Plan) -> tuple[str, float, bool]:
-        if any(type(event) is PoissonSubsampledGaussian for event, _ in plan):
+        if any(type(bare(event)) is PoissonSubsampledGaussian for event, _ in plan):
             asked = _committed_epsilon(tuple(plan), self.delta)
             return "pld", asked, asked <= self.epsilon
         way = accounting_for(plan)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import LedgerError, UnknownEvent, VflError
-from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _NAMES: Mapping[type[Event], str] = {
     BoundedRange: "bounded-range",
     Laplace: "laplace",
     PoissonSubsampledGaussian: "poisson-subsampled-gaussian",
+    OnPart: "on-part",
 }
 _TYPES: Mapping[str, type[Any]] = {name: kind for kind, name in _NAMES.items()}
 
@@ -95,5 +96,23 @@ def _read_int(value: Any) -> int:
     return value
 
 
-_WRITE: Mapping[str, Callable[[Any], Any]] = {"float": _write_float, "int": int, "Adjacency": str}
-_READ: Mapping[str, Callable[[Any], Any]] = {"float": float.fromhex, "int": _read_int, "Adjacency": Adjacency}
+def _read_text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+_WRITE: Mapping[str, Callable[[Any], Any]] = {
+    "float": _write_float,
+    "int": int,
+    "str": str,
+    "Adjacency": str,
+    "Event": as_json,
+}
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "float": float.fromhex,
+    "int": _read_int,
+    "str": _read_text,
+    "Adjacency": Adjacency,
+    "Event": from_json,
+}

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from vfl.privacy import gaussian_dp, spending, zcdp
-from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, bare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Accounting(enum.StrEnum):
 
 def accounting_for(plan: Plan) -> Accounting:
     """Return the tighter way for a plan: exact μ² when all is Gaussian, ρ for a mix."""
-    gaussian = all(type(event) in (Gaussian, PoissonSubsampledGaussian) for event, _ in plan)
+    gaussian = all(type(bare(event)) in (Gaussian, PoissonSubsampledGaussian) for event, _ in plan)
     return Accounting.GDP if gaussian else Accounting.ZCDP
 
 
@@ -51,6 +51,7 @@ _PI_ABOVE = Fraction(355, 113)
 
 
 def _mu_squared(event: Event) -> Fraction:
+    event = bare(event)
     if type(event) is PoissonSubsampledGaussian:
         event = _unamplified(event)
     elif type(event) in (Laplace, BoundedRange):
@@ -60,6 +61,7 @@ def _mu_squared(event: Event) -> Fraction:
 
 
 def _rho(event: Event) -> Fraction:
+    event = bare(event)
     return spending.rho(_unamplified(event) if type(event) is PoissonSubsampledGaussian else event)
 
 
@@ -78,8 +80,14 @@ def cost(event: Event, accounting: Accounting) -> int:
 
 
 def plan_cost(plan: Plan, accounting: Accounting) -> int:
-    """Return what a plan adds to the sum, in units: as if each of its releases were charged by itself."""
-    return sum(cost(event, accounting) * count for event, count in plan)
+    """Return what a plan adds to the sum, in units: as if each of its releases were charged by itself.
+
+    Of the parts of a public split the dearest counts, within this one plan (vfl.holdout).
+    """
+    total = spending.Total()
+    for event, count in plan:
+        total.add(event, cost(event, accounting) * count)
+    return total.units
 
 
 @lru_cache(maxsize=256)

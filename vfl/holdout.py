@@ -1,0 +1,60 @@
+"""The public split of aligned records into a training and a held-out part.
+
+Guarantee. Which part a record is in follows from its position among the aligned records and from public facts, and
+replacing a record leaves its position as it is: membership is the same in two adjacent data sets. Say the training
+releases, which are functions of the training part, are μ_T-GDP, and the evaluation releases, functions of the held-out
+part and of values released before, μ_E-GDP. If the replaced record is in the training part, the evaluation is
+post-processing of the training releases; if it is held out, the training releases do not depend on it, and given any of
+their values the evaluation is μ_E-GDP. So the run is max(μ_T, μ_E)-GDP for every record, not √(μ_T² + μ_E²): parallel
+composition (McSherry 2009, Thm. 4, for a split that data do not decide). Adaptive choices on either side change nothing:
+the sum of what touches any one record stays below the same cap.
+
+It holds within one run. Another run may cut the same records otherwise, so the ledger adds runs up.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from vfl.errors import SpecificationError
+
+
+class Side(enum.Enum):
+    """Which part of the records a query works on."""
+
+    TRAINING = "training"
+    HELD_OUT = "held out"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A public split: the same at every party, in every process and on every machine.
+
+    salt : public text; the digest of the job. share : of the records that are held out, 0 < share < 1.
+    """
+
+    salt: str
+    share: float
+
+    def held_out(self, n_records: int) -> np.ndarray:
+        """Return (n,) booleans: True where word i of SHAKE-256(salt), as a number in [0, 1), lies below the share.
+
+        Word i is a hash of the salt and of i: it does not depend on n.
+        """
+        stream = hashlib.shake_256(f"vfl holdout {self.salt}".encode()).digest(8 * n_records)
+        words = np.frombuffer(stream, dtype="<u8")
+        return np.asarray(words < np.uint64(int(self.share * 2.0**64)))
+
+    def sizes(self, n_records: int) -> tuple[int, int]:
+        """Return how many records are trained on, and held out: public. SpecificationError when either is none."""
+        held_out = int(self.held_out(n_records).sum())
+        if not 0 < held_out < n_records:
+            raise SpecificationError(
+                f"holdout={self.share!r} of {n_records} records leaves a part without any: choose another share, or "
+                "leave holdout out"
+            )
+        return n_records - held_out, held_out
