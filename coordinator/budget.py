@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.folds import Folds
 from vfl.errors import LedgerError, PrivacyError, SpecificationError
-from vfl.privacy.events import ReleaseKey
+from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.ledger import ChargeAhead, FitBook, Head, SqliteLedger
 
 if TYPE_CHECKING:
@@ -61,23 +61,22 @@ class Budget:
             )
 
         privacy = job.privacy
-        if (
-            job.dataset is not None
-            and privacy is not None
-            and (privacy.noise is not None or privacy.smoothness == "data")
-        ):
+        bare = privacy is not None and (privacy.noise is not None or privacy.smoothness == "data" or job.uncharged)
+        if job.dataset is not None and bare:
             raise PrivacyError(
                 f"data set {job.dataset!r} is kept in a ledger whose certificates speak for all jobs on it, and this job "
-                "releases values without real noise (seeded noise, or smoothness='data'): leave dataset out to try things"
+                "releases values without real noise (seeded noise, smoothness='data', diagnostics, evaluation.public): leave "
+                "dataset out to try things"
             )
 
     def reserve(self, plan: Plan) -> Reservation | None:
         """Set the whole plan aside; None without privacy. Raises BudgetError or LedgerError when it is refused."""
         problem, job = plan.problem, plan.job
-        if problem.epsilon is None or problem.delta is None:
+        if job.privacy is None or problem.delta is None:
             return None
+        epsilon = job.privacy.epsilon
         if self.ledger is None:
-            return FitBook(problem.epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
+            return FitBook(epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
         if plan.committed:
             raise PrivacyError(
                 f"{plan.solver.name} with sampling='poisson': a ledger adds up releases one by one and cannot vouch for "
@@ -89,7 +88,7 @@ class Budget:
         if self.resumed and (self.head is not None or self._status(ledger)):
             return book.resume(self.run, job=job.digest, head=self.head)
         if job.dataset is None:
-            ledger.set_cap(self.account(job), epsilon=problem.epsilon, delta=problem.delta)
+            ledger.set_cap(self.account(job), epsilon=epsilon, delta=problem.delta)
         reservation = book.reserve(plan.releases, job=job.digest, run=self.run)
         if plan.solver.adaptive:
             return reservation
@@ -152,12 +151,12 @@ def upcoming(plan: Plan) -> Iterator[tuple[ReleaseKey, Event]]:
     """Yield what a schedule that is not adaptive will charge, in order, by running it on releases of zero."""
     import numpy as np
 
-    schedule, folds = plan.solver.schedule(plan.problem), Folds(private=False)
+    schedule, folds = plan.schedule(), Folds(private=False)
     query = next(schedule)
     for number in itertools.count():
         for part, event in enumerate(folds.charged(query)):
             if event is not None:
-                yield ReleaseKey(number, part), event
+                yield ReleaseKey(number, part), on_part(event, plan.split, query.side.value)
         try:
             query = schedule.send(tuple(np.zeros(size) for size in query.sizes()))
         except StopIteration:

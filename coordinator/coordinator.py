@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from coordinator.transport import Transport
+    from vfl.evaluation.estimates import Findings
     from vfl.job import Job
     from vfl.messages import Greeting
     from vfl.privacy.ledger import Head, Reservation, Statement
@@ -32,12 +33,14 @@ class Outcome:
 
     w : (p,) the model on the scaled features.
     statement : what the book says of the run; None without privacy.
+    findings : what the inquiries of the job found, by name.
     books : {party: where the chain of its own book stands}, for the parties whose owners kept one.
     """
 
     plan: Plan
     w: Vector
     statement: Statement | None
+    findings: Mapping[str, Findings] = field(default_factory=dict)
     books: Mapping[str, Head] = field(default_factory=dict)
 
 
@@ -104,7 +107,7 @@ class Coordinator:
         budget.check(job)
         greetings = self._transport.greet()
         plan = make_plan(job, agreed_records(greetings))
-        if log.n_records not in (None, plan.problem.n_records):
+        if log.n_records not in (None, plan.n_records):
             raise DataError("the parties hold other records than when this run began: start a new run")
         problem = plan.problem
         if plan.solver.sealed and problem.private:  # its log holds nothing to go on from: it begins again
@@ -113,8 +116,9 @@ class Coordinator:
         books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.ledger)
         reservation = _reserved(budget, plan, books, log)
         yield plan
-        yield Reserved(problem.n_records, budget.current_head() if reservation else None)
-        margins = Margins(self._transport.labels(job.partition.label_party))
+        yield Reserved(plan.n_records, budget.current_head() if reservation else None)
+        held_out = job.split.held_out(plan.n_records) if job.split is not None else None
+        margins = Margins(self._transport.labels(job.partition.label_party), held_out)
         execute = Executor(
             self._transport,
             margins,
@@ -122,17 +126,18 @@ class Coordinator:
             noise=job.noise_source(),
             unnoised=unnoised(job),
             expand=self._expand,
+            split=plan.split,
             attempts=budget.attempts(job, reservation),
         )
-        w, lasted = yield from rounds(
-            plan.solver.schedule(problem), execute, log, sealed=plan.solver.sealed and problem.private
+        (w, findings), lasted = yield from rounds(
+            plan.schedule(), execute, log, sealed=plan.solver.sealed and problem.private
         )
         yield Made()
         if reservation is None:
-            return Outcome(plan, w, None)
+            return Outcome(plan, w, None, findings)
         # A filter is no odometer: where what was released could decide how much, the whole reservation is stated.
         statement = budget.settle(job, reservation, stopped_early=plan.solver.adaptive or not lasted)
-        return Outcome(plan, w, statement, books.close())
+        return Outcome(plan, w, statement, findings, books.close())
 
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from coordinator.folds import Folds
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Descend, Forward, Local
-from vfl.privacy.events import ReleaseKey
+from vfl.messages import Backward, Descend, Forward, Local, Tally
+from vfl.privacy.events import ReleaseKey, on_part
+from vfl.privacy.mechanisms import release
 from vfl.privacy.noise import CryptographicNoise
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger import Reservation
     from vfl.privacy.noise import NoiseSource
     from vfl.solvers.protocol import Released
+    from vfl.types import Vector
 
     Charges = tuple[tuple[ReleaseKey, Event], ...]
 
@@ -35,6 +37,7 @@ class Executor:
     unnoised : the kinds of query that the job declares to be released without noise; any other un-noised release is
         refused.
     expand : put the parts of a Descend one by one, for a setting that offers no Descend.
+    split : names the public split whose parts queries work on; None where every query works on all records.
     attempts : number of the attempt at a round, above 0 where an earlier process may have made the release already.
     """
 
@@ -47,6 +50,7 @@ class Executor:
         noise: NoiseSource | None = None,
         unnoised: tuple[type[Query], ...] = (),
         expand: bool = False,
+        split: str | None = None,
         attempts: Callable[[int], int] = lambda _: 0,
     ) -> None:
         self._transport = transport
@@ -55,6 +59,7 @@ class Executor:
         self._noise = noise or CryptographicNoise()
         self._unnoised = unnoised
         self._expand = expand
+        self._split = split
         self._attempts = attempts
         self._round = 0
         self._pass = Folds(self._noise.private)
@@ -82,9 +87,15 @@ class Executor:
         charges = self._charge(query, key)
         if isinstance(query, Local):
             return self._answer(query, key), charges
+        if isinstance(query, Tally):
+            return (self._tally(query, key),), charges
         if self._expand and isinstance(query, Descend):
             return self._expanded(query, key), charges
         return query.combine(self._ask(query, key)), charges
+
+    def _tally(self, query: Tally, key: ReleaseKey) -> Vector:
+        statistic, sums = query.statistic, self._margins.tally(query)
+        return release(sums, statistic.grid, query.event, self._noise, key, statistic.sensitivity)
 
     def _answer(self, query: Local, key: ReleaseKey) -> Released:
         released, vector = query.answer(self._margins.n_records, self._noise, key)
@@ -95,7 +106,11 @@ class Executor:
         events = self._pass.charged(query)
         if any(event is None for event in events) and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
-        charges = tuple((replace(key, part=part), event) for part, event in enumerate(events) if event is not None)
+        charges = tuple(
+            (replace(key, part=part), on_part(event, self._split, query.side.value))
+            for part, event in enumerate(events)
+            if event is not None
+        )
         if charges:
             if self._reservation is None:
                 raise PrivacyError(f"{type(query).__name__} is to be charged, and nothing was reserved for this run")

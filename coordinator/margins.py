@@ -10,27 +10,43 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.messages import Need, Records, Weighted
+from vfl.errors import PrivacyError
+from vfl.holdout import Side
+from vfl.messages import HELD_OUT, Need, Records, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vfl.messages import Query
-    from vfl.types import Vector
+    from vfl.messages import Query, Tally
+    from vfl.types import Integers, Vector
 
 
 class Margins:
-    """Xw (n,), starting at w = 0, with the labels y (n,)."""
+    """Xw (n,), starting at w = 0, with the labels y (n,), of the records that are trained on.
 
-    def __init__(self, labels: Vector) -> None:
-        self._labels = labels
-        self._margins = np.zeros_like(labels)
+    held_out : (n + m,) booleans, True for the m records that are held out; None holds none out. Of these, margins are
+        kept for a Tally alone.
+    """
+
+    def __init__(self, labels: Vector, held_out: np.ndarray | None = None) -> None:
+        self._held_labels = labels[:0] if held_out is None else labels[held_out]
+        self._labels = labels if held_out is None else labels[~held_out]
+        self._margins = np.zeros_like(self._labels)
+        self._held_margins: Vector | None = None
         self._kept: dict[str, Vector] = {}
 
     @property
     def n_records(self) -> int:
-        """Return n."""
+        """Return n, of the records that are trained on."""
         return len(self._labels)
+
+    def tally(self, query: Tally) -> Integers | Vector:
+        """Return the sum of the query's statistic over its part of the records; un-noised: for `release` only."""
+        if query.side is Side.TRAINING:
+            return query.statistic(self._margins, self._labels)
+        if self._held_margins is None or self._held_margins.shape != self._held_labels.shape:
+            raise PrivacyError("held-out records are tallied before their margins are known")
+        return query.statistic(self._held_margins, self._held_labels)
 
     def records(self, query: Query) -> Records:
         """Return the per-record vectors that the parties are shown for this query; state that it replaces is kept."""
@@ -52,7 +68,9 @@ class Margins:
             total = vector if total is None else total + vector
         if total is None:
             return
-        if target == "add":
+        if target == HELD_OUT:
+            self._held_margins = total
+        elif target == "add":
             self._margins = self._margins + total
         elif target == "reset":
             self._margins = total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from vfl.errors import BudgetExceeded
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from coordinator.executor import Charges, Executor
     from vfl.messages import Query
     from vfl.privacy.events import Event, ReleaseKey
-    from vfl.solvers.protocol import Released, Schedule
-    from vfl.types import Vector
+    from vfl.solvers.protocol import Released
+
+Ended = TypeVar("Ended")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,9 +70,9 @@ class Log:
 
 
 def rounds(
-    schedule: Schedule, execute: Executor, log: Log | None = None, *, sealed: bool = False
-) -> Generator[Round, None, tuple[Vector, bool]]:
-    """Run a schedule to its end, one record a query; returns its w (p,), and whether the budget lasted.
+    schedule: Generator[Query, Released, Ended], execute: Executor, log: Log | None = None, *, sealed: bool = False
+) -> Generator[Round, None, tuple[Ended, bool]]:
+    """Run a schedule to its end, one record a query; returns what it ends with, and whether the budget lasted.
 
     log : what the first queries released in an earlier process: the schedule is told, and nothing is released again.
     sealed : records hold nothing of what the queries return, because it is not noised.

@@ -150,9 +150,10 @@ class PartyBook:
 
     def _open(self, run: str, plan: Plan) -> None:
         problem = plan.problem
-        if problem.epsilon is None or problem.delta is None:
+        privacy = self._job.privacy
+        if privacy is None or problem.delta is None:
             raise PrivacyError("a book has nothing to set aside for a job without privacy")
-        self._policy.check_demand(self._job, self._party, problem.epsilon, problem.delta)
+        self._policy.check_demand(self._job, self._party, privacy.epsilon, problem.delta)
         self._keep_cap()
         book = self._ledger.book(self._account)
         with self._ledger.read() as state:

@@ -54,6 +54,21 @@ class Columns:
         return self.array[:, start:stop]
 
 
+def parted(columns: Columns, held_out: np.ndarray) -> tuple[Columns, Columns]:
+    """Return the records that are trained on, and those held out; needs the memory of the columns once more.
+
+    held_out : (n,) booleans.
+    """
+    parts = []
+    for rows in (~held_out, held_out):
+        array = np.empty((int(rows.sum()), columns.n_coordinates), dtype=columns.array.dtype, order="F")
+        for j in range(columns.n_coordinates):
+            np.compress(rows, columns.array[:, j], out=array[:, j])
+        array.flags.writeable = False
+        parts.append(Columns(array, columns.names))
+    return parts[0], parts[1]
+
+
 def contents_of(schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None) -> dict[str, Content]:
     """Return how `open_source` should read a party's columns, in order, and its label (column, declaration) last."""
     kinds: dict[type, Content] = {Numeric: "number", Boolean: "boolean", Categorical: "text"}

@@ -5,7 +5,8 @@ jobs = ["3f9a…", "credit"]      digests pin a job to the last option; names tr
 columns = ["income", "age"]     that a job may use, label and id included; left out: all
 trust = ["trusted"]             settings of who may see what; left out: all
 interactive = true              ask at the terminal for jobs that are not listed
-allow_non_private = true        also jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data"
+allow_non_private = true        also jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
+                                diagnostics, evaluation.public
 book = "bank.book"              the party's release log; left out: this file's name with the ending .book
 
 [job]                           the most that one job may ask for, in either number; left out: what the total leaves
@@ -159,7 +160,7 @@ def _not_private(job: Job) -> str:
         return "its noise is seeded, so anybody who has the seed can take it off"
     if job.privacy.smoothness == "data":
         return "it takes smoothness from data, un-noised and uncharged"
-    return ""
+    return job.uncharged
 
 
 def _question(job: Job, party: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from parties.aligned import label_of, open_aligned
-from parties.columns import contents_of, read_columns
+from parties.columns import contents_of, parted, read_columns
 from parties.consent import Policy, policy_of
 from parties.party import Party
 from parties.sources import open_source
@@ -47,12 +47,16 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
     )
     kernels.warm(columns.array.dtype, private=job.privacy is not None)
     alignment = "" if index is None else index.hash
+    held_out = None
+    if job.split is not None:
+        job.split.sizes(columns.n_records)
+        columns, held_out = parted(columns, job.split.held_out(columns.n_records))
+    facts: dict[str, Any] = {"unnoised": unnoised(job), "alignment": alignment, "held_out": held_out}
     if agreed is None or job.privacy is None:
-        return Party(party, columns, job.noise_source(), labels, unnoised=unnoised(job), alignment=alignment)
+        return Party(party, columns, job.noise_source(), labels, **facts)
     from parties.book import PartyBook
 
-    book = PartyBook(agreed, job, party)
-    return Party(party, columns, job.noise_source(), labels, book, unnoised(job), alignment=alignment)
+    return Party(party, columns, job.noise_source(), labels, PartyBook(agreed, job, party), **facts)
 
 
 def load_features(job: Job, party: str, source: Any) -> Columns:

@@ -17,6 +17,7 @@ import numpy as np
 
 from vfl import kernels
 from vfl.errors import PrivacyError
+from vfl.holdout import Side
 from vfl.messages import Backward, Descend, Forward, Greeting, Moments, RecordNorms, Reply, Select
 from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
 from vfl.privacy.mechanisms import release
@@ -39,13 +40,15 @@ UNIT_GRID = 2.0**-GRID_BITS
 class Party:
     """Answers queries over its column-major (n, p_k) features.
 
-    columns : its features in canonical order, scaled, the intercept last if it owns it.
+    columns : its features in canonical order, scaled, the intercept last if it owns it; of the records trained on.
     noise : where the noise of its releases comes from.
-    labels : (n,) y, at the label party.
+    labels : y of all records, at the label party.
     book : its owner's release log; None keeps none.
     unnoised : the kinds of query that the job lets it answer without noise (vfl.planning.unnoised). It refuses others,
         whatever the coordinator says.
     alignment : hash of its records' ids in their order, '' when it was not aligned.
+    held_out : the same features of the records that are held out. Nothing is computed on them but X_k w_k, for margins
+        only: no noised sum of theirs is ever asked of a party.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Party:
         unnoised: tuple[type[Query], ...] = (),
         *,
         alignment: str = "",
+        held_out: Columns | None = None,
     ) -> None:
         self.name = name
         self._columns = columns
@@ -66,16 +70,17 @@ class Party:
         self._book = book
         self._unnoised = unnoised
         self._alignment = alignment
+        self._held_out = held_out
 
     def greet(self) -> Greeting:
         """Return what the party says of itself before training."""
-        return Greeting(__version__, self._columns.n_records, self._book is not None, self._alignment)
+        return Greeting(__version__, self._n_records, self._book is not None, self._alignment)
 
     def hear(self, notice: Notice) -> BookHeads:
         """Pass what the coordinator says of the run on to the owner's book; returns the book's heads."""
         if self._book is None:
             raise PrivacyError(f"party {self.name!r} keeps no book")
-        return self._book.hear(notice, self._columns.n_records)
+        return self._book.hear(notice, self._n_records)
 
     def labels(self) -> Vector:
         """Return y, (n,), to margins only."""
@@ -106,6 +111,11 @@ class Party:
             case Backward(blocks=(block,), centres=(centre,), scales=(scale,)):
                 sums = self._sum(block, centre, scale, query.clip, _required(records.weights))
                 reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part)),))
+            case Forward(side=Side.HELD_OUT, coordinates={self.name: (block, w)}):
+                if self._held_out is None:
+                    raise PrivacyError(f"party {self.name!r} holds no records out")
+                rows = self._held_out.block(block.start, block.stop)
+                reply = Reply(vector=kernels.forward(rows, w, np.zeros(self._held_out.n_records)))
             case Forward(coordinates={self.name: (block, w)}):
                 shift = query.shifts.get(self.name, 0.0)
                 reply = Reply(vector=kernels.forward(self._block(block), w, self._zeros(), shift))
@@ -211,6 +221,11 @@ class Party:
 
     def _block(self, block: Block) -> Matrix:
         return self._columns.block(block.start, block.stop)
+
+    @property
+    def _n_records(self) -> int:
+        """Records of both parts."""
+        return self._columns.n_records + (self._held_out.n_records if self._held_out is not None else 0)
 
     def _zeros(self) -> Vector:
         return np.zeros(self._columns.n_records)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         VerticalLogisticRegression,
         VerticalRidge,
     )
+    from vfl.evaluation import Evaluation
     from vfl.job import Job
     from vfl.launch.alignment import align
     from vfl.launch.one_vs_rest import train_one_vs_rest
@@ -42,6 +43,7 @@ _HOMES = {
     "Box": "vfl.penalties",
     "ElasticNet": "vfl.penalties",
     "GroupLasso": "vfl.penalties",
+    "Evaluation": "vfl.evaluation",
     "FeaturePartition": "vfl.partition",
     "CD": "vfl.solvers",
     "GCD": "vfl.solvers",
@@ -88,6 +90,7 @@ __all__ = [
     "Categorical",
     "Certificate",
     "ElasticNet",
+    "Evaluation",
     "FeaturePartition",
     "GroupLasso",
     "Job",

@@ -8,11 +8,14 @@ parties is split into one share for each; a share is a query of the same type.
 |---|---|---|---|---|
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
 | Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
-| Forward | X_k w_k | | n-vector | |
+| Forward | X_k w_k, of the training part or of the held-out one | | n-vector | |
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian a step |
 | Select | its best noisy score | the winning coordinate only | | one bounded-range event |
 | RecordNorms | Σ_j (scale_j x_ij)² | | n-vector | |
 | Sample | nothing: the coordinator draws a secret batch | | n-vector | |
+| Tally | nothing: margins add up a statistic of margin and label + noise | yes | | one joint Gaussian |
+
+All but Forward and Tally work on the training part alone (`Query.side`).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from vfl.errors import PrivacyError
+from vfl.holdout import Side
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +37,10 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger import Head
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
-    from vfl.types import Vector
+    from vfl.types import Integers, Vector
+
+HELD_OUT = "held out"
+"""What margins keep the held-out part's Xw as: out of the reach of every weighting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +219,11 @@ class Query:
         return Need.NOTHING
 
     @property
+    def side(self) -> Side:
+        """Which part of the records it works on, and so what its events are charged on."""
+        return Side.TRAINING
+
+    @property
     def target(self) -> str:
         """What margins do with the n-vectors of the replies: 'add' or 'reset' Xw, or keep the sum under this name."""
         return "add"
@@ -301,6 +313,66 @@ class Sample(Local):
             return (), np.ones(n_records)
         words = noise.stream(key).words(n_records)
         return (), (words < np.uint64(int(self.rate * 2.0**64))).astype(np.float64)
+
+
+class Statistic(Protocol):
+    """A sum over records of a vector that margin and label decide, in multiples of a grid.
+
+    grid : what one step of the sum is worth. dimension : s. sensitivity : Δ of the sum under replace-one, in units and
+        not in steps; inf for a statistic that may only be released without noise.
+    """
+
+    @property
+    def grid(self) -> float:
+        """Unit of the sum."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Length of the sum."""
+        ...
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record can move the sum."""
+        ...
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers | Vector:
+        """Return the sum, (s,) int64; float64 where the sensitivity is infinite. Total: NaN is some value too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally(Query):
+    """A statistic of margins and labels over one part of the records, one joint release; margins compute it.
+
+    event : its sensitivity covers the statistic's, or PrivacyError is raised.
+    """
+
+    statistic: Statistic
+    event: Gaussian | None
+    side: Side = Side.TRAINING
+
+    def __post_init__(self) -> None:
+        if self.event is not None and not self.event.sensitivity >= self.statistic.sensitivity:
+            raise PrivacyError("a tally's noise is meant for a smaller sensitivity than its statistic has")
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return nothing: no party is asked."""
+        return {}
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event."""
+        return (self.event,)
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector."""
+        return (self.statistic.dimension,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unnoised(Tally):
+    """A tally without noise, which nothing admits but a job that asks for it; its certificate says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,16 +511,18 @@ class Forward(Query):
     """X_k w_k of each addressed party; nothing is released.
 
     shifts : {party: what is added to every record}, −c·w where columns are centred at c.
+    side : the part of the records. Xw of held-out ones is kept apart: only a Tally of that part sees it.
     """
 
     coordinates: Mapping[str, tuple[Block, Vector]]
     into: str = "add"
     shifts: Mapping[str, float] = field(default_factory=dict)
+    side: Side = Side.TRAINING
 
     @property
     def target(self) -> str:
-        """`into`: 'add', 'reset', or a name."""
-        return self.into
+        """`into`: 'add', 'reset', or a name; never Xw of the training part for held-out records."""
+        return self.into if self.side is Side.TRAINING else HELD_OUT
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
         """Return the query itself: it releases nothing."""

@@ -9,21 +9,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.alignment import reveals
-from vfl.errors import SpecificationError
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
+from vfl.holdout import Side
 from vfl.losses import loss_of
-from vfl.messages import Moments, Query
+from vfl.messages import Moments, Query, Unnoised
 from vfl.privacy.accountants import choose_accountant
-from vfl.privacy.events import PoissonSubsampledGaussian
-from vfl.privacy.gaussian_dp import mu_of
+from vfl.privacy.calibration import split as split_mu
+from vfl.privacy.events import Gaussian, OnPart, PoissonSubsampledGaussian, bare, on_part
+from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+from vfl.privacy.zcdp import rho_of
 from vfl.problem import INTERCEPT, Layout, Problem
 from vfl.security import psi
 from vfl.solvers.recommend import recommendation
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from vfl.evaluation.estimates import Findings
+    from vfl.evaluation.inquiries import Inquiry
     from vfl.job import Job
     from vfl.privacy.events import Event
-    from vfl.solvers.protocol import Solver
+    from vfl.privacy.specification import Privacy
+    from vfl.solvers.protocol import Released, Solver
     from vfl.solvers.recommend import Recommendation
+    from vfl.types import Vector
 
 ROUND_TRIP_SECONDS = 0.8e-3
 BYTES_A_SECOND = 1.2e9
@@ -44,9 +54,10 @@ def layout_of(job: Job) -> Layout:
 
 
 def problem_of(job: Job, n_records: int) -> Problem:
-    """Return the public problem for n records; δ defaults to 1/n²."""
+    """Return the public problem for n records, of which some may be held out; δ defaults to 1/n²."""
     if n_records < 1:
         raise SpecificationError(f"n_records must be at least 1, not {n_records!r}")
+    split = job.split
     layout = layout_of(job)
     if layout.n_coordinates == 0:
         raise SpecificationError("nothing to train: no party has a column, and there is no intercept")
@@ -67,7 +78,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
             smoothness = np.array([loss.curvature if c == INTERCEPT else declared[c] for c in layout.names], float)
     delta = None if privacy is None else privacy.delta if privacy.delta is not None else 1.0 / max(n_records, 2) ** 2
     return Problem(
-        n_records=n_records,
+        n_records=n_records if split is None else split.sizes(n_records)[0],
         layout=layout,
         loss=loss,
         penalty=job.penalty,
@@ -75,17 +86,66 @@ def problem_of(job: Job, n_records: int) -> Problem:
         label_range=label_range,
         # Where margins are on another scale than labels (Poisson's logarithm), its middle is no margin to start from.
         label_centre=float(centre[0]) if loss.response(centre)[0] == centre[0] else 0.0,
-        epsilon=None if privacy is None else privacy.epsilon,
+        epsilon=None if privacy is None or delta is None else _epsilon_left(privacy, delta),
         delta=delta,
-        mu=None if privacy is None or delta is None else mu_of(privacy.epsilon, delta),
+        mu=None if privacy is None or delta is None else _budgets(privacy, delta)[0],
         smoothness=smoothness,
         smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
         penalise_intercept=getattr(job.solver, "penalises_intercept", False),
     )
 
 
+def _budgets(privacy: Privacy, delta: float) -> tuple[float, float | None]:
+    """Return μ for the solver, and for the class balance if it is bought."""
+    mu = mu_of(privacy.epsilon, delta)
+    if privacy.class_balance is None:
+        return mu, None
+    bought, left = split_mu(mu, privacy.class_balance)
+    return left, bought
+
+
+def _epsilon_left(privacy: Privacy, delta: float) -> float:
+    """Return the ε of the solver's μ, for solvers that divide ε by themselves."""
+    if privacy.class_balance is None:
+        return privacy.epsilon
+    return epsilon_of(_budgets(privacy, delta)[0] * (1.0 - 1e-12), delta)
+
+
+def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int], ...]) -> float:
+    """Return the largest μ of a Gaussian release on the other part that fits under (ε, δ) as the run's releases are added up.
+
+    trained : the solver's releases: Gaussian ones are added up exactly, a mix by its ρ = μ²/2, a plan that samples by its
+    privacy loss distribution, which loses less than a thousandth.
+    """
+    kinds = {type(event) for event, _ in trained}
+    if kinds <= {Gaussian}:
+        return mu_of(epsilon, delta)
+    if PoissonSubsampledGaussian in kinds:
+        return 0.999 * mu_of(epsilon, delta)
+    return math.sqrt(2.0 * rho_of(epsilon, delta)) * (1.0 - 1e-12)
+
+
+def inquiries_of(
+    job: Job, problem: Problem, n_records: int, trained: tuple[tuple[Event, int], ...]
+) -> tuple[Inquiry, ...]:
+    """Return what the run is asked beside its model, in order; `trained` are the solver's releases."""
+    asked: list[Inquiry] = []
+    privacy, delta = job.privacy, problem.delta
+    if job.evaluation is not None:
+        mu = None
+        if privacy is not None and delta is not None and not job.evaluation.public:
+            mu = _evaluation_mu(job.evaluation.epsilon or privacy.epsilon, delta, trained)
+        asked.append(HeldOut(problem, job.evaluation, n_records - problem.n_records, mu))
+    if privacy is not None and delta is not None and privacy.class_balance is not None:
+        asked.append(ClassBalance(problem.n_records, _budgets(privacy, delta)[1]))
+    if job.diagnostics:
+        asked.append(Diagnosis(problem))
+    return tuple(asked)
+
+
 def described(event: Event) -> str:
     """Return an event in words: its kind, and its numbers by name."""
+    event = bare(event)
     numbers = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "adjacency"}
     return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"
 
@@ -94,18 +154,32 @@ def described(event: Event) -> str:
 class Plan:
     """A job with every open option decided.
 
+    problem : of the records that are trained on. n_records : n, those held out included.
     releases : all that the run will charge, as (event, count), empty without privacy.
+    inquiries : what is asked beside the model.
+    split : name of the public split of the records, None where there is none.
     """
 
     job: Job
     problem: Problem
     solver: Solver
     releases: tuple[tuple[Event, int], ...]
+    n_records: int
+    inquiries: tuple[Inquiry, ...] = ()
+    split: str | None = None
+
+    def schedule(self) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings]]]:
+        """Train, then ask the inquiries; returns w (p,), and what each inquiry found, by name."""
+        w = yield from self.solver.schedule(self.problem)
+        found = {}
+        for inquiry in self.inquiries:
+            found[inquiry.name] = yield from inquiry.schedule(w)
+        return w, found
 
     @property
     def committed(self) -> bool:
         """Whether what it costs holds for exactly these releases only: it samples records secretly."""
-        return any(isinstance(event, PoissonSubsampledGaussian) for event, _ in self.releases)
+        return any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in self.releases)
 
     @property
     def epsilon(self) -> float:
@@ -127,7 +201,7 @@ class Plan:
     @property
     def round_trips(self) -> int:
         """Messages that the coordinator waits for."""
-        return self.solver.round_trips(self.problem)
+        return self.solver.round_trips(self.problem) + sum(inquiry.queries for inquiry in self.inquiries)
 
     @property
     def n_bytes(self) -> int:
@@ -137,7 +211,7 @@ class Plan:
     @property
     def alignment_seconds(self) -> float:
         """Expected time of aligning parties with n ids each, on one core; 0.0 when the job aligns nothing."""
-        return psi.seconds([self.problem.n_records] * len(self.job.ids), 1) if self.job.ids else 0.0
+        return psi.seconds([self.n_records] * len(self.job.ids), 1) if self.job.ids else 0.0
 
     @property
     def seconds(self) -> float:
@@ -149,11 +223,14 @@ class Plan:
             + updates * self.problem.n_records * UPDATE_SECONDS
         )
 
+    @property
+    def _n(self) -> str:
+        n = self.problem.n_records
+        return str(n) if self.split is None else f"{n} of {self.n_records}"
+
     def __str__(self) -> str:
         problem, job = self.problem, self.job
-        lines = [
-            f"plan of job {job.name!r}: {self.solver.name}, n = {problem.n_records}, p = {problem.layout.n_coordinates}"
-        ]
+        lines = [f"plan of job {job.name!r}: {self.solver.name}, n = {self._n}, p = {problem.layout.n_coordinates}"]
         lines.append("  minimise   " + problem.describe())
         if job.privacy is None:
             lines.append("  privacy    NONE: the model is not differentially private")
@@ -166,13 +243,16 @@ class Plan:
                 lines.append(
                     "             NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"
                 )
-            lines.extend(f"  releases   {count} × {described(event)}" for event, count in self.releases)
+            lines.extend(f"  releases   {count} × {described(event)}{_where(event)}" for event, count in self.releases)
+            if self.split is not None:
+                lines.append("             ε is the larger of what the two parts cost: no record is in both")
             lines.extend("  flag       " + flag for flag in self.flags)
         lines.append(
             f"  cost       {self.round_trips} round trips, {self.n_bytes / 1e6:.3g} MB between participants, "
             f"about {self.seconds:.2g} s"
         )
         lines.extend(self._alignment_lines())
+        lines.extend(f"  asks       {inquiry.name}: {inquiry.explain()}" for inquiry in self.inquiries)
         lines.extend("  choice     " + sentence for sentence in self.solver.explain(problem))
         if problem.private:
             advice = recommendation(problem)
@@ -184,10 +264,14 @@ class Plan:
         if not job.ids:
             return []
         columns = job.id if isinstance(job.id, str) else ", ".join(f"{party}: {c}" for party, c in job.ids.items())
-        n = self.problem.n_records
+        n = self.n_records
         cost = f"about {self.alignment_seconds:.2g} s on one core for {n} ids a party; more ids or parties take longer"
         shown = reveals(len(job.ids)).items()
         return [f"  align      by {columns}, {cost}", *(f"  shows      {who}: {what}" for who, what in shown)]
+
+
+def _where(event: Event) -> str:
+    return f", of the {event.part} records" if isinstance(event, OnPart) else ""
 
 
 def plan(job: Job, n_records: int) -> Plan:
@@ -197,7 +281,20 @@ def plan(job: Job, n_records: int) -> Plan:
     """
     problem = problem_of(job, n_records)
     solver = job.solver.resolve(problem)
-    return Plan(job, problem, solver, solver.releases(problem))
+    trained = solver.releases(problem)
+    inquiries = inquiries_of(job, problem, n_records, trained)
+    name = None if job.split is None else job.split.salt[:16]
+    asked = [(release, Side.TRAINING) for release in trained]
+    asked += [(release, inquiry.side) for inquiry in inquiries for release in inquiry.releases()]
+    releases = tuple((on_part(event, name, side.value), count) for (event, count), side in asked)
+    planned = Plan(job, problem, solver, releases, n_records, inquiries, name)
+    privacy = job.privacy
+    if privacy is not None and privacy.class_balance is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
+        raise PrivacyError(
+            f"class_balance is bought with a share of μ², which the accounting of {solver.name} does not divide: leave it "
+            "out, or use SkGD"
+        )
+    return planned
 
 
 def unnoised(job: Job) -> tuple[type[Query], ...]:
@@ -209,7 +306,8 @@ def unnoised(job: Job) -> tuple[type[Query], ...]:
     if job.privacy is None or job.solver.sealed:
         return (Query,)
     smoothness = job.privacy.smoothness
-    return (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
+    exact = (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
+    return (*exact, Unnoised) if job.uncharged else exact
 
 
 def recommend(job: Job, n_records: int) -> Recommendation:

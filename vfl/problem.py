@@ -125,7 +125,10 @@ class Problem:
 
     def value(self, w: Vector, margins: Vector, labels: Vector) -> float:
         """Return F(w). Data-dependent and un-noised: for tests, benchmarks and non-private use only."""
-        loss = float(self.loss.value(margins, labels).mean())
+        return float(self.loss.value(margins, labels).mean()) + self.penalty_of(w)
+
+    def penalty_of(self, w: Vector) -> float:
+        """Return ψ(w)."""
         parts = self.layout.blocks(None) if self.penalty.grouped else self.layout.whole().values()
         kept = self.penalised > 0
-        return loss + sum(self.penalty.value(w[part.coordinates][kept[part.coordinates]]) for part in parts)
+        return sum(self.penalty.value(w[part.coordinates][kept[part.coordinates]]) for part in parts)

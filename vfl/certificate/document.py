@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.certificate.words import described
 from vfl.errors import LedgerError, OutputError
+from vfl.privacy.events import Event
 from vfl.privacy.ledger.codec import as_json, canonical, from_json
 from vfl.security.signatures import ALGORITHM
 from vfl.version import __version__
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from vfl.certificate.verification import Report
     from vfl.planning import Plan
-    from vfl.privacy.events import Event
     from vfl.security.signatures import SigningKey
     from vfl.solvers.protocol import Released
 
@@ -201,7 +201,7 @@ def _events(events: Events) -> list[dict[str, Any]]:
 
 def _spelt(event: Event) -> dict[str, Any]:
     values = {name: getattr(event, name, text) for name, text in as_json(event).items()}
-    return {name: _spelt(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
+    return {name: _spelt(value) if isinstance(value, Event) else value for name, value in values.items()}
 
 
 def _event(plain: dict[str, Any]) -> tuple[Event, int]:

@@ -46,6 +46,11 @@ AMPLIFIED = (
     "the batches"
 )
 
+PARTED = (
+    "; held-out records, drawn by their position, are in no release of the training, the others in none of the evaluation: "
+    "ε is the larger of what the two parts cost"
+)
+
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
@@ -75,6 +80,8 @@ def flags_of(plan: Plan) -> tuple[str, ...]:
             f"{NOT_PRIVATE} as a whole: means and smoothness of the columns were computed from the data and not charged "
             "(smoothness='data'); ε would hold only if these had been fixed public numbers"
         )
+    if plan.job.uncharged:
+        flags.append(f"{NOT_PRIVATE} as a whole: {plan.job.uncharged}")
     return tuple(flags)
 
 
@@ -103,7 +110,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         "clip": float(clip) if isinstance(clip, numbers.Real) else clip,
         "geometry": geometry if problem.private else "none: nothing is clipped",
         "smoothness": problem.smoothness if isinstance(problem.smoothness, str) else "declared",
-        "n_records": problem.n_records,
+        "n_records": plan.n_records,
         "who_sees_what": who_sees_what(job, private=private),
         "job": job.name,
         "job_digest": job.digest,
@@ -155,7 +162,7 @@ def certify(
         adjacency=str(statement.adjacency),
         basis="reserved" if statement.stopped_early else "charged",
         accounting=accounting,
-        scope=statement.scope + (AMPLIFIED if plan.committed else ""),
+        scope=statement.scope + (AMPLIFIED if plan.committed else "") + (PARTED if plan.split else ""),
         releases=statement.releases,
         ledger=place if statement.head else {},
     )

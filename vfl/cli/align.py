@@ -35,10 +35,10 @@ def command(
     from vfl.alignment import reveals
     from vfl.cli.progress import Progress
     from vfl.launch.alignment import align
-    from vfl.launch.simulation import split
+    from vfl.launch.simulation import data_of
 
     spec, environment = read_job(job, assignments)
-    data, _ = split(spec, environment)
+    data = data_of(spec, environment)
     started = time.monotonic()
     with Progress(quiet=as_json) as progress:
         aligned = align(

@@ -17,14 +17,15 @@ from vfl.cli.jobs import job_argument, read_job
 def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_json: bool) -> None:
     """Show the plan of JOB; touches no party's data."""
     from vfl.alignment import reveals
-    from vfl.launch.simulation import split
+    from vfl.launch.simulation import data_of
     from vfl.planning import plan
+    from vfl.privacy.events import OnPart, bare
 
     spec, environment = read_job(job, assignments)
     if records is None:
         if environment.table is None:
             raise click.UsageError("give the number of records: --records N (a plan reads no party's data)")
-        records = split(spec, environment)[0].num_rows
+        records = data_of(spec, environment).num_rows
     planned = plan(spec, records)
     if not as_json:
         click.echo(str(planned))
@@ -33,13 +34,15 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_j
     click.echo(
         json.dumps(
             {
-                "n_records": records,
+                "n_records": planned.problem.n_records,
+                "held_out": records - planned.problem.n_records,
                 "private": private and not planned.flags,
                 "flags": list(planned.flags),
                 "epsilon": planned.epsilon if private else None,
                 "delta": planned.problem.delta,
                 "releases": [
-                    {"type": type(event).__name__, **dataclasses.asdict(event), "count": count}
+                    {"type": type(bare(event)).__name__, **dataclasses.asdict(bare(event)), "count": count}
+                    | ({"part": event.part} if isinstance(event, OnPart) else {})
                     for event, count in planned.releases
                 ],
                 "round_trips": planned.round_trips,
@@ -53,6 +56,7 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_j
                 if spec.ids
                 else None,
                 "objective": planned.problem.describe(),
+                "asks": {inquiry.name: inquiry.explain() for inquiry in planned.inquiries},
                 "choices": list(planned.solver.explain(planned.problem)),
             },
             ensure_ascii=False,

@@ -111,7 +111,7 @@ class Progress:
             )
 
     def _spent(self) -> str:
-        problem = self._plan.problem
-        if problem.delta is None:
+        privacy, delta = self._plan.job.privacy, self._plan.problem.delta
+        if privacy is None or delta is None:
             return "no privacy"
-        return f"ε {self._accountant.epsilon(problem.delta):.3f} of {problem.epsilon:g}{self._since}"
+        return f"ε {self._accountant.epsilon(delta):.3f} of {privacy.epsilon:g}{self._since}"

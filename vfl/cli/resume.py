@@ -18,13 +18,13 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     from vfl.cli.progress import Progress
     from vfl.job import file as jobfile
     from vfl.launch import checkpoint
-    from vfl.launch.simulation import split
+    from vfl.launch.simulation import data_of
     from vfl.launch.train import resume
 
     job, _ = jobfile.read(run / jobfile.NAME)
     kept = dict(checkpoint.read(run, job)[0].environment)
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
-    data, held_out = split(job, jobfile.Environment(**kept))
+    data = data_of(job, jobfile.Environment(**kept))
     with Progress(quiet=as_json) as progress:
         result = resume(run, data, engine=engine, address=address, key=key, watch=progress)
-    show(result, run, held_out, as_json=as_json)
+    show(result, run, as_json=as_json)

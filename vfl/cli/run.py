@@ -12,8 +12,6 @@ import click
 from vfl.cli.jobs import job_argument, read_job
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from vfl.launch.result import Result
 
 
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
 )
+@click.option("--diagnostics", is_flag=True, help="Tell the objective at the end, un-noised: the run is NOT PRIVATE.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
@@ -40,23 +39,23 @@ def command(
     key: str | None,
     output: Path | None,
     *,
+    diagnostics: bool,
     as_json: bool,
 ) -> None:
     """Train JOB: the path of a job file, or the name of a bundled example."""
     from vfl.cli.progress import Progress
     from vfl.launch import train
-    from vfl.launch.simulation import split
+    from vfl.launch.simulation import data_of
 
-    spec, environment = read_job(job, assignments)
+    spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
     address = address or environment.address
     ledger = ledger or environment.ledger
     folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    data, held_out = split(spec, environment)
     kept = {**environment.to_dict(), "engine": engine, "address": address}
     with Progress(quiet=as_json) as progress:
         result = train(
             spec,
-            data,
+            data_of(spec, environment),
             engine=engine,
             address=address,
             ledger=ledger,
@@ -68,7 +67,7 @@ def command(
             watch=progress,
             environment=kept,
         )
-    show(result, folder, held_out, as_json=as_json)
+    show(result, folder, as_json=as_json)
 
 
 def _unused(folder: Path) -> Path:
@@ -82,23 +81,19 @@ def _unused(folder: Path) -> Path:
     return folder
 
 
-def show(result: Result, folder: Path, held_out: pa.Table | None, *, as_json: bool) -> None:
+def show(result: Result, folder: Path, *, as_json: bool) -> None:
     """Print what a run came to."""
-    from vfl.launch.simulation import evaluate
-
-    evaluation = evaluate(result, held_out) if held_out is not None else None
     if as_json:
-        click.echo(json.dumps(_summary(result, folder, evaluation), ensure_ascii=False))
+        click.echo(json.dumps(_summary(result, folder), ensure_ascii=False))
         return
     click.echo()
     click.echo(str(result.certificate))
-    if evaluation is not None:
-        measures = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "flag")
-        click.echo(f"hold-out: {measures}  ({evaluation['flag']})")
+    for name, findings in result.findings.items():
+        click.echo(f"{name}: {findings}")
     click.echo(f"model and certificate: {folder}")
 
 
-def _summary(result: Result, folder: Path, evaluation: dict[str, Any] | None) -> dict[str, Any]:
+def _summary(result: Result, folder: Path) -> dict[str, Any]:
     certificate = result.certificate
     private = certificate.noise != "none"
     return {
@@ -110,5 +105,5 @@ def _summary(result: Result, folder: Path, evaluation: dict[str, Any] | None) ->
         "flags": list(certificate.flags),
         "coef": dict(zip(result.feature_names, map(float, result.coef_), strict=True)),
         "intercept": result.intercept_,
-        "evaluation": evaluation,
+        "findings": {name: findings.to_dict() for name, findings in result.findings.items()},
     }

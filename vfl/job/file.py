@@ -9,6 +9,7 @@ id = "customer"        column by which records are aligned; or [id] bank = "cust
 [loss]                 kind = "huber", width = 2.0 (in the place of the name, for a loss with options)
 [penalty]              kind = "l2", strength = 1e-4
 [privacy]              epsilon = 1.0               (privacy = "none" trains without)
+[evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
 [solver]               kind = "SkGD", passes = 10
 [data]                 bank = "bank.parquet"       environment: where each party's actor finds its columns
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
+from vfl.evaluation.specification import Evaluation
 from vfl.job.specification import Job
 from vfl.losses import LOSSES
 from vfl.partition import FeaturePartition
@@ -52,7 +54,6 @@ class Environment:
 
     data : {party: path}, each opened by that party's actor.
     table : one table for all parties, to simulate; a path, or 'example:NAME'.
-    holdout : share of the table kept out of training and evaluated in the clear, declared public.
     address : Ray cluster; None starts a local one.
     ledger : file in which the budget of the job's data set is kept.
     policies : {party: path of its owner's policy}, each read by that party's actor.
@@ -62,7 +63,6 @@ class Environment:
 
     data: Mapping[str, str] = field(default_factory=dict)
     table: str | None = None
-    holdout: float = 0.0
     address: str | None = None
     ledger: str | None = None
     policies: Mapping[str, str] = field(default_factory=dict)
@@ -74,8 +74,6 @@ class Environment:
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def __post_init__(self) -> None:
-        if not 0 <= self.holdout < 1:
-            raise JobFileError(f"[simulation] holdout must be at least 0 and below 1, not {self.holdout!r}")
         if self.table is not None and self.data:
             raise JobFileError("give [data] with a source for each party, or [simulation] with one table, not both")
 
@@ -194,6 +192,8 @@ def decode(plain: Mapping[str, Any]) -> Job:
     for key in ("bounds", "fill"):
         if key in plain:
             plain[key] = _table(plain, key)
+    if "evaluation" in plain:
+        plain["evaluation"] = _built(Evaluation, _table(plain, "evaluation"), "[evaluation]")
     if "columns" in plain:
         columns = Schema.from_dict(_table(plain, "columns"))
         plain["columns"] = {column: columns[column] for column in columns.columns}
@@ -246,7 +246,9 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
 def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     data, simulation, ray, ledger, policies, alignment = (_table(plain, key) for key in ENVIRONMENT)
     indexes = _table(alignment, "index")
-    _known(simulation, ("table", "holdout"), "[simulation]")
+    if "holdout" in simulation:
+        raise JobFileError("a hold-out is part of the job: move holdout out of [simulation], above the tables")
+    _known(simulation, ("table",), "[simulation]")
     _known(ray, ("address",), "[ray]")
     _known(ledger, ("path",), "[ledger]")
     _known(alignment, ("cores", "index"), "[alignment]")
@@ -263,7 +265,6 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     return Environment(
         data={party: str(folder / source) for party, source in data.items()},
         table=table,
-        holdout=simulation.get("holdout", 0.0),
         address=ray.get("address"),
         ledger=str(folder / ledger["path"]) if "path" in ledger else None,
         policies={party: str(folder / path) for party, path in policies.items()},

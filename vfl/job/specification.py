@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PrivacyError, SpecificationError, nearest
+from vfl.evaluation.specification import Evaluation
+from vfl.holdout import Split
 from vfl.losses import Loss, loss_of
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
@@ -55,6 +57,10 @@ class Job:
         rows are in the same order everywhere.
     id_kind : 'integer' or 'text', how ids are compared (vfl.security.identifiers); None takes the columns' own type,
         which has to be the same everywhere. Text files hold text.
+    holdout : share of the records that are kept out of training, drawn by a public hash of their position and of the
+        job's digest (vfl.holdout); at the end of the run the model is measured on them. None trains on all.
+    evaluation : Evaluation(...), how; None with a holdout is Evaluation(): with all of ε, which costs nothing more.
+    diagnostics : also tell the objective at the end, un-noised: the certificate then says NOT PRIVATE.
 
     Raises SpecificationError (PrivacyError where the guarantee is concerned), with the remedy.
     """
@@ -75,6 +81,9 @@ class Job:
     dataset: str | None = None
     id: str | Mapping[str, str] | None = None
     id_kind: str | None = None
+    holdout: float | None = None
+    evaluation: Evaluation | None = None
+    diagnostics: bool = False
     name: str = "job"
     schema: Schema = field(init=False, repr=False)
 
@@ -102,8 +111,34 @@ class Job:
                 )
             object.__setattr__(self, "classes", classes)
         self.scaling_of(self.partition.features)
+        self._check_inquiries()
         if self.privacy is not None:
             self._check_declarations(self.privacy)
+
+    def _check_inquiries(self) -> None:
+        """Refuse what cannot be measured, or not under this budget."""
+        if self.holdout is None:
+            if self.evaluation is not None:
+                raise SpecificationError(
+                    "evaluation measures records that are held out: set holdout=0.2, or leave it out"
+                )
+        elif not 0 < self.holdout < 1:
+            raise SpecificationError(f"holdout is a share of the records, between 0 and 1, not {self.holdout!r}")
+        elif self.evaluation is None:
+            object.__setattr__(self, "evaluation", Evaluation())
+        asked, privacy = self.evaluation or Evaluation(), self.privacy
+        unused = "error_cap" if self.classification else "loss_cap"
+        if getattr(asked, unused) is not None:
+            raise SpecificationError(
+                f"evaluation: {unused} has no use under {loss_of(self.loss).name} loss: leave it out"
+            )
+        if asked.epsilon is not None and (privacy is None or asked.epsilon > privacy.epsilon):
+            raise PrivacyError(
+                f"evaluation: epsilon = {asked.epsilon:g} is beyond the job's budget: a run costs the larger of training "
+                "and evaluation; raise privacy.epsilon, or leave evaluation.epsilon out for all of it"
+            )
+        if privacy is not None and privacy.class_balance is not None and not self.classification:
+            raise SpecificationError("class_balance counts the labels of two classes: leave it out of a regression")
 
     def _check_declarations(self, privacy: Privacy) -> None:
         """Refuse a private job whose sensitivities or steps would have to be taken from data."""
@@ -177,6 +212,23 @@ class Job:
     def classification(self) -> bool:
         """Whether labels are classes."""
         return loss_of(self.loss).classification
+
+    @property
+    def split(self) -> Split | None:
+        """The public split of the records; None where all are trained on."""
+        return None if self.holdout is None else Split(self.digest, self.holdout)
+
+    @property
+    def uncharged(self) -> str:
+        """What the job releases un-noised and uncharged beside its model, in words; '' for nothing."""
+        if self.diagnostics:
+            return "the objective at the end is released un-noised and uncharged (diagnostics)"
+        if self.evaluation is not None and self.evaluation.public:
+            return (
+                "the held-out records were declared public: measures on them are un-noised and uncharged "
+                "(evaluation.public), and ε is about the other records only"
+            )
+        return ""
 
     def noise_source(self) -> NoiseSource:
         """Return where noise comes from: the operating system, unless the job asks for seeded noise by name."""

@@ -51,7 +51,7 @@ class Witness:
             run=self._budget.run,
             account=self._budget.account(plan.job),
         )
-        return Result(plan.job, certificate, outcome.w, coordinates)
+        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings)
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
         """Return what the book charged: what went by, unless earlier processes or lost releases were charged too."""

@@ -103,7 +103,7 @@ def train_one_vs_rest(
     _require_room(jobs, n_records, ledger)
 
     def check(event: object) -> None:
-        if isinstance(event, Plan) and event.problem.n_records != n_records:
+        if isinstance(event, Plan) and event.n_records != n_records:
             raise DataError("the data hold another number of records than n_records: no plan was made for them")
 
     watch = options.pop("watch", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +15,7 @@ from parties.loading import load_features
 from vfl import kernels
 from vfl.certificate import Certificate
 from vfl.errors import DataError, OutputError, SpecificationError
+from vfl.evaluation import Findings
 from vfl.job import file as jobfile
 from vfl.launch.sources import sources_of
 from vfl.losses import loss_of
@@ -23,14 +24,14 @@ from vfl.problem import INTERCEPT
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from vfl.certificate import Report
     from vfl.job import Job
     from vfl.types import Vector
 
 FORMAT = 1
-MODEL, CERTIFICATE = "model.json", "certificate.json"
+MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
 
 
 def fresh_folder(folder: str | Path) -> Path:
@@ -76,6 +77,17 @@ def read_model(folder: Path) -> dict[str, Any]:
     return model
 
 
+def _read_findings(folder: Path) -> dict[str, Findings]:
+    path = folder / FINDINGS
+    if not path.exists():
+        return {}
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return {name: Findings.from_dict(found) for name, found in plain.items()}
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OutputError(f"{str(path)!r} is damaged: {error}") from error
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """A trained model.
@@ -84,12 +96,14 @@ class Result:
     certificate : what may be said of its privacy.
     w : (p,) coordinates on the scaled features, in the order of `coordinates`.
     coordinates : names of w; the intercept, if any, is '(intercept)'.
+    findings : what was released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
     """
 
     job: Job
     certificate: Certificate
     w: Vector
     coordinates: tuple[str, ...]
+    findings: Mapping[str, Findings] = field(default_factory=dict)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -174,6 +188,9 @@ class Result:
         if not (folder / jobfile.NAME).exists() or (folder / MODEL).exists():
             fresh_folder(folder)
             jobfile.write(self.job, folder / jobfile.NAME)
+        if self.findings:
+            found = {name: findings.to_dict() for name, findings in self.findings.items()}
+            write_whole(folder / FINDINGS, json.dumps(found, indent=2, ensure_ascii=False))
         write_whole(folder / CERTIFICATE, certificate.to_json())
         write_whole(folder / MODEL, json.dumps(self.document(), indent=2, ensure_ascii=False))
         return folder
@@ -197,4 +214,4 @@ class Result:
             w, coordinates = np.array(model["w"], dtype=np.float64), tuple(model["coordinates"])
         except (KeyError, TypeError, ValueError) as error:
             raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
-        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates)
+        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates, _read_findings(folder))

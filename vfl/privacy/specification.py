@@ -25,6 +25,9 @@ class Privacy:
     noise : None draws from the operating system's generator. SeededNoise(seed) repeats and makes NOTHING PRIVATE.
     smoothness : how M_j is known. 'private' buys it with `smoothness_share` of the budget (μ²); 'bounds' uses L·B_j²; a
         mapping {column: M_j} declares it; 'data' takes it exactly and uncharged, which the certificate says in words.
+        'private' also buys the columns' means, with which they are centred: private standardisation, in one release.
+    class_balance : a share of μ² that buys a noisy count of the positive labels; None does not ask for it. It is reported
+        with the result, to declare class weights of a later job from.
     """
 
     epsilon: float
@@ -32,6 +35,7 @@ class Privacy:
     noise: SeededNoise | None = None
     smoothness: str | Mapping[str, float] = "private"
     smoothness_share: float = 0.1
+    class_balance: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -42,6 +46,8 @@ class Privacy:
             raise PrivacyError(f"delta must lie strictly between 0 and 1, not {self.delta!r}; leave it out for 1/n²")
         if not 0 < self.smoothness_share < 1:
             raise PrivacyError(f"smoothness_share must lie strictly between 0 and 1, not {self.smoothness_share!r}")
+        if self.class_balance is not None and not 0 < self.class_balance < 1:
+            raise PrivacyError(f"class_balance must lie strictly between 0 and 1, not {self.class_balance!r}")
         if self.noise is not None and not callable(getattr(self.noise, "stream", None)):
             raise PrivacyError(f"noise must be None or vfl.SeededNoise(seed), not {self.noise!r}")
         if isinstance(self.smoothness, str):

@@ -1,0 +1,151 @@
+"""From released sums to measures with standard errors: post-processing, so nothing here costs privacy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from vfl.evaluation.statistics import CELLS, GRID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.evaluation.statistics import Outcomes, Residuals
+    from vfl.types import Vector
+
+SEEN = 2.0
+"""A class is measured when the noisy number of its records is above so many standard deviations of its noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A measure, and its standard error: of the noise and of the records that happen to be held out, together."""
+
+    value: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.4g} ± {self.error:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was found beside the model.
+
+    measures : by name; one that the noise drowns is left out. n_records : of the part of the records it is about.
+    note : under what protection they were released, in words.
+    """
+
+    measures: Mapping[str, Estimate]
+    n_records: int
+    note: str
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{name} {estimate}" for name, estimate in self.measures.items()) or "nothing was measured"
+        return f"{said}, of {self.n_records} records ({self.note})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; `from_dict` gives the findings back."""
+        measures = {name: {"value": e.value, "error": e.error} for name, e in self.measures.items()}
+        return {"measures": measures, "n_records": self.n_records, "note": self.note}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` wrote; raises KeyError, TypeError or ValueError for anything else."""
+        measures = {name: Estimate(float(e["value"]), float(e["error"])) for name, e in plain["measures"].items()}
+        return cls(measures, int(plain["n_records"]), str(plain["note"]))
+
+
+def on_simplex(noisy: Vector, total: float) -> Vector:
+    """Return the vector without negative entries and with this sum that is nearest to a noisy one, (s,).
+
+    Counts are not negative and their total is public: the nearest such vector is the most likely one under Gaussian noise.
+    """
+    ordered = np.sort(noisy)[::-1]
+    excess = (np.cumsum(ordered) - total) / np.arange(1, noisy.size + 1)
+    kept = int(np.nonzero(ordered > excess)[0][-1])
+    return np.asarray(np.maximum(noisy - excess[kept], 0.0))
+
+
+def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> dict[str, Estimate]:
+    """Return accuracy, true and false positive rate, and the mean clamped loss.
+
+    released : (5,) the noisy sums. sigma : of the noise of each, 0 for none.
+    """
+    a, b = (step * GRID for step in statistic.steps)
+    noise, found = sigma / a, {}
+    negative, positive = on_simplex(released[:CELLS] / a, n_records).reshape(2, 2)
+    accuracy = float(negative[0] + positive[1]) / n_records
+    found["accuracy"] = _share(accuracy, n_records, noise * _length(np.array([1.0, 1.0]) / n_records))
+    for name, (misses, hits) in (("tpr", positive), ("fpr", negative)):
+        count = float(misses + hits)
+        if count > SEEN * noise:
+            rate = float(hits) / count
+            found[name] = _share(rate, count, noise * _length(np.array([1.0 - rate, -rate]) / count))
+    mean = min(max(float(released[-1]) / b / n_records, 0.0), 1.0)
+    # A variable within [0, 1] of this mean varies at most so much.
+    spread = math.hypot(sigma / b / n_records, math.sqrt(mean * (1.0 - mean) / n_records))
+    found["loss"] = Estimate(mean * statistic.cap, spread * statistic.cap)
+    return found
+
+
+def base_rate(released: Vector, statistic: Outcomes, n_records: int) -> float:
+    """Return the share of positive labels, at least one record away from 0 and 1."""
+    cells = on_simplex(released[:CELLS] / (statistic.steps[0] * GRID), n_records)
+    return min(max(float(cells[2:].sum()) / n_records, 1.0 / (n_records + 1)), n_records / (n_records + 1.0))
+
+
+def scores(released: Vector, n_records: int, sigma: float) -> dict[str, Estimate]:
+    """Return the area under the ROC curve: the chance that a positive record's bin is above a negative one's; ties half.
+
+    Its sampling error is that of Hanley & McNeil 1982, eq. 2.
+
+    released : noisy histograms, the negative class first. sigma : of the noise of a bin.
+    """
+    negative, positive = on_simplex(released, n_records).reshape(2, -1)
+    N, P = float(negative.sum()), float(positive.sum())
+    if min(N, P) <= max(SEEN * sigma * math.sqrt(negative.size), 0.5):
+        return {}
+    below = (np.cumsum(negative) - 0.5 * negative) / N
+    above = (P - np.cumsum(positive) + 0.5 * positive) / P
+    A = float(positive @ below) / P
+    gradient = np.concatenate([(above - A) / N, (below - A) / P])
+    first, second = A / (2.0 - A), 2.0 * A * A / (1.0 + A)
+    spread = A * (1.0 - A) + (P - 1.0) * (first - A * A) + (N - 1.0) * (second - A * A)
+    sampling = math.sqrt(max(spread, 0.0) / (P * N))
+    return {"auc": Estimate(A, math.hypot(sigma * _length(gradient, gradient.size), sampling))}
+
+
+def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:
+    """Return the mean absolute error and the root of the mean squared one, of clamped errors."""
+    a, b = (step * GRID for step in statistic.steps)
+    absolute = min(max(float(released[0]) / a / n_records, 0.0), 1.0)
+    square = min(max(float(released[1]) / b / n_records, 0.0), 1.0)
+    variance = max(square - absolute**2, 0.0)
+    first = math.hypot(sigma / a / n_records, math.sqrt(variance / n_records))
+    second = math.hypot(sigma / b / n_records, math.sqrt(square * (1.0 - square) / n_records))
+    root = math.sqrt(square)
+    found = {"mae": Estimate(absolute * statistic.cap, first * statistic.cap)}
+    if square > 0.0:
+        found["rmse"] = Estimate(root * statistic.cap, second / (2.0 * root) * statistic.cap)
+    return found
+
+
+def area_noise(bins: int, n_records: int) -> float:
+    """Return the noise of the area under the curve per unit of a bin's: balanced classes, scores spread evenly."""
+    return math.sqrt(2.0 * bins / 3.0) / n_records
+
+
+def _share(rate: float, count: float, noise: float) -> Estimate:
+    return Estimate(rate, math.hypot(noise, math.sqrt(rate * (1.0 - rate) / count)))
+
+
+def _length(gradient: Vector, entries: int = CELLS) -> float:
+    """Return the length of a gradient across the direction in which all entries change alike: the total is public.
+
+    gradient : of the entries on which the measure depends, of so many.
+    """
+    return math.sqrt(max(float(gradient @ gradient) - float(gradient.sum()) ** 2 / entries, 0.0))

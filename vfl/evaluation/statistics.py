@@ -1,0 +1,162 @@
+"""Sums over records that measures are computed from: exact, of bounded contributions, with the sensitivity derived.
+
+Every contribution is a vector of whole numbers, in steps of GRID, so sums are exact and independent of order. Replacing a
+record changes its margin and its label in any way; the others' contributions stay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from vfl.losses import Loss
+    from vfl.types import Integers, Vector
+
+GRID = 2.0**-20
+CELLS = 4
+
+
+def weight(share: float, square: float) -> int:
+    """Return the weight in steps of a part of squared sensitivity `square` that gets this share of the joint one."""
+    return max(1, round(math.sqrt(share / square) / GRID))
+
+
+def _root(square: int) -> float:
+    """Return a double at least √square steps, in units."""
+    root = math.isqrt(square)
+    return math.nextafter((root + (root * root < square)) * GRID, math.inf)
+
+
+def _steps(values: Vector, steps: int) -> int:
+    """Return Σ rint(steps·t) for t clamped to [0, 1], NaN being 1: each term lies between 0 and `steps`."""
+    t = np.where(np.isnan(values), 1.0, np.clip(values, 0.0, 1.0))
+    return int(np.rint(t * steps).astype(np.int64).sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcomes:
+    """How many records lie in each of the four cells (label, prediction), and the sum of their clamped losses.
+
+    A record is in one cell: replacing it takes one from a cell and adds one to another, which moves the counts by at most
+    √2; its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b²,
+    attained when both change. Released jointly, as one Gaussian vector.
+
+    loss, cap : of which the mean is taken. steps : a, b as whole numbers of GRID.
+    """
+
+    loss: Loss
+    cap: float
+    steps: tuple[int, int]
+
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = CELLS + 1
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        a, b = self.steps
+        return _root(2 * a * a + b * b)
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return (a·cells, b·Σ losses) in steps: true negatives, false positives, false negatives, true positives."""
+        cells = np.bincount(2 * (labels > 0) + (margins > 0), minlength=CELLS)
+        with np.errstate(all="ignore"):
+            losses = self.loss.value(margins, labels) / self.cap
+        a, b = self.steps
+        return np.append(a * cells, _steps(losses, b)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Histograms of the margins, the negative class first: one bin more than there are edges for each.
+
+    Replacing a record takes one from a bin and adds one to another: Δ = √2.
+
+    edges : (m,) increasing, public.
+    """
+
+    edges: Vector
+
+    grid: ClassVar[float] = GRID
+
+    @property
+    def bins(self) -> int:
+        """Return the bins of one class."""
+        return len(self.edges) + 1
+
+    @property
+    def dimension(self) -> int:
+        """Return the bins of both classes."""
+        return 2 * self.bins
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        return _root(2 * round(1.0 / GRID) ** 2)
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the counts, in steps."""
+        bins = np.searchsorted(self.edges, margins, side="right") + self.bins * (labels > 0)
+        return np.bincount(bins, minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residuals:
+    """Σ |e|/C and Σ e²/C² of errors e = response − label clamped to [−C, C].
+
+    With t = |e|/C in [0, 1] a record contributes (a·t, b·t²), so replacing it moves the sum by at most √(a² + b²): from
+    an error of 0 to one of C.
+
+    cap : C. steps : a, b as whole numbers of GRID.
+    """
+
+    loss: Loss
+    cap: float
+    steps: tuple[int, int]
+
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = 2
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        a, b = self.steps
+        return _root(a * a + b * b)
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return (Σ a·t, Σ b·t²) in steps."""
+        with np.errstate(all="ignore"):
+            t = np.minimum(abs(self.loss.response(margins) - labels) / self.cap, 1.0)
+        return np.array([_steps(t, self.steps[0]), _steps(t * t, self.steps[1])], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Positives:
+    """How many labels are positive: replacing a record moves it by at most 1."""
+
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = 1
+    sensitivity: ClassVar[float] = 1.0
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the count, in steps."""
+        return np.array([int((labels > 0).sum()) * round(1.0 / GRID)], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Σ of losses as they are: one record moves it without limit, so nothing can be charged for it."""
+
+    loss: Loss
+
+    grid: ClassVar[float] = 1.0
+    dimension: ClassVar[int] = 1
+    sensitivity: ClassVar[float] = math.inf
+
+    def __call__(self, margins: Vector, labels: Vector) -> Vector:
+        """Return the sum."""
+        return np.array([float(self.loss.value(margins, labels).sum())])
