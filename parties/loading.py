@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from parties.aligned import label_of, open_aligned
 from parties.columns import contents_of, parted, read_columns
 from parties.consent import Policy, policy_of
@@ -62,6 +64,13 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
 def load_features(job: Job, party: str, source: Any) -> Columns:
     """Return the party's columns without label or intercept, for prediction."""
     return _read(job, party, source, None, intercept=False, dtype="float64")[0]
+
+
+def load_labels(job: Job, source: Any) -> Vector:
+    """Return y of all records of the label party's source, for measuring in the clear."""
+    label = (job.partition.label_column, label_of(job))
+    labels = _read(job, job.partition.label_party, source, label, intercept=False, dtype="float64")[1]
+    return np.zeros(0) if labels is None else labels
 
 
 def _read(

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ from vfl import cli
 from vfl.errors import OutputError, PartyLost
 from vfl.job import file as jobfile
 from vfl.launch.result import Result
-from vfl.launch.simulation import held_out
 from vfl.planning import plan as make_plan
 from vfl.privacy.ledger import SqliteLedger
 
@@ -33,6 +33,7 @@ JOB = """
 format = 1
 name = "credit"
 classes = ["no", "yes"]
+holdout = 0.25
 
 [partition]
 parties = { bank = ["income", "age"], telco = ["calls"] }
@@ -57,7 +58,6 @@ passes = 3
 
 [simulation]
 table = "all.csv"
-holdout = 0.25
 """
 
 
@@ -114,8 +114,8 @@ class TestRun:
         assert certificate.private
         assert 1.99 < certificate.epsilon <= 2.0
         assert f"(ε = {certificate.epsilon:.4g}, δ = 1e-05)-differentially private for every record" in said.out
-        assert "hold-out: accuracy" in said.out
-        assert "un-noised and uncharged: this split was declared public" in said.out
+        assert f"held out: {Result.load(folder / 'out').findings['held out']}" in said.out
+        assert "(with noise, charged)" in said.out
         assert said.out.rstrip().endswith("model and certificate: out")
         assert "plan of job 'credit'" in said.err  # progress goes to standard error
         assert "ε 2.000 of 2" in said.err
@@ -141,16 +141,17 @@ class TestRun:
         assert summary["epsilon"] == result.certificate.epsilon
         assert summary["coef"] == dict(zip(["income", "age", "calls"], result.coef_.tolist(), strict=True))
         assert summary["intercept"] == result.intercept_
-        kept = int(held_out(N, 0.25).sum())
-        assert summary["evaluation"]["records"] == kept
-        assert 0 <= summary["evaluation"]["accuracy"] <= 1
+        found = summary["findings"]["held out"]
+        assert found == result.findings["held out"].to_dict()
+        assert found["n_records"] == int(result.job.split.held_out(N).sum())
+        assert 0 <= found["measures"]["accuracy"]["value"] <= 1
 
     def test_the_hold_out_is_kept_out(self, folder: Path, call: Callable[..., Said]) -> None:
         """Training on the rest alone, from Python, gives the same model."""
         summary = trained(call, "--set", "privacy.noise.seed=1", "--output", "out")
-        rest = pacsv.read_csv("all.csv").filter(~held_out(N, 0.25))
         job, _ = jobfile.read("job.toml", ["privacy.noise.seed=1"])
-        result = vfl.train(job, rest, engine="inprocess")
+        rest = pacsv.read_csv("all.csv").filter(~job.split.held_out(N))
+        result = vfl.train(replace(job, holdout=None, evaluation=None), rest, engine="inprocess")
         assert summary["coef"] == dict(zip(result.feature_names, result.coef_.tolist(), strict=True))
 
     def test_without_privacy_it_says_so_everywhere(self, folder: Path, call: Callable[..., Said]) -> None:
@@ -195,7 +196,7 @@ class TestRun:
         os.chdir(folder / "sub")
         said = call("run", "../job.toml", "--engine", "inprocess", "--json", "--output", "out")
         assert said.code == 0, said.err
-        assert json.loads(said.out)["evaluation"] is None
+        assert json.loads(said.out)["findings"]["held out"]["n_records"] > 0
 
 
 class TestExitCodes:
@@ -272,7 +273,7 @@ class TestPlan:
     def test_json(self, folder: Path, call: Callable[..., Said]) -> None:
         plan = json.loads(call("plan", "job.toml", "-n", "500", "--json").out)
         planned = make_plan(jobfile.read("job.toml")[0], 500)
-        assert plan["n_records"] == 500
+        assert plan["n_records"] + plan["held_out"] == 500
         assert plan["epsilon"] == planned.epsilon <= 2.0
         assert plan["delta"] == 1e-5
         assert sum(release["count"] for release in plan["releases"]) == sum(count for _, count in planned.releases)
@@ -280,7 +281,9 @@ class TestPlan:
 
     def test_records_of_the_simulated_table(self, folder: Path, call: Callable[..., Said]) -> None:
         plan = json.loads(call("plan", "job.toml", "--json").out)
-        assert plan["n_records"] == N - held_out(N, 0.25).sum()
+        held_out = jobfile.read("job.toml")[0].split.held_out(N).sum()
+        assert (plan["n_records"], plan["held_out"]) == (N - held_out, held_out)
+        assert plan["asks"]["held out"].startswith(f"{held_out} records held out; noise of the accuracy ")
 
     def test_it_reads_no_partys_data(self, folder: Path, call: Callable[..., Said]) -> None:
         text = JOB[: JOB.index("[simulation]")] + '[data]\nbank = "none.csv"\ntelco = "none.csv"\n'
@@ -293,6 +296,38 @@ class TestPlan:
     def test_without_privacy(self, folder: Path, call: Callable[..., Said]) -> None:
         plan = json.loads(call("plan", "job.toml", "--json", "--set", "privacy=none").out)
         assert (plan["epsilon"], plan["delta"], plan["releases"]) == (None, None, [])
+
+
+class TestEvaluate:
+    def test_it_repeats_what_the_run_released(self, folder: Path, call: Callable[..., Said]) -> None:
+        summary = trained(call, "--output", "out")
+        assert json.loads(call("evaluate", "out", "--json").out) == summary["findings"]
+        assert call("evaluate", "out").out == f"held out: {Result.load(folder / 'out').findings['held out']}\n"
+
+    @pytest.mark.parametrize("data", [("all.csv",), ("bank=all.csv", "telco=telco.csv")], ids=["table", "parties"])
+    def test_on_other_records_it_is_exact(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:
+        trained(call, "--output", "out")
+        said = call("evaluate", "out", "--json", *(part for source in data for part in ("--data", source)))
+        found = json.loads(said.out)["data"]
+        table = pacsv.read_csv("all.csv")
+        right = Result.load(folder / "out").predict(table) == np.array(table["default"])
+        assert found["measures"]["accuracy"]["value"] == pytest.approx(right.mean(), abs=1e-12)
+        assert found["note"] == "un-noised and uncharged: nothing protects these records"
+
+    def test_a_run_that_measured_nothing(self, folder: Path, call: Callable[..., Said]) -> None:
+        text = JOB.replace("holdout = 0.25\n", "")
+        (folder / "job.toml").write_text(text, encoding="utf-8")
+        trained(call, "--output", "out")
+        said = call("evaluate", "out")
+        assert said.code == 6
+        assert "measured nothing: train with holdout=0.2, or give --data with records to measure on" in said.err
+
+    def test_diagnostics_are_stamped(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
+        assert "NOT PRIVATE (the accounting, had it been" in said.out
+        assert "diagnostics: loss" in said.out
+        assert "(un-noised and uncharged: NOT PRIVATE)" in said.out
+        assert "flag       NOT PRIVATE as a whole: the objective at the end" in said.err
 
 
 class TestPredict:

@@ -471,7 +471,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
         JobFileError,
         (
             "unknown key 'epsilom' in [privacy] (did you mean 'epsilon'?); "
-            "known: epsilon, delta, noise, smoothness, smoothness_share"
+            "known: epsilon, delta, noise, smoothness, smoothness_share, class_balance"
         ),
     ),
     "an unknown key of the solver": (
@@ -499,15 +499,20 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
         JobFileError,
         "give [data] with a source for each party, or [simulation] with one table, not both",
     ),
-    "a hold-out of all": (
-        ("[ray]", "[simulation]\nholdout = 1.0\n[ray]"),
+    "a hold-out of the simulation": (
+        ("[ray]", "[simulation]\nholdout = 0.2\n[ray]"),
         JobFileError,
-        "[simulation] holdout must be at least 0 and below 1, not 1.0",
+        "a hold-out is part of the job: move holdout out of [simulation], above the tables",
     ),
     "a hold-out in words": (
-        ("[ray]", "[simulation]\nholdout = 'some'\n[ray]"),
+        ("format = 1", "format = 1\nholdout = 'some'"),
         JobFileError,
-        "[simulation]: holdout must be a number, not 'some'",
+        "the job file: holdout must be a number, not 'some'",
+    ),
+    "an unknown key of evaluation": (
+        ("[ray]", "[evaluation]\nepsilom = 1.0\n[ray]"),
+        JobFileError,
+        "unknown key 'epsilom' in [evaluation] (did you mean 'epsilon'?); known: epsilon, loss_cap, error_cap, public",
     ),
     "a table that is no path": (
         ("[ray]", "[simulation]\ntable = 3\n[ray]"),

@@ -16,6 +16,7 @@ COMMANDS = {
     "resume": "go on with a run that was cut off",
     "predict": "apply a saved model to new records",
     "verify": "check a certificate, and say what it promises",
+    "evaluate": "show how a model does on held-out or other records",
     "ledger": "set, show and check the budgets of data sets",
     "doctor": "check this installation",
 }

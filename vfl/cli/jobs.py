@@ -42,3 +42,15 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
             )
         path = examples.job_file(name)
     return jobfile.read(path, assignments)
+
+
+def named_sources(sources: Sequence[str], parties: Sequence[str]) -> Any:
+    """Return what --data names: {party: path}, or the path of one table of all columns."""
+    from vfl.errors import SpecificationError
+
+    named = dict(source.split("=", 1) for source in sources if source.split("=", 1)[0] in parties and "=" in source)
+    if named and len(named) != len(sources):
+        raise SpecificationError("give --data once with one table, or once for each party as PARTY=FILE")
+    if not named and len(sources) > 1:
+        raise SpecificationError(f"--data takes PARTY=FILE for several files; the parties are {', '.join(parties)}")
+    return named or sources[0]

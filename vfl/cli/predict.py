@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from vfl.cli.jobs import named_sources
+
 
 @click.command("predict")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
@@ -21,17 +23,11 @@ import click
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
 def command(run: Path, sources: tuple[str, ...], output: Path | None) -> None:
     """Print margin and prediction for every record, with the model saved in the folder RUN."""
-    from vfl.errors import OutputError, SpecificationError
+    from vfl.errors import OutputError
     from vfl.launch.result import Result
 
     result = Result.load(run)
-    parties = result.job.partition.parties
-    named = dict(source.split("=", 1) for source in sources if source.split("=", 1)[0] in parties and "=" in source)
-    if named and len(named) != len(sources):
-        raise SpecificationError("give --data once with one table, or once for each party as PARTY=FILE")
-    if not named and len(sources) > 1:
-        raise SpecificationError(f"--data takes PARTY=FILE for several files; the parties are {', '.join(parties)}")
-    data = named or sources[0]
+    data = named_sources(sources, result.job.partition.parties)
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     margins = result.decision_function(data)

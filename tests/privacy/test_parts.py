@@ -1,0 +1,212 @@
+"""Events on the parts of a public split: of a split's parts the dearest counts, different splits add up."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from vfl.errors import BudgetExceeded, LedgerError, PrivacyError
+from vfl.holdout import Split
+from vfl.privacy import accountants
+from vfl.privacy.events import BoundedRange, Event, Gaussian, OnPart, PoissonSubsampledGaussian, ReleaseKey, on_part
+from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+from vfl.privacy.ledger import Accounting, FitBook, SqliteLedger
+from vfl.privacy.ledger.codec import decode, encode
+from vfl.privacy.ledger.composition import plan_cost
+from vfl.privacy.spending import UNIT_BITS, views
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DELTA = 1e-6
+R = Adjacency.REPLACE_ONE
+FIRST = [18, 27, 29, 37, 39, 44, 52]
+
+
+def gaussian(mu: float) -> Gaussian:
+    """A release that is μ-GDP."""
+    return Gaussian(R, mu, 1.0, 3)
+
+
+def on(part: str, event: Event | float, split: str = "s") -> OnPart:
+    return OnPart(R, gaussian(event) if isinstance(event, float) else event, split, part)
+
+
+# What a list of (event, count) costs, as the list of what some record sees of it at worst.
+COSTS: dict[str, tuple[list[tuple[Event, int]], list[tuple[Event, int]]]] = {
+    "the dearer part": ([(on("a", 0.5), 4), (on("b", 0.75), 1)], [(gaussian(0.5), 4)]),
+    "the other one": ([(on("a", 0.5), 1), (on("b", 0.75), 1)], [(gaussian(0.75), 1)]),
+    "and what is on all records": (
+        [(on("a", 0.5), 1), (on("b", 0.75), 1), (gaussian(0.25), 2)],
+        [(gaussian(0.75), 1), (gaussian(0.25), 2)],
+    ),
+    "splits add up": ([(on("a", 0.5), 1), (on("a", 0.5, "t"), 1)], [(gaussian(0.5), 2)]),
+    "three parts": ([(on(p, m), 1) for p, m in (("a", 0.25), ("b", 0.5), ("c", 0.125))], [(gaussian(0.5), 1)]),
+}
+
+
+@pytest.mark.parametrize("case", COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize("way", list(Accounting))
+def test_a_plan_costs_what_its_dearest_record_sees(way: Accounting, case: Any) -> None:
+    plan, seen = case
+    assert plan_cost(plan, way) == plan_cost(seen, way)
+
+
+@pytest.mark.parametrize("case", COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize("kind", ["GaussianAccountant", "ZCdpAccountant", "PldAccountant"])
+def test_every_accountant_says_the_same(kind: str, case: Any) -> None:
+    parted, plain = (getattr(accountants, kind)() for _ in range(2))
+    for accountant, events in ((parted, case[0]), (plain, case[1])):
+        for event, count in events:
+            accountant.compose(event, count)
+    assert parted.epsilon(DELTA) == plain.epsilon(DELTA) > 0
+    assert parted.delta(1.0) == plain.delta(1.0)
+
+
+def test_secret_samples_on_one_part_are_amplified_on_it_alone() -> None:
+    """No order of parts is total for a mix: the worst view is found by looking at all."""
+    sampled = PoissonSubsampledGaussian(R, 2.0, 1.0, 0.01)
+    accountant, alone = accountants.PldAccountant(), accountants.PldAccountant()
+    accountant.compose(on("training", sampled), 20).compose(on("held out", 0.1))
+    alone.compose(sampled, 20)
+    assert accountant.epsilon(1e-5) == alone.epsilon(1e-5) > epsilon_of(0.1, 1e-5)
+
+
+def test_views_hold_every_choice_of_parts() -> None:
+    counts = {on("a", 0.5): 2, on("b", 0.5): 1, on("a", 0.25, "t"): 1, on("b", 1.0, "t"): 1, gaussian(0.5): 1}
+    found = views(counts)
+    assert sorted(sum(view.values()) for view in found) == [3, 3, 4, 4]
+    assert all(type(event) is Gaussian for view in found for event in view)
+    assert views({gaussian(1.0): 3}) == ({gaussian(1.0): 3},)
+
+
+def test_a_plan_of_gaussians_on_parts_is_accounted_exactly() -> None:
+    mu = mu_of(1.0, DELTA)
+    plan = [(on("a", mu / 2), 4), (on("b", mu), 1)]
+    accountant = accountants.choose_accountant(plan)
+    assert isinstance(accountant, accountants.GaussianAccountant)
+    for event, count in plan:
+        accountant.compose(event, count)
+    assert accountant.epsilon(DELTA) == pytest.approx(1.0, rel=1e-12)
+    assert type(accountants.choose_accountant([on("a", BoundedRange(R, 0.1))])) is accountants.ZCdpAccountant
+
+
+REFUSED = {
+    "a part of a part": lambda: OnPart(R, on("a", 0.5), "t", "b"),
+    "another adjacency": lambda: OnPart("add-remove", gaussian(0.5), "s", "a"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
+def test_what_has_no_meaning_is_refused(make: Any) -> None:
+    with pytest.raises(PrivacyError, match="OnPart event"):
+        make()
+
+
+def test_without_a_split_an_event_is_itself() -> None:
+    assert on_part(gaussian(0.5), None, "training") is not None
+    assert on_part(gaussian(0.5), None, "training") == gaussian(0.5)
+    assert on_part(gaussian(0.5), "s", "training") == on("training", 0.5)
+
+
+@pytest.mark.parametrize("event", [on("held out", 0.1), on("a", BoundedRange(R, 0.3)), on("ε", 1 / 3, "σ")])
+def test_the_ledger_gives_it_back_to_the_bit(event: OnPart) -> None:
+    assert decode(encode(event)) == event
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"adjacency":"replace-one","event":{"type":"novel"},"part":"a","split":"s","type":"on-part"}',
+        '{"adjacency":"replace-one","event":3,"part":"a","split":"s","type":"on-part"}',
+        encode(on("a", 0.5)).replace('"part":"a"', '"part":1'),
+    ],
+)
+def test_a_damaged_one_is_refused(text: str) -> None:
+    with pytest.raises(LedgerError):
+        decode(text)
+
+
+class TestBooks:
+    """A run reserves, and is charged, the dearest part; each part is a filter of its own under the same cap."""
+
+    def plan(self, mu: float) -> list[tuple[Event, int]]:
+        return [(on("training", mu / 2), 4), (on("held out", mu), 1)]
+
+    def charge_all(self, reservation: Any, mu: float) -> None:
+        reservation.charge([(ReleaseKey(k), on("training", mu / 2)) for k in range(4)])
+        reservation.charge([(ReleaseKey(4), on("held out", mu))])
+
+    def test_a_fit(self) -> None:
+        mu = mu_of(1.0, DELTA) * (1 - 1e-12)
+        reservation = FitBook(1.0, DELTA).reserve(self.plan(mu), job="j", run="r")
+        self.charge_all(reservation, mu)
+        with pytest.raises(BudgetExceeded):
+            reservation.charge([(ReleaseKey(5), on("held out", 1e-3))])
+        with pytest.raises(BudgetExceeded):
+            reservation.charge([(ReleaseKey(6), gaussian(1e-3))])
+        statement = reservation.settle()
+        assert statement.epsilon == pytest.approx(1.0, rel=1e-9)
+        assert statement.releases == 5
+
+    def test_a_ledger_adds_runs_up_whatever_their_splits(self, tmp_path: Path) -> None:
+        """Another run may hold other records out under the same name: its parts are its own."""
+        mu = mu_of(1.0, DELTA) / 2
+        ledger = SqliteLedger(tmp_path / "l.db")
+        ledger.set_cap("d", epsilon=1.0, delta=DELTA)
+        for run in ("one", "two", "three", "four"):
+            reservation = ledger.book("d").reserve(self.plan(mu * (1 - 1e-12)), job="j", run=run)
+            self.charge_all(reservation, mu * (1 - 1e-12))
+            reservation.settle()
+        with pytest.raises(BudgetExceeded):
+            ledger.book("d").reserve([(on("held out", mu), 1)], job="j", run="five")
+        (balance,) = ledger.show()
+        assert balance.spent == pytest.approx(1.0, rel=1e-9)
+        replayed = ledger.replay("d", accountants.GaussianAccountant())
+        assert replayed.epsilon(DELTA) == pytest.approx(balance.spent, rel=1e-9)
+        ledger.verify()
+
+    def test_one_part_does_not_borrow_from_the_other(self, tmp_path: Path) -> None:
+        ledger = SqliteLedger(tmp_path / "l.db")
+        ledger.set_cap("d", epsilon=4.0, delta=DELTA)
+        reservation = ledger.book("d").reserve([(on("a", 0.5), 1), (on("b", 0.25), 1)], job="j", run="r")
+        reservation.charge(
+            [(ReleaseKey(0), on("b", 0.25)), (ReleaseKey(1), on("b", 0.25)), (ReleaseKey(2), on("b", 0.25))]
+        )
+        reservation.charge([(ReleaseKey(3), on("a", 0.5))])
+        with pytest.raises(BudgetExceeded):
+            reservation.charge([(ReleaseKey(4), on("a", 0.25))])
+
+
+class TestSplit:
+    def test_it_is_public_and_repeats(self) -> None:
+        """The first words, which other versions and machines have to draw too."""
+        found = Split("job", 0.25).held_out(24)
+        assert "".join("01"[int(x)] for x in found) == "".join(
+            "01"[int(x)] for x in Split("job", 0.25).held_out(1000)[:24]
+        )
+        assert found.tolist() != Split("another", 0.25).held_out(24).tolist()
+
+    @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.99])
+    def test_the_share_is_what_was_asked(self, share: float) -> None:
+        n = 100_000
+        trained, held_out = Split("x", share).sizes(n)
+        assert trained + held_out == n
+        assert abs(held_out - n * share) < 5 * math.sqrt(n * share * (1 - share))
+
+    def test_larger_shares_hold_more_out_of_the_same(self) -> None:
+        assert (Split("x", 0.2).held_out(500) <= Split("x", 0.4).held_out(500)).all()
+
+    def test_a_part_without_records_is_refused(self) -> None:
+        from vfl.errors import SpecificationError
+
+        with pytest.raises(SpecificationError, match=r"holdout=0\.001 of 5 records leaves a part without any"):
+            Split("x", 0.001).sizes(5)
+
+
+def test_units_are_exact() -> None:
+    assert plan_cost([(on("a", 0.5), 1)], Accounting.GDP) == Fraction(1, 4) * (1 << UNIT_BITS)

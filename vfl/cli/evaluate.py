@@ -1,0 +1,44 @@
+"""`vfl evaluate RUN`: what a run found beside its model, or how the model does on records of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from vfl.cli.jobs import named_sources
+
+
+@click.command("evaluate")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--data",
+    "sources",
+    multiple=True,
+    metavar="[PARTY=]FILE",
+    help="Records with labels to measure on, un-noised: one table of all columns, or PARTY=FILE once for each party.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
+    """Print what the run in the folder RUN released of its held-out records; or measure its model on other records.
+
+    What was released is free to look at again. Measures on --data are exact, and nothing protects these records.
+    """
+    from vfl.errors import OutputError
+    from vfl.launch.evaluation import evaluate
+    from vfl.launch.result import Result
+
+    result = Result.load(run)
+    found = dict(result.findings)
+    if sources:
+        found = {"data": evaluate(result, named_sources(sources, result.job.partition.parties))}
+    elif not found:
+        raise OutputError(
+            f"the run in {str(run)!r} measured nothing: train with holdout=0.2, or give --data with records to measure on"
+        )
+    if as_json:
+        click.echo(json.dumps({name: findings.to_dict() for name, findings in found.items()}, ensure_ascii=False))
+        return
+    for name, findings in found.items():
+        click.echo(f"{name}: {findings}")
