@@ -155,12 +155,13 @@ class TestBooks:
 
     def test_a_ledger_adds_runs_up_whatever_their_splits(self, tmp_path: Path) -> None:
         """Another run may hold other records out under the same name: its parts are its own."""
-        mu = mu_of(1.0, DELTA) / 2
+        mu = mu_of(1.0, DELTA) / 2 * (1 - 1e-12)
         ledger = SqliteLedger(tmp_path / "l.db")
         ledger.set_cap("d", epsilon=1.0, delta=DELTA)
-        for run in ("one", "two", "three", "four"):
-            reservation = ledger.book("d").reserve(self.plan(mu * (1 - 1e-12)), job="j", run=run)
-            self.charge_all(reservation, mu * (1 - 1e-12))
+        for run, dearer, cheaper in (("one", "a", "b"), ("two", "b", "a"), ("three", "a", "b"), ("four", "b", "a")):
+            plan = [(on(dearer, mu), 1), (on(cheaper, mu / 2), 1)]
+            reservation = ledger.book("d").reserve(plan, job="j", run=run)
+            reservation.charge([(ReleaseKey(k), event) for k, (event, _) in enumerate(plan)])
             reservation.settle()
         with pytest.raises(BudgetExceeded):
             ledger.book("d").reserve([(on("held out", mu), 1)], job="j", run="five")
