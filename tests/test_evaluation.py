@@ -182,6 +182,24 @@ class TestEstimates:
         assert set(estimates.outcomes(np.zeros(5), first, 10, 100.0)) == {"accuracy", "loss"}
         assert estimates.scores(np.zeros(24), 10, 100.0) == {}
 
+    def test_no_noise_makes_them_fail(self) -> None:
+        """A crash after a release would tell of it; whatever comes out lies where such measures lie."""
+        rng = np.random.default_rng(5)
+        first, second = (
+            Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)),
+            Residuals(loss_of("squared"), 2.0, (9, 9)),
+        )
+        for _ in range(3000):
+            n, sigma = int(rng.integers(1, 30)), float(10 ** rng.uniform(-3, 3))
+            cells, bins = rng.multinomial(n, np.full(4, 0.25)), rng.multinomial(n, rng.dirichlet(np.full(24, 0.1)))
+            noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 2)]
+            noisy = [sums + sigma * rng.normal(size=sums.size) for sums in noisy]
+            found = estimates.outcomes(noisy[0], first, n, sigma) | estimates.scores(noisy[1], n, sigma)
+            assert all(0 <= found[name].value <= 1 for name in set(found) - {"loss"})
+            found |= estimates.residuals(noisy[2], second, n, sigma)
+            assert all(math.isfinite(e.value) and e.error >= 0 for e in found.values())
+            assert 0 < estimates.base_rate(noisy[0], first, n) < 1
+
     @pytest.mark.parametrize("noisy", [[3.0, -9.0, 1.0], [0.0, 0.0, 0.0], [-5.0, -6.0, -7.0], [1e9, 0.0, -1e9]])
     def test_the_nearest_counts(self, noisy: list[float]) -> None:
         found = estimates.on_simplex(np.array(noisy), 10.0)
@@ -220,7 +238,7 @@ class TestApart:
             schedule = inquiry.schedule(w)
             query, found = next(schedule), []
             while len(found) < 3:
-                found.append(execute(query))
+                found.append(execute(query)[0])
                 try:
                     query = schedule.send(found[-1])
                 except StopIteration:
@@ -345,7 +363,7 @@ class TestBoth:
         made = rounds_of(spec, table())
         cut = made[:kept]
         rebuilt = max((k for k, record in enumerate(cut) if record.resets), default=0)
-        log = Log(tuple(record.released for record in cut), rebuilt, N)
+        log = Log(tuple(record.released for record in cut), rebuilt=rebuilt, n_records=N)
         sources = sources_of(PARTITION, table()).items()
         coordinator = Coordinator(InProcessTransport({name: load(spec, name, source) for name, source in sources}))
         *_, outcome = coordinator.stream(spec, log=log)

@@ -111,7 +111,7 @@ def scores(released: Vector, n_records: int, sigma: float) -> dict[str, Estimate
         return {}
     below = (np.cumsum(negative) - 0.5 * negative) / N
     above = (P - np.cumsum(positive) + 0.5 * positive) / P
-    A = float(positive @ below) / P
+    A = min(max(float(positive @ below) / P, 0.0), 1.0)
     gradient = np.concatenate([(above - A) / N, (below - A) / P])
     first, second = A / (2.0 - A), 2.0 * A * A / (1.0 + A)
     spread = A * (1.0 - A) + (P - 1.0) * (first - A * A) + (N - 1.0) * (second - A * A)
@@ -140,6 +140,7 @@ def area_noise(bins: int, n_records: int) -> float:
 
 
 def _share(rate: float, count: float, noise: float) -> Estimate:
+    rate = min(max(rate, 0.0), 1.0)  # sums of counts are off by rounding
     return Estimate(rate, math.hypot(noise, math.sqrt(rate * (1.0 - rate) / count)))
 
 
