@@ -46,10 +46,7 @@ AMPLIFIED = (
     "the batches"
 )
 
-PARTED = (
-    "; held-out records, drawn by their position, are in no release of the training, the others in none of the evaluation: "
-    "ε is the larger of what the two parts cost"
-)
+PARTED = "; no record is both trained on and held out (a public split), so ε is the larger of what the two parts cost"
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"
