@@ -18,7 +18,8 @@ import numpy as np
 from vfl import kernels
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.messages import Backward, Descend, Forward, Greeting, Moments, RecordNorms, Reply, Select
+from vfl.messages import Backward, Descend, Forward, Greeting, Moments, Ranges, RecordNorms, Reply, Select
+from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
 from vfl.privacy.mechanisms import release
 from vfl.privacy.selection import noisy_best
@@ -121,6 +122,8 @@ class Party:
                 reply = Reply(vector=kernels.forward(self._block(block), w, self._zeros(), shift))
             case Moments():
                 reply = Reply((self._moments(query, replace(key, part=query.part)),))
+            case Ranges():
+                reply = Reply((self._ranges(query, replace(key, part=query.part)),))
             case Select(coordinates={self.name: (block, w)}):
                 best = self._select(query, block, w, _required(records.weights), replace(key, part=query.part))
                 reply = Reply(selected=best.moved(block.coordinates.start))
@@ -204,6 +207,13 @@ class Party:
         parts.append(kernels.second_moments(X, reach**2, UNIT_GRID))
         sensitivity = moments_sensitivity(X.shape[1], means=query.means)
         return release(np.concatenate(parts), UNIT_GRID, query.event, self._noise, key, sensitivity)
+
+    def _ranges(self, query: Ranges, key: ReleaseKey) -> Vector:
+        """Release histograms over powers of two of the asked columns."""
+        indices = query.columns[self.name]
+        counts = [magnitudes.histogram(self._columns.block(j, j + 1)[:, 0].astype(np.float64)) for j in indices]
+        sensitivity = magnitudes.sensitivity(len(indices))
+        return release(np.concatenate(counts), 1.0, query.event, self._noise, key, sensitivity)
 
     def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
         """Return the best of the noisy scores; the sums that they are computed from stay here."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vfl.evaluation import Evaluation
     from vfl.job import Job
     from vfl.launch.alignment import align
+    from vfl.launch.bounds import private_bounds
     from vfl.launch.one_vs_rest import train_one_vs_rest
     from vfl.launch.result import Result
     from vfl.launch.train import train
@@ -71,6 +72,7 @@ _HOMES = {
     "VflError": "vfl.errors",
     "align": "vfl.launch.alignment",
     "plan": "vfl.planning",
+    "private_bounds": "vfl.launch.bounds",
     "recommend": "vfl.planning",
     "train_one_vs_rest": "vfl.launch.one_vs_rest",
     "train": "vfl.launch.train",
@@ -113,6 +115,7 @@ __all__ = [
     "__version__",
     "align",
     "plan",
+    "private_bounds",
     "recommend",
     "train",
     "train_one_vs_rest",

@@ -7,6 +7,7 @@ parties is split into one share for each; a share is a query of the same type.
 | query | a party computes | released | to margins only | charged as |
 |---|---|---|---|---|
 | Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
+| Ranges | histograms over powers of two + noise | yes | | one joint Gaussian |
 | Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
 | Forward | X_k w_k, of the training part or of the held-out one | | n-vector | |
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian a step |
@@ -453,6 +454,38 @@ class Moments(Query):
         return {
             name: replace(self, widths={name: width}, reach=self.reach and {name: self.reach[name]}, part=k)
             for k, (name, width) in enumerate(self.widths.items())
+        }
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event."""
+        return (self.event,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges(Query):
+    """Histograms over powers of two of some columns of each addressed party, one joint release.
+
+    Each share releases (m·cells,): vfl.privacy.magnitudes.histogram of each of its columns, one after the other.
+
+    columns : {party: positions of the columns}. cells : of one histogram.
+    event : its sensitivity is that of all columns together.
+    part : number of the party's noise stream.
+    """
+
+    columns: Mapping[str, tuple[int, ...]]
+    cells: int
+    event: Gaussian | None
+    part: int = 0
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector a party."""
+        return tuple(len(indices) * self.cells for indices in self.columns.values())
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return one share for each party, with a noise stream of its own."""
+        return {
+            name: replace(self, columns={name: indices}, part=k)
+            for k, (name, indices) in enumerate(self.columns.items())
         }
 
     def events(self) -> tuple[Event | None, ...]:

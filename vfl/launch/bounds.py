@@ -1,0 +1,132 @@
+"""Bounds of columns that nobody can declare, bought with a budget of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.budget import Budget
+from coordinator.coordinator import Outcome
+from coordinator.rounds import Log
+from vfl.errors import SpecificationError, nearest
+from vfl.launch.sources import sources_of
+from vfl.losses import loss_of
+from vfl.penalties import NoPenalty
+from vfl.planning import layout_of
+from vfl.privacy.specification import Privacy
+from vfl.problem import INTERCEPT
+from vfl.schema import Numeric
+from vfl.solvers.ranges import ColumnRanges
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.job import Job
+    from vfl.privacy.noise import SeededNoise
+
+ENGINES = ("ray", "inprocess")
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateBounds:
+    """What was bought; public from here on, and declared in a job as any other bounds.
+
+    bounds : {column: (low, high)}, powers of two and 0; values outside are clamped.
+    unknown : columns for which nothing was found: too few records, or nothing but zeros.
+    least : a magnitude that fewer records than about this have is missed.
+    epsilon, delta : what it cost, in addition to what any training costs. scope : what else on the data it covers.
+    """
+
+    bounds: Mapping[str, tuple[float, float]]
+    unknown: tuple[str, ...]
+    least: float
+    epsilon: float
+    delta: float
+    scope: str
+
+
+def private_bounds(
+    job: Job,
+    data: Any,
+    *,
+    epsilon: float,
+    delta: float | None = None,
+    columns: Sequence[str] | None = None,
+    engine: str = "ray",
+    address: str | None = None,
+    ledger: str | Path | None = None,
+    policies: Mapping[str, str | Path] | None = None,
+    noise: SeededNoise | None = None,
+) -> PrivateBounds:
+    """Buy the range of numeric columns: one joint release that is (ε, δ)-DP for every record under replace-one.
+
+    Histograms over powers of two, with noise, tell the smallest and the largest magnitude that enough records have
+    (vfl.privacy.magnitudes). Tails of fewer records are missed, and clamped later. It is a run of its own: its ε adds to
+    that of the training, so both belong in one ledger.
+
+    job : a draft, as it can be written without bounds: privacy=None, scaling='none'. data, engine, address, ledger,
+        policies : as for `train`.
+    columns : whose range is asked; None asks for all features without bounds.
+    noise : SeededNoise(seed) repeats, for tests, and makes NOTHING PRIVATE.
+
+    Raises what `train` raises; SpecificationError for a column that is no number or not a feature.
+    """
+    asked = tuple(job.schema.unbounded(job.partition.features) if columns is None else columns)
+    for column in asked:
+        if column not in job.partition.features:
+            raise SpecificationError(
+                f"private_bounds: {column!r} is no feature of a party{nearest(column, job.partition.features)}"
+            )
+        if not isinstance(job.schema[column], Numeric) or job.schema[column].limits != (-math.inf, math.inf):
+            raise SpecificationError(f"private_bounds: column {column!r} has a declared range already")
+    if not asked or len(set(asked)) != len(asked):
+        raise SpecificationError("private_bounds: name columns without bounds, each once")
+    if engine not in ENGINES:
+        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
+    features = [name for names in layout_of(job).columns.values() for name in names if name != INTERCEPT]
+    spec = replace(
+        job,
+        name=f"{job.name}-bounds",
+        privacy=Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(features, 1.0)),
+        solver=ColumnRanges(asked),
+        loss=loss_of(job.loss),
+        penalty=NoPenalty(),
+        scaling="none",
+        intercept=False,
+        holdout=None,
+        evaluation=None,
+        diagnostics=False,
+    )
+    budget = Budget(uuid.uuid4().hex, None if ledger is None else str(Path(ledger).resolve()))
+    budget.check(spec)
+    paths = {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
+    sources = sources_of(spec.partition, data)
+    if engine == "ray":
+        from vfl.launch import cluster
+
+        events = cluster.run(spec, sources, budget, Log(), address=address, policies=paths)
+    else:
+        from vfl.launch import inprocess
+
+        events = inprocess.run(spec, sources, budget, Log(), policies=paths)
+    with contextlib.closing(events) as watched:  # type: ignore[type-var]
+        outcome = next(event for event in watched if isinstance(event, Outcome))
+    return _bought(outcome, asked)
+
+
+def _bought(outcome: Outcome, asked: tuple[str, ...]) -> PrivateBounds:
+    low, high = outcome.w.reshape(2, -1).tolist()
+    found = {name: (a, b) for name, a, b in zip(asked, low, high, strict=True) if not math.isnan(a)}
+    plan, statement = outcome.plan, outcome.statement
+    return PrivateBounds(
+        bounds=found,
+        unknown=tuple(name for name in asked if name not in found),
+        least=ColumnRanges(asked).least(plan.problem),
+        epsilon=statement.epsilon if statement else math.inf,
+        delta=statement.delta if statement else 0.0,
+        scope="; ".join([*plan.flags, statement.scope if statement else "no guarantee"]),
+    )
