@@ -105,11 +105,13 @@ class Total:
 
     def copy(self) -> Total:
         """Return a copy that changes by itself."""
-        return Total(self.whole, dict(self.parts))
+        return Total(self.whole, dict(self.parts) if self.parts else {})
 
     @property
     def units(self) -> int:
         """The sum, in units."""
+        if not self.parts:
+            return self.whole
         dearest: dict[str, int] = {}
         for (split, _), amount in self.parts.items():
             dearest[split] = max(dearest.get(split, 0), amount)

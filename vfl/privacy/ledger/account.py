@@ -36,7 +36,8 @@ class Allowance:
 
     def check(self, events: Iterable[Event]) -> None:
         """Raise BudgetExceeded when these releases would exceed what was reserved."""
-        then, before = self._with(events).units, self.spent
+        before = self.spent
+        then = self._then(events)
         if then > self.reserved:
             spent, need, left, cap = (
                 epsilon_of(self.accounting, units, self.delta)
@@ -50,13 +51,15 @@ class Allowance:
 
     def take(self, events: Iterable[Event]) -> None:
         """Add to what is spent; `check` came before."""
-        self._total = self._with(events)
+        for event in events:
+            self._total.add(event, cost(event, self.accounting))
 
-    def _with(self, events: Iterable[Event]) -> Total:
+    def _then(self, events: Iterable[Event]) -> int:
+        """Return the units that would be spent with these."""
         total = self._total.copy()
         for event in events:
             total.add(event, cost(event, self.accounting))
-        return total
+        return total.units
 
 
 class Commitment:
