@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parties.aligned import joined_rows
 from parties.loading import load_labels
 from vfl.errors import DataError
 from vfl.evaluation import Evaluation, Findings
@@ -28,7 +29,10 @@ def evaluate(result: Result, data: Any) -> Findings:
     data : as for `train`. For measures with noise on records of the training data, give the job a `holdout`.
     """
     job = result.job
-    labels = load_labels(job, sources_of(job.partition, data)[job.partition.label_party])
+    owner, sources = job.partition.label_party, sources_of(job.partition, data)
+    labels = load_labels(job, sources[owner])
+    joined = joined_rows(job, sources) if job.ids else {}
+    labels = labels[joined[owner]] if joined else labels
     margins = result.decision_function(data)
     if len(margins) != len(labels):
         raise DataError("the label party holds another number of records than the others")
