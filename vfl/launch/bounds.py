@@ -85,6 +85,10 @@ def private_bounds(
             raise SpecificationError(f"private_bounds: column {column!r} has a declared range already")
     if not asked or len(set(asked)) != len(asked):
         raise SpecificationError("private_bounds: name columns without bounds, each once")
+    if job.ids:
+        raise SpecificationError(
+            "private_bounds does not align records yet: give sources whose rows are in the same order, and a draft without id"
+        )
     if engine not in ENGINES:
         raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
     features = [name for names in layout_of(job).columns.values() for name in names if name != INTERCEPT]
