@@ -192,7 +192,8 @@ class PartyBook:
     def _close(self, run: str) -> None:
         if self._reservation is None or self._reservation.run != run:
             raise ConsentRefused(f"party {self._party!r} cannot close a run that its book did not open")
-        rest = self._rest(run)
+        # Charged already where a process was killed before it settled; what rounding left over is no second release.
+        rest = self._rest(run) if OTHERS not in self._reservation.charged() else None
         if rest is not None:
             self._reservation.charge([(OTHERS, rest)])
         self._reservation.settle()

@@ -26,6 +26,7 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Ledger, SqliteLedger
+from vfl.privacy.ledger.scoped import DatasetReservation
 from vfl.privacy.noise import CryptographicNoise
 from vfl.solvers.gcd import GCD
 
@@ -257,6 +258,25 @@ class TestReleases:
             again.answer(*self.visit(), ReleaseKey(1))
         with pytest.raises(BudgetError, match="resumed by another process"):  # the first one was superseded
             party.answer(*self.visit(), ReleaseKey(2))
+
+    def test_killed_between_its_last_charge_and_settling(
+        self, party: Any, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def killed(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        party.answer(*self.visit(), ReleaseKey(1))
+        with monkeypatch.context() as patched:
+            patched.setattr(DatasetReservation, "settle", killed)
+            with pytest.raises(KeyboardInterrupt):
+                party.hear(Notice(Phase.CLOSE, "r1", "credit"))
+        spent = place.balance("bank").spent
+        again = load(job(), "bank", {c: table()[c] for c in PARTITION.wanted("bank")}, str(place.policies["bank"]))
+        again.hear(Notice(Phase.OPEN, "r1", "credit"))
+        again.hear(Notice(Phase.CLOSE, "r1", "credit"))
+        (run,) = place.balance("bank").runs
+        assert run.status == "settled"
+        assert place.balance("bank").spent == spent
 
     def test_a_release_beyond_the_plan(self, party: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(1, 7):  # three steps each; the plan has 18 of them, and the moments, which cost less than 3

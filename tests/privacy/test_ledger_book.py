@@ -408,6 +408,8 @@ def test_the_next_batch_is_written_while_this_one_is_made(ledger, monkeypatch):
     ahead.charge([upcoming[3]])
     assert may_write.is_set()
     assert inner.charged() >= {ReleaseKey(i) for i in range(6)}
+    assert threads[:2] == [True, False]
+    ahead.charged()  # waits for what is on its way
     assert threads == [True, False, False]
     monkeypatch.setattr(type(inner), "charge", true)
     assert len(ahead.charged()) == 9
