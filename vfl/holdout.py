@@ -34,7 +34,7 @@ class Side(enum.Enum):
 class Split:
     """A public split: the same at every party, in every process and on every machine.
 
-    salt : public text; the digest of the job. share : of the records that are held out, 0 < share < 1.
+    salt : public text, which names the data. share : of the records that are held out, 0 < share < 1.
     """
 
     salt: str

@@ -58,7 +58,7 @@ class Job:
     id_kind : 'integer' or 'text', how ids are compared (vfl.security.identifiers); None takes the columns' own type,
         which has to be the same everywhere. Text files hold text.
     holdout : share of the records that are kept out of training, drawn by a public hash of their position and of the
-        job's digest (vfl.holdout); at the end of the run the model is measured on them. None trains on all.
+        what names the data (vfl.holdout); at the end of the run the model is measured on them. None trains on all.
     evaluation : Evaluation(...), how; None with a holdout is Evaluation(): with all of ε, which costs nothing more.
     diagnostics : also tell the objective at the end, un-noised: the certificate then says NOT PRIVATE.
 
@@ -215,8 +215,15 @@ class Job:
 
     @property
     def split(self) -> Split | None:
-        """The public split of the records; None where all are trained on."""
-        return None if self.holdout is None else Split(self.digest, self.holdout)
+        """The public split of the records; None where all are trained on.
+
+        Its salt names the data (columns, label, data set), so that jobs that differ in how they train are measured on the
+        same records.
+        """
+        if self.holdout is None:
+            return None
+        features = sorted(self.partition.features)
+        return Split(json.dumps([features, self.partition.label_column, self.dataset], ensure_ascii=True), self.holdout)
 
     @property
     def uncharged(self) -> str:
