@@ -74,7 +74,7 @@ class Case:
 
     def support_score(self, w):
         """F1 score of the columns in w against those in the minimiser, the intercept left out; 1 when they are the same."""
-        feature = problem_of(self.job, self.n).penalised
+        feature = problem_of(self.job, self.n).penalised > 0
         there = abs(self.minimum[1]) > 1e-6 * abs(self.minimum[1]).max()
         true, found = there & feature, (w != 0) & feature
         return 2.0 * float((true & found).sum()) / max(1.0, float(true.sum() + found.sum()))
