@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import math
 from dataclasses import fields, replace
 
@@ -20,7 +21,9 @@ SIZES = (10, 100, 1_000, 30_000, 1_000_000, 10**8)
 WIDTHS = (1, 2, 8, 30, 100, 1_000)
 
 
-def job(loss="logistic", *, p=8, epsilon=1.0, label=(0.0, 5.0), intercept=True, solver=None, bound=(-1.0, 1.0)):
+def job(
+    loss="logistic", *, p=8, epsilon=1.0, label=(0.0, 5.0), intercept=True, solver=None, bound=(-1.0, 1.0), **options
+):
     names = [f"x{j}" for j in range(p)]
     bounds = dict.fromkeys(names, bound) | ({"y": label} if loss == "squared" else {})
     return vfl.Job(
@@ -28,6 +31,7 @@ def job(loss="logistic", *, p=8, epsilon=1.0, label=(0.0, 5.0), intercept=True, 
         loss=loss,
         bounds=bounds,
         intercept=intercept,
+        **options,
         solver=solver or vfl.SkGD(),
         privacy=None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-9),
     )
@@ -96,8 +100,9 @@ def test_rules_see_the_public_problem_and_nothing_else():
         ("squared", {"epsilon": 0.01}, 50),
         ("squared", {"epsilon": 1.0, "intercept": False}, 50),
         ("logistic", {"epsilon": 1.0, "intercept": False, "bound": (0.0, 1.0)}, 200),  # nearly parallel columns
+        ("logistic", {"epsilon": 0.1, "intercept": False, "bound": (0.0, 1.0)}, 100),
         ("squared", {"epsilon": 1.0, "intercept": False, "bound": (-3.0, -1.0)}, 200),
-        ("logistic", {"epsilon": 10.0, "bound": (0.0, 1.0)}, 100),  # centred by the intercept
+        ("logistic", {"epsilon": 10.0, "bound": (0.0, 1.0), "scaling": "none"}, 100),  # centred by the intercept
         ("logistic", {"epsilon": None}, 300),
     ],
 )
@@ -107,8 +112,12 @@ def test_passes_follow_noise_and_collinearity(loss, options, passes):
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_nearly_parallel_columns_are_clipped_lower(loss):
-    across, aside = (defaults.clip(problem(loss=loss, intercept=False, bound=b)) for b in ((-1.0, 1.0), (0.0, 1.0)))
-    assert aside == pytest.approx(0.7 * across)
+    def clip(epsilon, bound):
+        return defaults.clip(problem(loss=loss, epsilon=epsilon, intercept=False, bound=bound))
+
+    assert clip(10.0, (0.0, 1.0)) == pytest.approx(0.7 * clip(10.0, (-1.0, 1.0)))
+    along = [clip(epsilon, (0.0, 1.0)) for epsilon in np.geomspace(0.01, 10.0, 50)]
+    assert all(less <= more * (1 + 1e-12) for less, more in itertools.pairwise(along))
 
 
 def test_a_cap_for_whole_labels_gives_way_to_noise():

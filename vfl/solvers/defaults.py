@@ -51,8 +51,9 @@ def clip(problem: Problem) -> float:
     is what remains, with much noise a cap below the typical gradient loses a third of the signal and most of the noise.
     Squared: a declared range is many residuals wide, so 0.06 ρ^0.35 of them, rising faster beyond ρ = 1000, between
     0.13 and 3. Squared without an intercept: 2.5, because residuals as long as the labels must pass unclipped, unless the
-    noise of so large a cap exceeds them: ρ/20 of them below ρ = 50. All of this times 0.7 for columns that are nearly
-    parallel, along which noise adds up.
+    noise of so large a cap exceeds them: ρ/20 of them below ρ = 50. Where columns are nearly parallel noise adds up along
+    them, so all of this times 0.7 for squared loss; for logistic loss it stays where it was at ρ = 300 until that is 0.7
+    of it.
     """
     if not problem.private:
         return math.inf
@@ -65,7 +66,7 @@ def clip(problem: Problem) -> float:
         knee = max(1.0, ρ / 1000.0) ** 0.7
         unit, times = problem.label_range / 3, min(max(0.06 * ρ**0.35 * knee, 0.13), 3.0)
     if nearly_parallel(problem):
-        times *= 0.7
+        times *= 0.7 if not problem.loss.classification else min(1.0, max(0.7, (300.0 / ρ) ** 0.3))
     return float(times * unit / math.sqrt(problem.loss.curvature))
 
 
@@ -107,16 +108,16 @@ def passes(problem: Problem) -> int:
 
     With a tail average the noise that is left hardly depends on their number (squared loss, 30,000 × 8, 20 seeds: 3.3e-4
     after 50, 3.5e-4 after 200), while the bias along nearly collinear columns falls with it. So 100 where ρ ≥ 300 for
-    logistic loss, ρ ≥ 30 for squared loss; below, with small steps, fewer passes are early stopping. 200 for columns that
-    are nearly parallel. 50 for other squared losses without one, whose
+    logistic loss, ρ ≥ 30 for squared loss; below, with small steps, fewer passes are early stopping. Twice that for
+    columns that are nearly parallel, by the same limits. 50 for other squared losses without an intercept, whose
     residuals' mean moves with the noise of every column.
     """
     if not problem.private:
         return PUBLIC_PASSES
+    clear = signal_to_noise(problem) >= (300.0 if problem.loss.classification else 30.0)
     if nearly_parallel(problem):
-        return COLLINEAR_PASSES
-    enough = 300.0 if problem.loss.classification else math.inf if off_centre(problem) else 30.0
-    return CONVERGING_PASSES if signal_to_noise(problem) >= enough else PRIVATE_PASSES
+        return COLLINEAR_PASSES if clear else CONVERGING_PASSES
+    return CONVERGING_PASSES if clear and not off_centre(problem) else PRIVATE_PASSES
 
 
 def outer_rounds(n_passes: int) -> int:
