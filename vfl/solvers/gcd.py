@@ -303,14 +303,14 @@ def _default_clip(problem: Problem) -> float:
 
     A typical gradient has half the largest derivative, or for squared loss the distance of a label from 0, where w starts:
     that of the middle of the declared range, and a sixth of the range about it. Fitted to the four problems of the
-    thesis in tests/benchmarks/utility.py, whose best clips these are within a factor of 1.5.
+    thesis in tests/benchmarks/utility.py, whose best clips these are within a factor of 1.7.
     """
     if problem.mu is None:
         return math.inf
     loss, p = problem.loss, problem.layout.n_coordinates
     typical = loss.slope / 2 if math.isfinite(loss.slope) else math.hypot(problem.label_centre, problem.label_range / 6)
     clear = problem.mu * problem.n_records / (ENOUGH * math.log(p + 1.0))
-    return CLIP_UNITS * min(1.0, clear**0.26) * typical / math.sqrt(loss.curvature)
+    return float(CLIP_UNITS * min(1.0, clear**0.26) * typical / math.sqrt(loss.curvature))
 
 
 def _left_for_rounds(problem: Problem) -> Fraction:
