@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import math
 from dataclasses import fields, replace
 
@@ -20,14 +21,17 @@ SIZES = (10, 100, 1_000, 30_000, 1_000_000, 10**8)
 WIDTHS = (1, 2, 8, 30, 100, 1_000)
 
 
-def job(loss="logistic", *, p=8, epsilon=1.0, label=(0.0, 5.0), intercept=True, solver=None):
+def job(
+    loss="logistic", *, p=8, epsilon=1.0, label=(0.0, 5.0), intercept=True, solver=None, bound=(-1.0, 1.0), **options
+):
     names = [f"x{j}" for j in range(p)]
-    bounds = dict.fromkeys(names, (-1.0, 1.0)) | ({"y": label} if loss == "squared" else {})
+    bounds = dict.fromkeys(names, bound) | ({"y": label} if loss == "squared" else {})
     return vfl.Job(
         partition=vfl.FeaturePartition({"a": names}, label=("a", "y")),
         loss=loss,
         bounds=bounds,
         intercept=intercept,
+        **options,
         solver=solver or vfl.SkGD(),
         privacy=None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-9),
     )
@@ -85,6 +89,41 @@ def test_rules_see_the_public_problem_and_nothing_else():
         assert list(inspect.signature(rule).parameters) == ["problem"]
     read = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and getattr(n.value, "id", "") == "problem"}
     assert read <= {f.name for f in fields(problem())} | {"private", "centred"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "passes"),
+    [
+        ("logistic", {"epsilon": 10.0}, 100),
+        ("logistic", {"epsilon": 0.01}, 50),  # little signal: small steps, stopped early
+        ("squared", {"epsilon": 1.0}, 100),
+        ("squared", {"epsilon": 0.01}, 50),
+        ("squared", {"epsilon": 1.0, "intercept": False}, 50),
+        ("logistic", {"epsilon": 1.0, "intercept": False, "bound": (0.0, 1.0)}, 200),  # nearly parallel columns
+        ("logistic", {"epsilon": 0.1, "intercept": False, "bound": (0.0, 1.0)}, 100),
+        ("squared", {"epsilon": 1.0, "intercept": False, "bound": (-3.0, -1.0)}, 200),
+        ("logistic", {"epsilon": 10.0, "bound": (0.0, 1.0), "scaling": "none"}, 100),  # centred by the intercept
+        ("logistic", {"epsilon": None}, 300),
+    ],
+)
+def test_passes_follow_noise_and_collinearity(loss, options, passes):
+    assert defaults.passes(problem(loss=loss, **options)) == passes
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_nearly_parallel_columns_are_clipped_lower(loss):
+    def clip(epsilon, bound):
+        return defaults.clip(problem(loss=loss, epsilon=epsilon, intercept=False, bound=bound))
+
+    assert clip(10.0, (0.0, 1.0)) == pytest.approx(0.7 * clip(10.0, (-1.0, 1.0)))
+    along = [clip(epsilon, (0.0, 1.0)) for epsilon in np.geomspace(0.01, 10.0, 50)]
+    assert all(less <= more * (1 + 1e-12) for less, more in itertools.pairwise(along))
+
+
+def test_a_cap_for_whole_labels_gives_way_to_noise():
+    """1,000 columns of 1,000 records without an intercept: a cap of 2.5 typical residuals left 89 times F*."""
+    much, little = (problem(1_000, loss="squared", intercept=False, p=p) for p in (1_000, 2))
+    assert defaults.clip(much) < defaults.clip(little) / 100
 
 
 def test_only_the_budget_and_its_size_matter_not_how_it_is_written():

@@ -91,6 +91,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         mu=None if privacy is None or delta is None else _budgets(privacy, delta)[0],
         smoothness=smoothness,
         smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
+        one_sided=bool(2 * np.count_nonzero(np.sign(scaling.lo) * np.sign(scaling.hi) >= 0) > scaling.lo.size),
         penalise_intercept=getattr(job.solver, "penalises_intercept", False),
     )
 

@@ -81,6 +81,7 @@ class Problem:
     epsilon, delta, mu : the budget, μ the largest Gaussian-DP parameter that (ε, δ) allows; None without privacy.
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
+    one_sided : whether most declared ranges of features keep their sign, so that columns are far from orthogonal to ones.
     penalise_intercept : whether ψ counts the intercept too, which only solvers that need F strongly convex ask for.
     """
 
@@ -96,6 +97,7 @@ class Problem:
     mu: float | None
     smoothness: str | Vector
     smoothness_share: float
+    one_sided: bool = False
     penalise_intercept: bool = False
 
     @property

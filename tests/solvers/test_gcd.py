@@ -227,7 +227,21 @@ class TestPublicRules:
         def rounds(epsilon: float, n: int) -> int:
             return make_plan(job(privacy=private(epsilon)), n).solver.rounds
 
-        assert 1 == rounds(0.1, 100) < rounds(1.0, 20_000) < rounds(2.0, 20_000)
+        assert 1 == rounds(0.1, 100) < rounds(1.0, 2_500) < rounds(2.0, 2_500)
+
+    def test_no_more_rounds_than_two_a_coordinate_with_privacy(self) -> None:
+        assert make_plan(job(privacy=private(10.0)), 10**6).solver.rounds == 2 * 6
+
+    def test_the_clip_follows_n_and_where_labels_lie(self) -> None:
+        def clip(n: int, bounds: Any) -> float:
+            spec = vfl.Job(
+                partition=vfl.FeaturePartition(PARTIES, label=("telco", "y")),
+                loss="squared", bounds=BOUNDS | {"y": bounds}, privacy=private(), solver=vfl.GCD(),
+            )  # fmt: skip
+            return make_plan(spec, n).solver.clip
+
+        assert clip(100, (-6.0, 6.0)) < clip(10**5, (-6.0, 6.0)) == pytest.approx(3.0 * 2.0)
+        assert clip(10**5, (0.0, 12.0)) == pytest.approx(3.0 * math.hypot(6.0, 2.0))
 
     def test_refusals(self) -> None:
         for wrong in (
