@@ -91,6 +91,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         mu=None if privacy is None or delta is None else _budgets(privacy, delta)[0],
         smoothness=smoothness,
         smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
+        sparse=frozenset(job.sparse),
         penalise_intercept=getattr(job.solver, "penalises_intercept", False),
     )
 
@@ -232,6 +233,11 @@ class Plan:
         problem, job = self.problem, self.job
         lines = [f"plan of job {job.name!r}: {self.solver.name}, n = {self._n}, p = {problem.layout.n_coordinates}"]
         lines.append("  minimise   " + problem.describe())
+        if job.sparse:
+            named = ", ".join(job.sparse)
+            lines.append(
+                f"  sparse     columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0"
+            )
         if job.privacy is None:
             lines.append("  privacy    NONE: the model is not differentially private")
         else:

@@ -201,13 +201,6 @@ def object_npy(folder):
     return folder / "d.npy"
 
 
-def sparse_npz(folder):
-    import scipy.sparse
-
-    scipy.sparse.save_npz(folder / "d.npz", scipy.sparse.eye(2, format="csc"))
-    return folder / "d.npz"
-
-
 def empty_folder(folder):
     (folder / "none").mkdir()
     return folder / "none"
@@ -277,7 +270,6 @@ BROKEN_FILES = {
     "npy cut short": (cut_short(npy, 150), DAMAGED + ", or holds objects"),
     "npy of objects": (object_npy, DAMAGED + ", or holds objects"),
     "npz cut short": (cut_short(npz_named, 100), DAMAGED + ", or holds objects"),
-    "sparse": (sparse_npz, "holds a SciPy sparse matrix: save its dense array (.toarray()) or a table"),
 }
 
 
@@ -356,12 +348,8 @@ def test_broken_tables(case):
 
 
 def test_unknown_kinds_of_source():
-    import scipy.sparse
-
     with pytest.raises(SpecificationError, match="a source may not be of type 'int': give a path, a pandas, Polars"):
         open_source(3, WANTED, party="bank")
-    with pytest.raises(SpecificationError, match="a source may not be a sparse matrix: give its dense array"):
-        open_source(scipy.sparse.eye(2, format="csc"), WANTED, party="bank")
 
 
 PARTITION = FeaturePartition({"bank": ["b"], "telco": ["a"]}, label=("telco", "text"))
