@@ -146,14 +146,18 @@ BROKEN = {
     "infinite": (
         with_cell(-INF),
         {"bounds": {}, "scaling": "none"},
-        "column 'b' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are "
-        "then clamped",
+        (
+            "column 'b' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are "
+            "then clamped"
+        ),
     ),
     "too large for the storage": (
         with_cell(1e300),
         {"bounds": {}, "scaling": "none", "storage": "float32"},
-        "column 'b' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are "
-        "then clamped",
+        (
+            "column 'b' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are "
+            "then clamped"
+        ),
     ),
     "boolean": (
         with_cell(0.5),
@@ -187,8 +191,10 @@ BROKEN = {
     "not declared": (
         FORMS["csc"],
         {"sparse": []},
-        "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
-        "sparse=['bank'], or give its dense array (.toarray())",
+        (
+            "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
+            "sparse=['bank'], or give its dense array (.toarray())"
+        ),
     ),
 }
 
