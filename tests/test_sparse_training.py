@@ -14,12 +14,13 @@ import scipy.sparse
 
 import vfl
 from parties.loading import load
+from parties.party import Party
 from parties.sparse import SparseColumns
 from vfl.messages import Moments, Records
 from vfl.planning import problem_of
 from vfl.privacy.events import ReleaseKey
-from vfl.privacy.geometry import GRID_BITS
-from vfl.solvers.smoothness import PAIR, moments_event
+from vfl.privacy.geometry import GRID_BITS, PAIR
+from vfl.solvers.smoothness import moments_event
 
 N = 600
 PARTITION = vfl.FeaturePartition({"a": ["a0", "a1", "a2", "a3", "a4"], "b": ["b0", "b1"]}, label=("b", "y"))
@@ -140,7 +141,9 @@ def test_moments_of_columns_that_are_not_centred_are_charged_for_what_is_release
         rows = np.zeros((3, 8))
         rows[0, :5], rows[0, 5:7] = x_a, x_b
         parts = {"a": scipy.sparse.csc_array(rows[:, :5]), "b": rows[:, 5:]}
-        answers = [load(spec, q, parts[q]).answer(query.shares()[q], Records(), ReleaseKey(0)) for q in "ab"]
+        columns = {q: load(spec, q, part)._columns for q, part in parts.items()}
+        parties = [Party(q, own, vfl.SeededNoise(0), unnoised=(Moments,)) for q, own in columns.items()]
+        answers = [party.answer(query.shares()[party.name], Records(), ReleaseKey(0)) for party in parties]
         released.append(np.concatenate([answer.released[0] for answer in answers]))
     attained = math.sqrt(sum(Fraction(float(d)) ** 2 for d in released[0] - released[1]))
     assert attained <= event.sensitivity
