@@ -58,7 +58,7 @@ class CsvSource:
         self.n_records: int | None = None
         self.names = self._header()
         self._block_bytes = min(max(MIN_BLOCK_BYTES, 32 * sum(map(len, self.names))), MAX_BLOCK_BYTES)
-        self.at_most, self._odd_quotes = origin.attempt(self._count, "cannot be read")
+        self.at_most, self._quotes = origin.attempt(self._count, "cannot be read")
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
@@ -84,7 +84,7 @@ class CsvSource:
                 raise self.origin.error("changed while it was read")
             for start in range(0, batch.num_rows, step):
                 yield batch.slice(start, step)
-        if self._odd_quotes and count < self.at_most:
+        if self._quotes % 2 and count < self.at_most:
             raise self.origin.error("has a quote that is never closed, which swallows the records after it")
         self.n_records = count
 
@@ -111,8 +111,8 @@ class CsvSource:
             )
         return tuple(names)
 
-    def _count(self) -> tuple[int, bool]:
-        """Return an upper bound of the number of records, and whether the number of quotes is odd.
+    def _count(self) -> tuple[int, int]:
+        """Return an upper bound of the number of records, and the number of quotes.
 
         Every record ends in a line break, so counting these bounds it; a pass over the bytes costs a fraction of
         reading them as a table, and lets the columns be stored where they stay.
@@ -126,7 +126,7 @@ class CsvSource:
                     breaks += piece.count(b"\r") - piece.count(b"\r\n")
                 quotes += piece.count(b'"')
                 last = piece[-1:]
-        return max(0, breaks - (last in b"\r\n")), quotes % 2 == 1
+        return max(0, breaks - (last in b"\r\n")), quotes
 
     def _blocks(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         spec = self._spec
@@ -134,7 +134,8 @@ class CsvSource:
             "read_options": pa.csv.ReadOptions(
                 block_size=self._block_bytes, encoding=spec.encoding.replace("utf-8", "utf8")
             ),
-            "parse_options": pa.csv.ParseOptions(delimiter=spec.delimiter, newlines_in_values=True),
+            # Looking for line breaks inside of fields takes a second parse; only quotes can hide them.
+            "parse_options": pa.csv.ParseOptions(delimiter=spec.delimiter, newlines_in_values=self._quotes > 0),
             "convert_options": pa.csv.ConvertOptions(
                 column_types=dict(types),
                 include_columns=list(types),

@@ -117,8 +117,9 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
 
     spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
         path with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns
-        are `columns` in order; a structured array; a SciPy sparse matrix, likewise, or an .npz file of one; or a
-        function without arguments that returns one of these.
+        are `columns` in order; a structured array; a SciPy sparse matrix, likewise, or an .npz file of one; the address
+        NAME://... of an installed source (parties.installed); or a function without arguments that returns one of
+        these, called here.
     columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
 
     Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
@@ -131,10 +132,12 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
 
 
 def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
-    from parties import csvfile, files, sparse, tables
+    from parties import csvfile, files, installed, sparse, tables
 
+    if installed.is_address(spec):
+        spec = installed.fetch(spec, Origin(party, f"source {spec!r}"))
     if callable(spec) and not hasattr(spec, "__arrow_c_stream__"):
-        spec = spec()
+        spec = installed.called(spec, Origin(party, "the source"))
     if isinstance(spec, str | Path | csvfile.Csv):
         return files.open_file(spec, contents, party)
     origin = Origin(party, "the table")

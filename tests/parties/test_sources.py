@@ -392,3 +392,58 @@ def test_read_table_types_the_columns_of_a_csv_file(tmp_path):
     assert table.schema.types == [pa.string(), pa.float64()]
     with pytest.raises(DataError, match=r"there is no column 'txt' \(did you mean 'text'"):
         read_table(csv_file(tmp_path), ["txt"])
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    """An installed package with sources of its own."""
+    (tmp_path / "acme_vfl.py").write_text(
+        "import pandas as pd\n"
+        "def frame(address):\n"
+        "    return lambda: pd.DataFrame({'a': [1.0, 2.5, -3.0], 'b': [10, None, 30]}) if address == 'x/y' else None\n"
+        "def secret(address):\n"
+        "    raise ValueError('SECRET')\n"
+    )
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[vfl.sources]\nacme = acme_vfl:frame\nbad = acme_vfl:secret\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_installed_sources(acme):
+    assert read(open_source("acme://x/y", WANTED, party="bank")) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "acne://x/y",
+            (
+                "party 'bank', source 'acne://x/y': there is no source 'acne' where the party runs (did you mean 'acme'?); "
+                "installed: acme, bad: install the package that has it in its entry points 'vfl.sources'"
+            ),
+        ),
+        (
+            "bad://x",
+            (
+                "party 'bank', source 'bad://x': the function that opens it failed with ValueError: its log, where the party "
+                "runs, says why"
+            ),
+        ),
+        (
+            lambda: [1] + "SECRET",
+            (
+                "party 'bank', the source: the function that opens it failed with TypeError: its log, where the party runs, "
+                "says why"
+            ),
+        ),
+    ],
+)
+def test_own_sources_that_fail_say_nothing_of_the_data(acme, spec, message, caplog):
+    with pytest.raises(DataError) as caught:
+        open_source(spec, WANTED, party="bank")
+    assert_says(caught, message)
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert ("Traceback" in caplog.text) == ("acne" not in message)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 NAME = "job.toml"
 EXAMPLE = "example:"
+ADDRESS = "://"
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment")
 
 
@@ -52,7 +53,7 @@ ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment")
 class Environment:
     """Where a job runs and where the data lie; none of it changes what the job is.
 
-    data : {party: path}, each opened by that party's actor.
+    data : {party: path, or NAME://... of a source that is installed there}, each opened by that party's actor.
     table : one table for all parties, to simulate; a path, or 'example:NAME'.
     address : Ray cluster; None starts a local one.
     ledger : file in which the budget of the job's data set is kept.
@@ -263,7 +264,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     if table is not None and not table.startswith(EXAMPLE):
         table = str(folder / table)
     return Environment(
-        data={party: str(folder / source) for party, source in data.items()},
+        data={party: source if ADDRESS in source else str(folder / source) for party, source in data.items()},
         table=table,
         address=ray.get("address"),
         ledger=str(folder / ledger["path"]) if "path" in ledger else None,
