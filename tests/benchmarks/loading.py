@@ -67,10 +67,11 @@ def run(who: str, path: str, kind: str) -> None:
     """Load in this process; print seconds, megabytes more than before at the peak, and megabytes that are kept."""
     from parties import loading  # noqa: F401
 
-    pyarrow_alone(Path(path).parent / "warm.csv", ["c0"])  # what is loaded on first use is not the loading's
-    pyarrow_alone(Path(path).parent / "warm.parquet", ["c0"])
+    load = {"ours": ours, "pyarrow": pyarrow_alone}[who]
+    for name in ("warm.csv", "warm.parquet"):  # what is imported on first use is not the loading's
+        load(Path(path).parent / name, ["c0"])
     before, busy, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time(), time.perf_counter()
-    kept = {"ours": ours, "pyarrow": pyarrow_alone}[who](Path(path), wanted(kind))
+    kept = load(Path(path), wanted(kind))
     seconds = time.perf_counter() - start
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(seconds, time.process_time() - busy, peak, kept / 2**20)
