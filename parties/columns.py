@@ -268,7 +268,7 @@ def _category_writer(
     fill = None if declared.fill is None else code_of(declared.fill)
 
     def write(cells: pa.Array, rows: Matrix) -> None:
-        codes = _codes(cells, code_of)
+        codes = _codes(cells, code_of, column, origin)
         if fill is not None:
             codes[codes == _MISSING] = fill
         if (codes == _MISSING).any():
@@ -364,9 +364,13 @@ def _as_number(text: str) -> str:
         return text.strip().lower()
 
 
-def _codes(cells: pa.Array, code_of: Callable[[object], int]) -> Integers:
-    """Return (m,) code_of(cell), calling it once for each distinct cell."""
+def _codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin: Origin) -> Integers:
+    """Return (m,) code_of(cell), calling it once for each distinct cell. Raises DataError for lists and the like."""
     if not pa.types.is_dictionary(cells.type):
+        if pa.types.is_nested(cells.type):
+            raise origin.error(
+                f"column {column!r} holds values of type {cells.type}, not categories: convert or leave it out"
+            )
         cells = cells.dictionary_encode()
     table = np.array([*(code_of(value) for value in cells.dictionary.to_pylist()), _MISSING], dtype=np.int64)
     positions: Integers = cells.indices.cast(pa.int64()).fill_null(len(table) - 1).to_numpy(zero_copy_only=False)
@@ -391,7 +395,7 @@ class LabelReader:
             values = numbers(cells, self.column, self._origin)
             absent = np.isnan(values)
         else:
-            codes = _codes(cells, self._code_of)
+            codes = _codes(cells, self._code_of, self.column, self._origin)
             absent = codes == _MISSING
             values = codes.astype(np.float64)
         if absent.any():

@@ -357,7 +357,7 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
     "a file that is not there": (
         {"bank": "nowhere.csv", "telco": table()},
         DataError,
-        "party 'bank', file 'nowhere.csv': is not there; a relative path starts at the folder of the party's process",
+        "party 'bank', file 'nowhere.csv': is not there; a relative path starts at the party's working folder",
     ),
     "no records": ({column: [] for column in table()}, DataError, "the table: there are no records"),
     "no table": (
@@ -384,6 +384,39 @@ def test_bad_data_are_refused_in_these_words(case: tuple[Any, type[Exception], s
 def test_a_class_that_is_not_declared() -> None:
     with pytest.raises(DataError, match="label 'default' holds values other than the two declared classes"):
         vfl.train(job(classes=("no", "yes")), table(default=["yes", "no", "maybe"]), engine="inprocess")
+
+
+def test_bounds_of_a_party_and_of_all() -> None:
+    features = partition().features
+    party = partition().parties[0]
+    own = partition().columns(party)
+    spec = job(bounds={"*": (0, 9), f"{party}.*": (-1, 1), own[0]: (2, 3)}, fill={own[1]: 1, features[-1]: 5})
+    expected = dict.fromkeys(features, (0.0, 9.0)) | dict.fromkeys(own, (-1.0, 1.0)) | {own[0]: (2.0, 3.0)}
+    assert {column: spec.schema[column].limits for column in features} == expected
+    assert spec.schema[own[1]].fill == 1.0
+    assert spec.schema[features[-1]].fill == 5.0
+    assert spec.schema[spec.partition.label_column].limits == vfl.schema.UNBOUNDED  # the label is named
+    again = jobfile.decode(tomllib.loads(spec.to_toml()))
+    assert (again, again.digest, again.schema) == (spec, spec.digest, spec.schema)
+    flags = job(bounds={"*": (0, 9)}, columns={own[0]: vfl.schema.Boolean()})
+    assert flags.schema[own[0]].limits == (0.0, 1.0)
+    star = vfl.FeaturePartition({"bank": ["*", "income"]}, label=("bank", "default"))
+    assert vfl.Job(partition=star, privacy=None, bounds={"*": (0, 1), "bank.*": (0, 2)}).schema["*"].limits == (
+        0.0,
+        1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ({"*": (9, 0)}, r"bounds \['\*'\]: bounds \(9, 0\) are reversed: write \(0, 9\)"),
+        ({"bnak.*": (0, 9)}, r"schema: no party holds a column 'bnak\.\*'"),
+    ],
+)
+def test_wrong_bounds_of_a_party_or_of_all(bounds: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SpecificationError, match=problem):
+        job(bounds=bounds)
 
 
 def test_values_outside_bounds_and_missing_ones_are_never_a_refusal() -> None:

@@ -253,6 +253,11 @@ BROKEN_FILES = {
     "ragged": (broken("d.csv", "a,b\n1,2\nSECRET\n"), SHAPE),
     "late ragged": (broken("d.csv", late.replace("SECRET", "2,SECRET")), SHAPE),
     "huge field": (broken("d.csv", "a,b,c\n1,2,x\n1,2," + "SECRET" * 2_000_000 + "\n"), SHAPE),
+    "huge field in quotes": (broken("d.csv", 'a,b,c\n1,2,"' + "SECRET" * 2_000_000 + '"\n'), SHAPE),
+    "huge number": (broken("d.csv", "a,b\n1,2\n1," + "7" * 100_000_000 + "\n"), SHAPE),
+    "huge name": (broken("d.csv", "a,b," + "SECRET" * 2_000_000 + "\n1,2,3\n"), "has no header that can be read"),
+    "fields that a quote joins": (broken("d.csv", 'a,b\n1,"2\n3",SECRET\n1,2\n'), SHAPE),
+    "bytes": (broken("d.csv", bytes(range(256)) * 999), ENCODING),
     "open quote": (
         broken("d.csv", 'a,b,c\n1,2,"SECRET\n3,4,z\n'),
         "has a quote that is never closed, which swallows the records after it",
@@ -263,6 +268,8 @@ BROKEN_FILES = {
     "gzip in name only": (broken("d.csv.gz", "a,b\n1,2\n"), "has no header that can be read"),
     "parquet cut short": (cut_short(parquet, 200), DAMAGED),
     "parquet in name only": (broken("d.parquet", CSV), DAMAGED),
+    "parquet without its last byte": (cut_short(parquet, -1), DAMAGED),
+    "parquet, nothing of it": (cut_short(parquet, 0), DAMAGED),
     "parquet page": (corrupt_page, DAMAGED),
     "folder without files": (empty_folder, "is a folder without .parquet files"),
     "feather cut short": (cut_short(feather, 300), DAMAGED),
@@ -288,6 +295,28 @@ def test_broken_files(case, tmp_path):
     with pytest.raises(DataError) as caught:
         list(open_source(path, ["a", "b"], party="bank").batches())
     assert_says(caught, f"party 'bank', file {str(path)!r}: {problem}")
+
+
+def test_a_file_cut_short_in_a_folder(tmp_path):
+    folder = parquet_folder(tmp_path)
+    (folder / "part-3.parquet").write_bytes((folder / "part-1.parquet").read_bytes()[:-9])
+    with pytest.raises(DataError) as caught:
+        open_source(folder, WANTED, party="bank")
+    assert_says(caught, f"party 'bank', file {str(folder / 'part-3.parquet')!r}: {DAMAGED}")
+
+
+@pytest.mark.parametrize("line", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("header", ["a,b", '"a","b"'])
+def test_line_breaks_inside_fields_are_seen_wherever_the_first_quote_is(line, header, tmp_path):
+    """A block may end at any line break only where no field holds one; a quoted header says nothing of that."""
+    records = "".join(f'{i},{-i},"x{line}y"{line}' if i > 180_000 else f"{i},{-i},{line}" for i in range(200_000))
+    (tmp_path / "d.csv").write_bytes(f"{header},note{line}{records}".encode())
+    source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
+    assert source._quoted
+    assert sum(batch.column(0).sum().as_py() for batch in source.batches()) == sum(range(200_000))
+    (tmp_path / "d.csv").write_bytes(f"{header}{line}1,2{line}".encode())
+    source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
+    assert (source.at_most, source._quoted) == (1, False)
 
 
 def test_a_file_of_other_columns_in_a_folder(tmp_path):

@@ -159,7 +159,10 @@ class Job:
         schema.check(known)
         for group, columns in groups.items():
             if group in self.bounds and group not in known:
-                schema = schema.bounded(columns, self.bounds[group])
+                try:
+                    schema = schema.bounded(columns, self.bounds[group])
+                except SpecificationError as error:
+                    raise SpecificationError(f"bounds [{group!r}]: {error}") from None
         return schema
 
     def _check_sparse(self) -> None:
