@@ -464,6 +464,16 @@ def read(folder: Path, text: str, *assignments: str) -> tuple[vfl.Job, jobfile.E
     return jobfile.read(folder / "job.toml", assignments)
 
 
+def test_a_file_names_sparse_parties_and_installed_sources(tmp_path: Path) -> None:
+    text = FILE.replace("sub/telco.csv", "warehouse://calls").replace("calls = [0, 500]", '"*" = [-1, 500]')
+    spec, environment = read(tmp_path, text, 'sparse=["telco"]')
+    assert environment.data == {"bank": str(tmp_path / "bank.parquet"), "telco": "warehouse://calls"}
+    assert spec.sparse == ("telco",)
+    assert spec.scaling_of(["income", "calls"]).shift.tolist() == [1e5, 0.0]
+    assert jobfile.decode(tomllib.loads(spec.to_toml())) == spec
+    assert spec.digest != dataclasses.replace(spec, sparse=()).digest
+
+
 def test_a_file_says_what_the_job_is(tmp_path: Path) -> None:
     spec, environment = read(tmp_path, FILE)
     assert spec == vfl.Job(

@@ -5,13 +5,15 @@ name = "credit"
 loss = "logistic"
 id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber"
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
-[bounds]               income = [0, 2e5]
+sparse = ["telco"]     (parties whose columns are scaled by a factor only)
+[bounds]               income = [0, 2e5], "telco.*" = [0, 1] (all of a party that are not named; "*": of all parties)
 [loss]                 kind = "huber", width = 2.0 (in the place of the name, for a loss with options)
 [penalty]              kind = "l2", strength = 1e-4
 [privacy]              epsilon = 1.0               (privacy = "none" trains without)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
 [solver]               kind = "SkGD", passes = 10
 [data]                 bank = "bank.parquet"       environment: where each party's actor finds its columns
+                       telco = "warehouse://calls" environment: or an address of a source that is installed there
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
 [ray]                  address = "auto"            environment
 [policy]               bank = "bank-policy.toml"   environment: what each party's owner allows
