@@ -259,3 +259,9 @@ def test_one_matrix_is_split_between_the_parties(tmp_path):
     scipy.sparse.save_npz(tmp_path / "d.npz", matrix)
     with pytest.raises(DataError, match="is a sparse matrix, where a table is wanted"):
         read_table(tmp_path / "d.npz", ["a", "b", "c", "y"])
+
+
+def test_a_sparse_matrix_holds_no_ids():
+    index = object()
+    with pytest.raises(DataError, match="is a sparse matrix, which holds no ids: bring its rows into the order"):
+        load(job(id="customer"), "bank", scipy.sparse.csc_array(np.column_stack([[1, 2, 3], DENSE])), index=index)
