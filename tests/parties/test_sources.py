@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from parties.csvfile import Csv
+from parties.index import file_of
 from parties.sources import open_source, read_table, split_table
 from vfl import FeaturePartition
 from vfl.errors import DataError, PartitionError, SpecificationError
@@ -441,6 +442,7 @@ def acme(tmp_path, monkeypatch):
 
 
 def test_installed_sources(acme):
+    assert file_of("acme://x/y") == ""  # its content is not a file's
     assert read(open_source("acme://x/y", WANTED, party="bank")) == EXPECTED
 
 
