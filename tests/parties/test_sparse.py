@@ -265,3 +265,13 @@ def test_a_sparse_matrix_holds_no_ids():
     index = object()
     with pytest.raises(DataError, match="is a sparse matrix, which holds no ids: bring its rows into the order"):
         load(job(id="customer"), "bank", scipy.sparse.csc_array(np.column_stack([[1, 2, 3], DENSE])), index=index)
+
+
+def test_records_are_held_out_and_columns_written_out_as_from_dense_columns():
+    columns, _ = read(FORMS["csc"], intercept=True)
+    out = np.array([False, True, True])
+    trained, held = columns.parted(out)
+    whole = np.column_stack([DENSE, np.ones(3)])
+    np.testing.assert_array_equal(dense(trained), whole[~out])
+    np.testing.assert_array_equal(dense(held), whole[out])
+    np.testing.assert_array_equal([columns.column(j) for j in range(4)], whole.T)
