@@ -18,6 +18,7 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     from vfl.cli.progress import Progress
     from vfl.job import file as jobfile
     from vfl.launch import checkpoint
+    from vfl.launch.result import MODEL
     from vfl.launch.simulation import data_of
     from vfl.launch.train import resume
 
@@ -25,6 +26,7 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     kept = dict(checkpoint.read(run, job)[0].environment)
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
     data = data_of(job, jobfile.Environment(**kept))
-    with Progress(quiet=as_json) as progress:
+    earlier = {} if (run / MODEL).exists() else checkpoint.charged_before(run, job)
+    with Progress(quiet=as_json, earlier=earlier) as progress:
         result = resume(run, data, engine=engine, address=address, key=key, watch=progress)
     show(result, run, as_json=as_json)

@@ -19,6 +19,7 @@ from vfl.launch.alignment import Arrangement
 from vfl.launch.certifying import Witness
 from vfl.launch.result import MODEL, Result, fresh_folder
 from vfl.launch.sources import paths_of, sources_of
+from vfl.launch.timing import Stopwatch
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ def train(
     how = replace(how, run=budget.run)
     with checkpoint.Checkpoint(folder, start) as log:
         try:
-            result = _finished(_events(job, data, budget, Log(), engine, address, agreed, how), _both(log, watch))
+            result = _finished(
+                _events(job, data, budget, Log(), engine, address, agreed, how), _all(log, Stopwatch(folder), watch)
+            )
         except VflError:
             if not log.reserved:  # nothing began: leave nothing that looks like a run
                 shutil.rmtree(folder)
@@ -154,7 +157,7 @@ def resume(
             required=made.n_records is not None,
         )
         events = _events(job, data, budget, made, engine, address, kept.get("policies") or {}, how)
-        result = _finished(events, _both(log, watch))
+        result = _finished(events, _all(log, Stopwatch(folder), watch))
         result = _signed(result, signer)
         result.save(folder)
     return result
@@ -214,10 +217,10 @@ def _finished(events: Iterator[Event | Result], watch: Watch | None) -> Result:
     raise AssertionError("a run ended without its outcome")
 
 
-def _both(log: checkpoint.Checkpoint, watch: Watch | None) -> Watch:
+def _all(*watches: Watch | checkpoint.Checkpoint | Stopwatch | None) -> Watch:
     def note(event: Event) -> None:
-        log(event)
-        if watch is not None:
-            watch(event)
+        for watch in watches:
+            if watch is not None:
+                watch(event)
 
     return note
