@@ -16,8 +16,8 @@ import statistics
 import vfl
 from vfl import examples
 
-PARTIES = (1, 2, 3, 5, 10)
-DEALS = 4
+PARTIES = (1, 2, 5, 10)
+DEALS = 3
 
 
 def main() -> None:

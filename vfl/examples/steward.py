@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if len(sys.argv) > 1:  # a folder was named
         place = Path(sys.argv[1])
         place.mkdir(parents=True)
         main(place)
