@@ -5,8 +5,8 @@ How a page is read, from the top:
 - `python` blocks run in one namespace, in an empty folder of the page's own. Training is in-process unless a block says
   which engine it wants.
 - `toml title="NAME"` is written to that file, and must be a job or a policy.
-- `bash`: lines that call `vfl` run in this process (in-process training, unless they say which engine), as do `python -m vfl...`;
-  others in a shell, but for installing and testing the project itself (NOT_RUN).
+- `bash`: lines that call `vfl` run in this process (in-process training, unless they say which engine), and so do those
+  that run a module of ours; others in a shell, but for installing and testing the project itself (NOT_RUN).
 - `text` is what the last block printed. `…` stands for anything, a line of `…` for any lines. Under the comment
   `<!-- numbers move -->` numbers, digests and the lengths of spaces are not compared: noise is fresh in every run.
 - Blocks without a language are formulas and drawings.
@@ -119,7 +119,7 @@ class Reader:
     """Follows a page to the letter."""
 
     def __init__(self) -> None:
-        self.namespace = {"__name__": "__page__"}
+        self.namespace = {"__name__": "__main__"}
         self.printed = ""
 
     def follow(self, block: Block, page: str) -> None:
@@ -133,7 +133,7 @@ class Reader:
 
     def _python(self, block: Block, where: str) -> None:
         out = io.StringIO()
-        code = compile("\n" * (block.line) + block.body, where, "exec")
+        code = compile("\n" * (block.line) + block.body, where, "exec", dont_inherit=True)
         with contextlib.redirect_stdout(out):
             exec(code, self.namespace)  # noqa: S102 — the page's own code
         self.printed = out.getvalue()
@@ -151,6 +151,7 @@ class Reader:
         self.printed = ""
         for line in block.body.replace("\\\n", " ").splitlines():
             words = line.split("#")[0].strip() if not line.strip().startswith("#") else ""
+            words = re.sub(r"^.*&& \.venv/bin/(?=vfl )", "", words)  # what follows an installation
             if words.startswith("vfl ") and not re.search(r"[|<>;&]", words):
                 self._vfl(shlex.split(words)[1:], where)
             elif words.startswith("python -m vfl."):
