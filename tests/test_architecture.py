@@ -23,7 +23,16 @@ PACKAGES = ("vfl", "coordinator", "parties")
 
 # From the bottom up. A unit is a module or a package with all that is in it; a trailing * takes siblings of that prefix.
 ROWS: tuple[tuple[str, ...], ...] = (
-    ("vfl.types", "vfl.errors", "vfl.version", "vfl.messages", "vfl.partition", "vfl.schema", "vfl.holdout", "vfl.markup"),
+    (
+        "vfl.types",
+        "vfl.errors",
+        "vfl.version",
+        "vfl.messages",
+        "vfl.partition",
+        "vfl.schema",
+        "vfl.holdout",
+        "vfl.markup",
+    ),
     ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.alignment", "vfl.kernels*"),
     ("vfl.privacy",),
     (
