@@ -160,7 +160,7 @@ class Reader:
                 self._shell(words, where)
 
     def _vfl(self, words: list[str], where: str) -> None:
-        if words[0] == "run" and not {"--engine", "--address"} & set(words):
+        if words[0] in ("run", "align") and not {"--engine", "--address"} & set(words):
             words += ["--engine", "inprocess"]
         result = CliRunner().invoke(command_line, words, standalone_mode=False)
         if isinstance(result.exception, vfl.VflError):
@@ -195,7 +195,8 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(vertical, "of_this_process", RunningTotal())
-    for name in ("train", "train_one_vs_rest"):
+    monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))
+    for name in ("train", "train_one_vs_rest", "align", "private_bounds"):
         original = getattr(vfl, name)
         monkeypatch.setattr(vfl, name, functools.partial(original, engine="inprocess"))
     registries = (LOSSES, PENALTIES, SAMPLERS, SOLVERS)
@@ -219,8 +220,9 @@ def readers_own_data():
     ranges = {"income": 2e5, "age": 100, "calls": 500, "data_mb": 1e5}
     frame = pd.DataFrame({column: rng.uniform(0, top, 500) for column, top in ranges.items()})
     frame["default"] = rng.integers(0, 2, 500)
-    frame[["income", "age", "default"]].to_parquet("bank.parquet")
-    frame[["calls", "data_mb"]].to_csv("telco.csv", index=False)
+    frame["customer"] = [f"c{i}" for i in range(500)]
+    frame[["customer", "income", "age", "default"]].to_parquet("bank.parquet")
+    frame[["customer", "calls", "data_mb"]].to_csv("telco.csv", index=False)
     return {"frame": frame}
 
 

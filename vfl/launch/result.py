@@ -131,7 +131,7 @@ class Result:
     def __repr__(self) -> str:
         rows = self._coefficients()
         shown, width = rows[:_SHOWN], max((len(name) for name, _ in rows[:_SHOWN]), default=0)
-        lines = [self._title(), *str(self.certificate).splitlines()]
+        lines = [self._title(), *str(self.certificate).splitlines(), *self._found()]
         lines += [f"  {name:<{width}}  {value: .6g}" for name, value in shown]
         if len(rows) > len(shown):
             lines.append(f"  … and {len(rows) - len(shown)} smaller ones (coef_ has all)")
@@ -146,10 +146,13 @@ class Result:
         more = [markup.line(f"… and {len(rows) - _SHOWN} smaller ones (coef_ has all)")] if len(rows) > _SHOWN else []
         return markup.whole(
             markup.line(self._title(), strong=True),
-            *map(markup.line, str(self.certificate).splitlines()),
+            *map(markup.line, (*str(self.certificate).splitlines(), *self._found())),
             markup.table(("coefficient", "party", markup.Cell("in original units", number=True)), cells),
             *more,
         )
+
+    def _found(self) -> list[str]:
+        return [f"{name}: {findings}" for name, findings in self.findings.items()]
 
     def _title(self) -> str:
         n_records, features = self.certificate.n_records, len(self.feature_names)
