@@ -250,7 +250,9 @@ class Plan:
         lines = [("minimise", problem.describe())]
         if job.sparse:
             named = ", ".join(job.sparse)
-            lines.append(("sparse", f"columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0"))
+            lines.append(
+                ("sparse", f"columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0")
+            )
         if job.privacy is None:
             lines.append(("privacy", "NONE: the model is not differentially private"))
         else:
