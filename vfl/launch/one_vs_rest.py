@@ -13,6 +13,7 @@ from vfl.launch.train import train
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import choose_accountant
+from vfl.privacy.events import of_run
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.privacy.ledger import SqliteLedger
 from vfl.schema import canonical_category
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.launch.result import Result
+    from vfl.privacy.events import Event
     from vfl.schema import Category
     from vfl.types import Vector
 
@@ -125,8 +127,13 @@ def _noised(privacy: Any, number: int) -> Any:
     return replace(privacy, noise=replace(privacy.noise, seed=privacy.noise.seed * 1_000_003 + number))
 
 
+def _together(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
+    """Return all releases. Splits of different runs count apart: records that are aligned anew may be cut otherwise."""
+    return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
+
+
 def _composed(plans: Sequence[Plan], delta: float) -> float:
-    releases = [release for plan in plans for release in plan.releases]
+    releases = _together(plans)
     accountant = choose_accountant(releases, committed=any(plan.committed for plan in plans))
     for event, count in releases:
         accountant.compose(event, count)
@@ -138,8 +145,7 @@ def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | None) -> No
     dataset = jobs[0].dataset
     if ledger is None or dataset is None or jobs[0].privacy is None:
         return
-    releases = tuple(release for job in jobs for release in make_plan(job, n_records).releases)
-    asked = SqliteLedger(ledger).book(dataset).preview(releases)
+    asked = SqliteLedger(ledger).book(dataset).preview(_together([make_plan(job, n_records) for job in jobs]))
     if not asked.fits:
         raise BudgetExceeded(
             f"{len(jobs)} classes together ask for ε = {asked.asked:.4g} at δ = {asked.delta:.3g} of data set "
