@@ -391,6 +391,12 @@ class Fold:
     of: int
     seed: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.of:
+            raise PrivacyError(
+                f"a pass has its batches 0 to {self.of - 1}: one of number {self.number} would hold records a second time"
+            )
+
     def members(self, n_records: int) -> Vector:
         """Return (n,) 1 for the records of this fold, else 0."""
         order = np.random.default_rng(self.seed).permutation(n_records)

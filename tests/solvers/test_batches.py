@@ -22,7 +22,7 @@ from tests.solvers import setting
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode, encode
 from vfl.launch.inprocess import InProcessTransport
-from vfl.messages import Fold, Query, Sample
+from vfl.messages import Fold, Piece, Query, Sample
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.accountants import PldAccountant
@@ -125,6 +125,14 @@ def test_folds_hold_every_record_once() -> None:
     np.testing.assert_array_equal(sum(masks), np.ones(100))
     assert {int(mask.sum()) for mask in masks} == {14, 15}
     assert (Fold(0, 7, (3, 1)).members(100) != masks[0]).any()
+
+
+@pytest.mark.parametrize("number", [-1, 7, 8])
+@pytest.mark.parametrize("kind", [Fold, Piece])
+def test_a_pass_ends_with_its_last_fold(kind: type[Fold], number: int) -> None:
+    """One more would follow the last, free of charge, and hold records a second time."""
+    with pytest.raises(PrivacyError, match="batches 0 to 6"):
+        kind(number, 7, (3, 0))
 
 
 def folded(number: int, of: int = 3, seed: int = 0, sigma: float = 2.0) -> Any:
