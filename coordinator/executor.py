@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from coordinator.folds import Folds
-from vfl.errors import PrivacyError
+from vfl.errors import BudgetExceeded, PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local, Tally
 from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.mechanisms import release
@@ -79,6 +79,11 @@ class Executor:
             self._answer(again, key)
         else:
             self._ask(again, key)
+
+    def refuse(self) -> NoReturn:
+        """Count a query that an earlier process could not pay for, and raise what was raised there."""
+        self._round += 1
+        raise BudgetExceeded("an earlier process of this run could not pay for this release")
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
         """Return what the query releases, and what was charged for it."""

@@ -31,6 +31,7 @@ class Round:
     charges : ((key, event), ...), what was charged for it, and under which keys.
     seconds : from the charge to the last reply. The one field that is not released: time depends on data, a little, and
         is for those who run the job.
+    refused : whether the budget of a resumed run no longer paid for it, so that nothing was done.
     """
 
     number: int
@@ -40,6 +41,7 @@ class Round:
     released: Released
     charges: Charges
     seconds: float
+    refused: bool = False
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -54,7 +56,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Log:
-    """What the first queries of a run released, in an earlier process.
+    """What the first queries of a run released, in an earlier process; None for one that was refused.
 
     charged : the keys under which each of them was charged.
     rebuilt : number of the last of them that rebuilt Xw.
@@ -62,7 +64,7 @@ class Log:
     resumed : whether there was an earlier process.
     """
 
-    released: tuple[Released, ...] = ()
+    released: tuple[Released | None, ...] = ()
     charged: tuple[tuple[ReleaseKey, ...], ...] = ()
     rebuilt: int = 0
     n_records: int | None = None
@@ -86,7 +88,10 @@ def rounds(
         start = time.perf_counter()
         try:
             if number < len(log.released):
-                released = log.released[number]
+                known = log.released[number]
+                if known is None:
+                    execute.refuse()
+                released = known
                 execute.replay(query, released, margins=number >= log.rebuilt)
             else:
                 released, charges = execute(query)
@@ -98,6 +103,9 @@ def rounds(
             if not log.resumed:  # a plan that does not cover its own run is a defect, never to be smoothed over
                 raise
             lasted = False
+            if number >= len(log.released):
+                kind, parties = type(query).__name__, tuple(query.shares())
+                yield Round(number, kind, parties, False, (), (), time.perf_counter() - start, refused=True)
             try:
                 query = schedule.throw(error)
             except StopIteration as end:

@@ -29,7 +29,7 @@ class Witness:
     def __init__(self, budget: Budget, log: Log) -> None:
         self._budget = budget
         self._charged: Counter[Event] = Counter()
-        self._first: tuple[Released, ...] = log.released[:1]
+        self._first: tuple[Released, ...] = tuple(u for u in log.released[:1] if u is not None)
 
     def note(self, record: Round) -> None:
         """Take note of a round."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.privacy.events import Event
+    from vfl.solvers.protocol import Released
 
 FORMAT = 1
 NAME = "rounds.log"
@@ -105,7 +106,7 @@ class Checkpoint:
             attempt = event.charges[0][0].attempt if event.charges else 0
             self._write(
                 {"round": event.number, "kind": event.kind, "resets": event.resets, "attempt": attempt}
-                | {"charged": len(event.charges), "released": released}
+                | {"charged": len(event.charges), "released": None if event.refused else released}
             )
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self._sync()
@@ -176,11 +177,15 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
         tuple(ReleaseKey(number, part, entry["attempt"]) for part in range(entry["charged"]))
         for number, entry in enumerate(made)
     )
-    released = tuple(tuple(np.array([float.fromhex(x) for x in u]) for u in entry["released"]) for entry in made)
+    released = tuple(None if entry["released"] is None else _vectors(entry["released"]) for entry in made)
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"]), default=0)
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
     budget = Budget(start.run, start.ledger, resumed=True, head=head)
     return start, budget, Log(released, charged, rebuilt, reserved["n_records"] if reserved else None, resumed=True)
+
+
+def _vectors(released: list[list[str]]) -> Released:
+    return tuple(np.array([float.fromhex(x) for x in u]) for u in released)
 
 
 def charged_before(folder: Path, job: Job) -> Mapping[Event, int]:

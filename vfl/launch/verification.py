@@ -61,10 +61,12 @@ def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | N
 
 
 def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
+    """Return what the first query released, if the log is there and whole, and what is wrong with it."""
     if not (run / checkpoint.NAME).exists():
         return (), None
     try:
-        return checkpoint.read(run, job)[2].released, None
+        first = checkpoint.read(run, job)[2].released[:1]
+        return tuple(released for released in first if released is not None), None
     except (OutputError, ValueError, KeyError, TypeError) as error:
         return (), Check("log", False, str(error))
 
