@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from parties.alignment import Alignment
 from parties.loading import consented, load
-from vfl.errors import FederationError
+from vfl.alignment import Keeping
+from vfl.errors import FederationError, PartyLost
 from vfl.messages import Records
+from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from parties.consent import Policy
-    from vfl.alignment import IdsGreeting, Indexed, Keeping
+    from parties.party import Party
+    from vfl.alignment import IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.messages import BookHeads, Greeting, Notice, Query, Reply
     from vfl.privacy.events import ReleaseKey
@@ -22,27 +25,56 @@ if TYPE_CHECKING:
 
 
 class PartyActor:
-    """Loads its party's columns where it runs, then answers. Its methods are never retried: a retry is a new release."""
+    """Loads its party's columns where it runs, then answers. Its methods are never retried: a retry is a new release.
 
-    _alignment: Alignment | None = None
+    Ray may restart it: then it is as new, and answers nothing before `load` is asked for again.
 
-    def prepare(
-        self, job: Job, name: str, source: Any, policy: str | None, salt: bytes, cores: int, keeping: Keeping
+    keeping : what it leaves on its disk of an alignment.
+    """
+
+    def __init__(
+        self, job: Job, name: str, source: Any, policy: str | None = None, keeping: Keeping | None = None
     ) -> None:
+        self._job, self._name, self._source, self._policy = job, name, source, policy
+        self._keeping = keeping or Keeping()
+        self._alignment: Alignment | None = None
+        self._loaded: Party | None = None
+
+    @property
+    def _party(self) -> Party:
+        if self._loaded is None:
+            raise PartyLost(f"{self._name!r} was restarted and has not loaded its data again", self._name)
+        return self._loaded
+
+    def version(self) -> str:
+        """Return the version of the code that runs here."""
+        return __version__
+
+    def prepare(self, salt: bytes, cores: int) -> None:
         """Read the party's ids for an alignment, once its owner has agreed to the job."""
-        agreed = consented(job, name, policy)
-        self._told: tuple[Job, str, Any, Policy | None] = (job, name, source, agreed)
-        self._alignment = Alignment(job, name, source, salt=salt, cores=cores, keeping=keeping)
+        consented(self._job, self._name, self._policy)
+        self._alignment = self._alignment_of(salt, cores, self._keeping)
 
-    def load(self, job: Job, name: str, source: Any, policy: str | None = None) -> None:
-        """Read the party's columns; what is wrong with them is raised here, before the federation starts."""
-        self._party = load(job, name, source, policy)
+    def load(self) -> None:
+        """Read the party's columns, unless they are there; what is wrong with them is raised here, at their owner.
 
-    def load_aligned(self) -> None:
-        """Read the columns of the records that were aligned, from the source that `prepare` was told of."""
-        index = self._aligning().settled()
-        self._alignment = None
-        self._party = load(*self._told, index=index)
+        Of a job that aligns records those that were aligned: just now, or before a restart, in what the run has kept.
+        """
+        if self._loaded is not None:
+            return
+        agreed, index = consented(self._job, self._name, self._policy), None
+        if self._job.id is not None:
+            if self._alignment is None and self._keeping.run is None:
+                raise FederationError(
+                    f"party {self._name!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
+                )
+            kept = replace(self._keeping, resumed=True)
+            index = (self._alignment or self._alignment_of(b"", 1, kept)).settled()
+            self._alignment = None
+        self._loaded = load(self._job, self._name, self._source, agreed, index=index)
+
+    def _alignment_of(self, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
+        return Alignment(self._job, self._name, self._source, salt=salt, cores=cores, keeping=keeping)
 
     def greet_ids(self) -> IdsGreeting:
         """Return what the party says of its ids."""

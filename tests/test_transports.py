@@ -75,9 +75,9 @@ def on_ray(local_ray: Any) -> Iterator[Any]:
     from coordinator.actor import RayTransport
     from parties.actor import PartyActor
 
-    actors = {name: local_ray.remote(PartyActor).remote() for name in PARTITION.parties}
     sources = sources_of(PARTITION, table())
-    local_ray.get([actors[name].load.remote(job(), name, source) for name, source in sources.items()])
+    actors = {name: local_ray.remote(PartyActor).remote(job(), name, source) for name, source in sources.items()}
+    local_ray.get([actor.load.remote() for actor in actors.values()])
     yield RayTransport(actors, 60.0)
     for actor in actors.values():
         local_ray.kill(actor)

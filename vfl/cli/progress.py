@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Self
 
-from coordinator.rounds import Round
+from coordinator.rounds import Lost, Round
 from vfl.alignment import Aligned, Aligning
 from vfl.planning import Plan
 
@@ -38,7 +38,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._end_bar()
 
-    def __call__(self, event: Aligning | Aligned | Plan | Reserved | Round) -> None:
+    def __call__(self, event: Aligning | Aligned | Plan | Reserved | Round | Lost) -> None:
         """Take note of the alignment if there is one, then of the plan, then of each round."""
         if isinstance(event, Aligning):
             self._align(event)
@@ -50,6 +50,11 @@ class Progress:
             self._begin(event)
         elif isinstance(event, Round):
             self._advance(event)
+        elif isinstance(event, Lost):
+            self._compose(event)
+            self._console.print(
+                f"round {event.number + 1}: lost party {event.party!r}: {event.why}", highlight=False, markup=False
+            )
 
     def _align(self, event: Aligning) -> None:
         if self._tenth < 0:
@@ -96,8 +101,7 @@ class Progress:
         if self._done == 0 and record.number > 0:
             self._since = " since it was resumed"
         self._done = record.number + 1
-        for event in dict.fromkeys(record.events):
-            self._accountant.compose(event, record.events.count(event))
+        self._compose(record)
         now = time.monotonic()
         last = self._done >= self._total
         if self._bar is not None:
@@ -109,6 +113,11 @@ class Progress:
             self._console.print(
                 f"round {self._done}/{self._total}  {self._spent()}  {left:.0f} s left", highlight=False, soft_wrap=True
             )
+
+    def _compose(self, record: Round | Lost) -> None:
+        events = [event for _, event in record.charges]
+        for event in dict.fromkeys(events):
+            self._accountant.compose(event, events.count(event))
 
     def _spent(self) -> str:
         privacy, delta = self._plan.job.privacy, self._plan.problem.delta

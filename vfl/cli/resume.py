@@ -24,7 +24,17 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     job, _ = jobfile.read(run / jobfile.NAME)
     kept = dict(checkpoint.read(run, job)[0].environment)
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
-    data = data_of(job, jobfile.Environment(**kept))
+    environment = jobfile.Environment(**kept)
+    data = data_of(job, environment)
     with Progress(quiet=as_json) as progress:
-        result = resume(run, data, engine=engine, address=address, key=key, watch=progress)
+        result = resume(
+            run,
+            data,
+            engine=engine,
+            address=address,
+            key=key,
+            watch=progress,
+            placement=environment.placement,
+            faults=environment.faults,
+        )
     show(result, run, as_json=as_json)

@@ -13,25 +13,27 @@ import hashlib
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from coordinator.budget import Budget, Reserved
-from coordinator.rounds import Log, Round
+from coordinator.rounds import LEFT, Log, Round
 from vfl.errors import OutputError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Head
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import TracebackType
 
     from vfl.job import Job
 
 FORMAT = 1
 NAME = "rounds.log"
+LEDGER = "ledger.db"
+"""A run without a data set keeps its ledger under this name in its folder."""
 SYNC_SECONDS = 1.0
 """Lines may be lost to a power cut for so long: what they released was charged, and is released anew."""
 
@@ -94,7 +96,7 @@ class Checkpoint:
         if isinstance(event, Reserved):
             head = event.head and [event.head.seq, event.head.hash]
             self.reserved = True
-            self._write({"reserved": {"n_records": event.n_records, "head": head}})
+            self._write({"reserved": {"n_records": event.n_records, "head": head, "flags": list(event.flags)}})
             self._sync()
         elif isinstance(event, Round):
             released = [[float(value).hex() for value in u] for u in event.released]
@@ -102,6 +104,7 @@ class Checkpoint:
             self._write(
                 {"round": event.number, "kind": event.kind, "resets": event.resets, "attempt": attempt}
                 | {"charged": len(event.charges), "released": released}
+                | ({"left": event.parties[0]} if event.kind == LEFT else {})
             )
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self._sync()
@@ -142,6 +145,14 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
     return lines, size
 
 
+def _found(ledger: str | None, folder: Path) -> str | None:
+    """Return where the ledger is: a run's own ledger moves with its folder. That it is the same one, its chain tells."""
+    moved = folder / LEDGER
+    if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
+        return ledger
+    return str(moved.resolve())
+
+
 def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     """Return how a run began, its budget and what it released; OutputError when it is damaged or another job's."""
     try:
@@ -152,6 +163,7 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     if entries[0]["start"].get("format") != FORMAT:
         raise OutputError(f"this vfl resumes runs of format {FORMAT}; {str(folder)!r} holds another")
     start = Start(**entries[0]["start"])
+    start = replace(start, ledger=_found(start.ledger, folder))
     if start.job != job.digest:
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
     # Each process notes the ledger's head after it reserved or resumed: the last one tells the newest copy.
@@ -164,7 +176,11 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
         for number, entry in enumerate(made)
     )
     released = tuple(tuple(np.array([float.fromhex(x) for x in u]) for u in entry["released"]) for entry in made)
-    rebuilt = max((number for number, entry in enumerate(made) if entry["resets"]), default=0)
+    left = {number: entry["left"] for number, entry in enumerate(made) if "left" in entry}
+    # Whoever gives a party up rebuilds Xw next, whether the log still holds that or not.
+    rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
+    flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
     budget = Budget(start.run, start.ledger, resumed=True, head=head)
-    return start, budget, Log(released, charged, rebuilt, reserved["n_records"] if reserved else None, resumed=True)
+    n_records = reserved["n_records"] if reserved else None
+    return start, budget, Log(released, charged, rebuilt, n_records, left, tuple(flags), resumed=True)
