@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError, VersionMismatch
@@ -47,16 +48,26 @@ def options_of(asked: Asked) -> dict[str, Any]:
 
 
 def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> None:
-    """Return when every actor has a node that could hold it; PlacementError when the cluster does not have one in time."""
+    """Return when every actor has a node that could hold it, and nobody else holds what they ask for together.
+
+    Raises PlacementError when that does not come about in time.
+    """
     until = time.monotonic() + seconds
     while True:
         offers = {node["NodeManagerAddress"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
         missing = {who: what for who, what in asked.items() if not any(_holds(node, what) for node in offers.values())}
-        if not missing:
+        short = {} if missing else _short(ray, asked)
+        if not missing and not short:
             return
         if time.monotonic() > until:
             break
         time.sleep(POLL_SECONDS)
+    if short:
+        raise PlacementError(
+            f"the cluster is in use, after {seconds:g} s: the job asks for "
+            + ", ".join(f"{amount:g} {name} of which {free:g} is free" for name, (amount, free) in short.items())
+            + f". It offers {_offered(offers)}. Wait for the other jobs, end them, or start Ray with more --num-cpus"
+        )
     raise PlacementError(
         f"the cluster lacks what the job asks for, after {seconds:g} s: "
         + "; ".join(f"{_name(who)} needs one node with {_said(what)}" for who, what in missing.items())
@@ -75,9 +86,9 @@ def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked
     if pending:
         late = sorted(versions[ref] for ref in pending)
         raise PlacementError(
-            f"no place for {', '.join(map(_name, late))} within {seconds:g} s: there is a node with "
-            f"{'; '.join(_said(asked[name]) for name in late)}, and others use it. Wait for them, end them (ray list actors), "
-            "or start Ray there with more --num-cpus"
+            f"{', '.join(map(_name, late))} did not start within {seconds:g} s, though there is a node with "
+            f"{'; '.join(_said(asked[name]) for name in late)}: others took it meanwhile (ray list actors), or its Ray logs "
+            "say what is wrong"
         )
     for ref, name in versions.items():
         try:
@@ -91,6 +102,14 @@ def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked
             raise VersionMismatch(
                 f"{_name(name)} runs vfl {version}, this is {__version__}: install one version everywhere"
             )
+
+
+def _short(ray: Any, asked: Mapping[str, Asked]) -> dict[str, tuple[float, float]]:
+    """Return {resource: (asked by all actors together, free)} for what is not free now."""
+    free, total = ray.available_resources(), Counter[str]()
+    for what in asked.values():
+        total.update(what)
+    return {name: (amount, free.get(name, 0.0)) for name, amount in total.items() if free.get(name, 0.0) < amount}
 
 
 def _holds(node: Mapping[str, float], asked: Asked) -> bool:
