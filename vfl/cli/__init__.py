@@ -18,6 +18,10 @@ COMMANDS = {
     "verify": "check a certificate, and say what it promises",
     "evaluate": "show how a model does on held-out or other records",
     "ledger": "set, show and check the budgets of data sets",
+    "submit": "send a job to a Ray cluster",
+    "status": "show how jobs on a cluster stand",
+    "logs": "show what a job on a cluster has printed",
+    "cancel": "end a job on a cluster",
     "doctor": "check this installation",
 }
 
