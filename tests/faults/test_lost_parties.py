@@ -6,6 +6,7 @@ In one process, with a transport that loses parties on purpose: the policy is th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -251,6 +252,23 @@ class TestSkip:
         other = vfl.train(alone, {name: table()[name] for name in (*smaller.features, "y")}, engine="inprocess")
         kept = [name in other.coordinates for name in outcome.plan.problem.layout.names]
         np.testing.assert_allclose(outcome.w[kept], other.w, rtol=0, atol=1e-9)
+
+    @pytest.mark.parametrize("at", [5, "held out"])
+    def test_the_model_is_measured_without_it(self, at: int | str) -> None:
+        """Lost while it trains it is not asked for held-out margins; lost over those it ends the run, to be resumed."""
+        spec = dataclasses.replace(job(), holdout=0.25, evaluation=vfl.Evaluation())
+        undisturbed = Lossy(spec, times=0)
+        drive(undisturbed, SKIP)
+        last = len(undisturbed.asked) - 1
+        transport = Lossy(spec, at=last if at == "held out" else at, returns=False)
+        if at == "held out":
+            with pytest.raises(PartyLost):
+                drive(transport, SKIP)
+            return
+        events, outcome = drive(transport, SKIP)
+        assert outcome.left == ("shop",)
+        assert list(outcome.findings) == ["held out"]
+        assert outcome.statement.releases == charged(events)
 
     def test_the_label_party_is_not_given_up(self) -> None:
         with pytest.raises(PartyLost, match="party 'telco' was lost and did not come back"):
