@@ -44,14 +44,19 @@ class RayTransport:
     """Asks the parties' actors, all addressed ones at once; every wait has a limit.
 
     actors : {party: handle}.
-    timeout : seconds to wait for one answer. n_bytes : of per-record vectors asked and answered so far.
+    timeout : seconds to wait for one answer.
+    sources : {party: what it is told to load when it is back}.
+    n_bytes : of per-record vectors asked and answered so far.
+    party_seconds : that the parties spent on their answers so far, the slowest of each question.
     """
 
-    def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
+    def __init__(self, actors: Mapping[str, Any], timeout: float, sources: Mapping[str, Any] | None = None) -> None:
         self._actors = actors
         self._timeout = timeout
+        self._sources = sources or {}
         self._labels: tuple[Vector, Any] | None = None
         self.n_bytes = 0
+        self.party_seconds = 0.0
 
     def greet(self) -> dict[str, Greeting]:
         """Return every party's greeting."""
@@ -79,6 +84,7 @@ class RayTransport:
         sent = sum(vector.nbytes for vector in (records.weights, records.margins, records.labels) if vector is not None)
         self.n_bytes += len(shares) * sent
         self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
+        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
         return replies
 
     def revive(self, party: str, seconds: float) -> Greeting:
@@ -87,7 +93,7 @@ class RayTransport:
         while True:
             left = max(until - time.monotonic(), 0.1)
             try:
-                answer_of(party, self._actors[party].load.remote(), left)
+                answer_of(party, self._actors[party].load.remote(self._sources[party]), left)
                 greeting: Greeting = answer_of(party, self._actors[party].greet.remote(), left)
             except PartyLost:
                 if time.monotonic() + PAUSE_SECONDS > until:
@@ -216,11 +222,13 @@ class CoordinatorActor:
     faults : what becomes of lost parties. job, run : what its metrics and log lines are tagged with.
     """
 
-    def __init__(self, actors: Mapping[str, Any], faults: Faults, job: str, run: str) -> None:
-        transport = RayTransport(actors, faults.answer_seconds)
+    def __init__(
+        self, actors: Mapping[str, Any], sources: Mapping[str, Any], faults: Faults, job: str, run: str
+    ) -> None:
+        transport = RayTransport(actors, faults.answer_seconds, sources)
         self._coordinator = Coordinator(transport, faults=faults)
         self._alignment = RayAlignment(actors, faults.answer_seconds)
-        self._telemetry = Telemetry(job, run, RayMeters(job, run), lambda: transport.n_bytes)
+        self._telemetry = Telemetry(job, run, RayMeters(job, run), lambda: (transport.n_bytes, transport.party_seconds))
         log.setLevel(logging.INFO)
         log.addHandler(logging.StreamHandler())
 

@@ -22,6 +22,7 @@ COUNTERS = {
     "vfl_rounds": "queries answered",
     "vfl_bytes": "bytes of per-record vectors between coordinator and parties",
     "vfl_visit_seconds": "seconds from the charge of a query to its last reply, summed",
+    "vfl_party_seconds": "seconds of these that parties spent on their answers, summed",
     "vfl_retries": "attempts at a query that were lost with a party; each stays charged",
 }
 GAUGES = {"vfl_epsilon_spent": "epsilon of what this process of the run has charged"}
@@ -44,15 +45,15 @@ class Meters(Protocol):
 class Telemetry:
     """Watches the events of a run go by.
 
-    job, run : what every line is tagged with. n_bytes : returns the bytes that have travelled so far.
+    job, run : what every line is tagged with. travelled : returns bytes and the parties' seconds so far.
     """
 
-    def __init__(self, job: str, run: str, meters: Meters, n_bytes: Callable[[], int]) -> None:
+    def __init__(self, job: str, run: str, meters: Meters, travelled: Callable[[], tuple[int, float]]) -> None:
         self._tags = {"job": job, "run": run}
         self._meters = meters
-        self._n_bytes = n_bytes
+        self._travelled = travelled
         self._reported = 0.0
-        self._bytes = 0
+        self._before = (0, 0.0)
         self._rounds = 0
         self._seconds = 0.0
 
@@ -85,10 +86,11 @@ class Telemetry:
 
     def _report(self, number: int | None) -> None:
         self._reported = time.monotonic()
-        travelled = self._n_bytes()
+        n_bytes, party_seconds = self._travelled()
         for name, amount in (
             ("vfl_rounds", self._rounds),
-            ("vfl_bytes", travelled - self._bytes),
+            ("vfl_bytes", n_bytes - self._before[0]),
+            ("vfl_party_seconds", party_seconds - self._before[1]),
             ("vfl_visit_seconds", self._seconds),
         ):
             self._meters.add(name, float(amount))
@@ -96,7 +98,7 @@ class Telemetry:
         if epsilon is not None:
             self._meters.set("vfl_epsilon_spent", epsilon)
         self._line("rounds", round=number, made=self._rounds, seconds=round(self._seconds, 6), epsilon=epsilon)
-        self._bytes, self._rounds, self._seconds = travelled, 0, 0.0
+        self._before, self._rounds, self._seconds = (n_bytes, party_seconds), 0, 0.0
 
     def _line(self, what: str, **values: Any) -> None:
         log.info(json.dumps({"time": round(time.time(), 3), "event": what, **self._tags, **values}))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
-N = 300
+N = 4000  # of which a party's table is too large to travel with a call
 
 
 def table() -> dict[str, np.ndarray]:

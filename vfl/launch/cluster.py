@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.budget import Reserved
@@ -127,34 +128,41 @@ def _federation(
     policies: Mapping[str, str] | None,
     run: str = "",
     here: bool = False,
-) -> Iterator[tuple[dict[str, Any], Any]]:
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], Any]]:
     """Start an actor for each party and one for the coordinator, where the job places them, and end them.
+
+    Yields the parties' actors, the sources as they are handed to these, and the coordinator's actor.
 
     here : the coordinator runs on this machine or not at all.
     """
     with connected(len(sources) + 1, place.address) as ray:
         from coordinator.actor import CoordinatorActor
-        from parties.actor import PartyActor
+        from parties.actor import InMemory, PartyActor
 
         asked = asked_of(place.placement, sources, pinned=place.placement.pinned(place.address), here=here)
         require_offered(ray, asked, place.placement.ready_seconds)
         pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
         once = {"max_restarts": 0, "max_task_retries": 0}
         again = once | ({"max_restarts": -1} if place.faults.on_party_lost != "abort" else {})
+        # What lies in memory is held here for as long as the run lasts, since a restarted party asks for it again.
+        handed = {
+            name: source if isinstance(source, str | Path) else InMemory(ray.put(source))
+            for name, source in sources.items()
+        }
         actors = {
             name: ray.remote(PartyActor)
             .options(**again, **options_of(asked[name]))
-            .remote(job, name, source, (policies or {}).get(name), how.keeping(name))
-            for name, source in sources.items()
+            .remote(job, name, (policies or {}).get(name), how.keeping(name))
+            for name in sources
         }
         coordinator = (
             ray.remote(CoordinatorActor)
             .options(**once, **options_of(asked[CENTRE]), **pinned)
-            .remote(actors, place.faults, job.name, run)
+            .remote(actors, handed, place.faults, job.name, run)
         )
         try:
             require_ready(ray, actors | {CENTRE: coordinator}, asked, max(place.placement.ready_seconds, START_SECONDS))
-            yield actors, coordinator
+            yield actors, handed, coordinator
         finally:
             for actor in (coordinator, *actors.values()):
                 ray.kill(actor)
@@ -180,12 +188,16 @@ def run(
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     # A ledger is a file on this machine: the coordinator, which writes it, runs here or not at all.
     here = budget.ledger is not None
-    with _federation(job, there, place, how, policies=policies, run=budget.run, here=here) as (actors, coordinator):
+    with _federation(job, there, place, how, policies=policies, run=budget.run, here=here) as (
+        actors,
+        handed,
+        coordinator,
+    ):
         from coordinator.actor import answer_of
 
         if job.id is not None:
-            yield from _aligned(how, actors, coordinator, place)
-        loading = {name: actor.load.remote() for name, actor in actors.items()}
+            yield from _aligned(how, actors, handed, coordinator, place)
+        loading = {name: actor.load.remote(handed[name]) for name, actor in actors.items()}
         for name, ref in loading.items():
             answer_of(name, ref, LOAD_SECONDS)
         flags = flags_of_cluster()
@@ -208,18 +220,18 @@ def align_only(
 ) -> Iterator[Aligning | Aligned]:
     """Start the actors and yield the progress of an alignment, then its outcome."""
     place = place or Place()
-    with _federation(job, sources, place, how, policies=policies) as (actors, coordinator):
-        yield from _aligned(how, actors, coordinator, place)
+    with _federation(job, sources, place, how, policies=policies) as (actors, handed, coordinator):
+        yield from _aligned(how, actors, handed, coordinator, place)
 
 
 def _aligned(
-    how: Arrangement, actors: Mapping[str, Any], coordinator: Any, place: Place
+    how: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Place
 ) -> Iterator[Aligning | Aligned]:
     from coordinator.actor import answer_of
 
     # The salt goes to the parties and not to the coordinator. On a cluster an actor has the one CPU that it asks for.
     salt, cores = new_salt(), how.cores_each(len(actors)) if place.address is None else how.cores or 1
-    reading = {name: actor.prepare.remote(salt, cores) for name, actor in actors.items()}
+    reading = {name: actor.prepare.remote(handed[name], salt, cores) for name, actor in actors.items()}
     for name, ref in reading.items():
         answer_of(name, ref, LOAD_SECONDS)
     for ref in coordinator.align.options(num_returns="streaming").remote(required=how.required):
