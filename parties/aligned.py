@@ -11,6 +11,7 @@ import pyarrow as pa
 from parties.columns import Columns, contents_of
 from parties.index import digest_of, file_of, stamp_of
 from parties.sources import open_source
+from parties.sparse import SparseSource
 from vfl.errors import DataError
 from vfl.schema import BinaryLabel, Label, RealLabel
 from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, kind_of, normalise
@@ -37,7 +38,18 @@ def open_with_ids(job: Job, party: str, spec: Any) -> Source:
     label = (job.partition.label_column, label_of(job)) if party == job.partition.label_party else None
     text: dict[str, Content] = {job.ids[party]: "text"}
     # An array without names holds the ids in its first column, then what it holds without them.
-    return open_source(spec, text | contents_of(job.schema, job.partition.columns(party), label), party=party)
+    return _open_rows(spec, text | contents_of(job.schema, job.partition.columns(party), label), party)
+
+
+def _open_rows(spec: Any, contents: Mapping[str, Content], party: str) -> Source:
+    """Open a source that can hold ids. Raises DataError for a sparse matrix, which holds numbers only."""
+    opened = open_source(spec, contents, party=party)
+    if isinstance(opened, SparseSource):
+        raise opened.origin.error(
+            "is a sparse matrix, which holds no ids: bring its rows into the order of the other parties' and leave id out "
+            "of the job, or give a table"
+        )
+    return opened
 
 
 def read_ids(job: Job, party: str, source: Source) -> tuple[list[bytes], IdKind]:
@@ -63,7 +75,7 @@ def joined_rows(job: Job, sources: Mapping[str, Any]) -> dict[str, Integers]:
     lacking = []
     for party, spec in sources.items():
         try:
-            source = open_source(spec, {job.ids[party]: "text"}, party=party)
+            source = _open_rows(spec, {job.ids[party]: "text"}, party)
         except DataError:
             if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for what is no file
                 raise

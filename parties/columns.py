@@ -7,11 +7,12 @@ Values outside the declared bounds are never an error: a refusal that the others
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from vfl import kernels
 from vfl.problem import INTERCEPT
 from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, RealLabel, Schema, canonical_category
 
@@ -28,6 +29,47 @@ _MISSING = -1
 _UNKNOWN = -2
 
 
+class Storage(Protocol):
+    """A party's (n, p) features as they are kept: `Columns`, or parties.sparse.SparseColumns.
+
+    names : (p,) of the coordinates; the last may be the intercept, a column of ones.
+    kernels : the passes over blocks of this kind, vfl.kernels or vfl.kernels_sparse.
+    """
+
+    kernels: ClassVar[Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the coordinates."""
+        ...
+
+    @property
+    def n_records(self) -> int:
+        """Return n."""
+        ...
+
+    @property
+    def n_coordinates(self) -> int:
+        """Return p, with the intercept."""
+        ...
+
+    def block(self, start: int, stop: int) -> Any:
+        """Return columns start..stop, for the kernels; nothing is copied."""
+        ...
+
+    def column(self, j: int) -> Vector:
+        """Return column j, (n,) float64, its zeros written out."""
+        ...
+
+    def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[Storage, Storage]:
+        """Return the columns of the records that are trained on, and of those held out, (n,) booleans; each a copy."""
+        ...
+
+    def warm(self, *, private: bool) -> None:
+        """Load or compile the kernels that a run needs."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
     """A party's (n, p) features, column-major, so that a block of consecutive columns is one piece of memory.
@@ -38,6 +80,7 @@ class Columns:
 
     array: Matrix
     names: tuple[str, ...]
+    kernels: ClassVar[Any] = kernels
 
     @property
     def n_records(self) -> int:
@@ -53,20 +96,24 @@ class Columns:
         """Return the view (n, stop − start) of columns start..stop; contiguous in column-major order."""
         return self.array[:, start:stop]
 
+    def column(self, j: int) -> Vector:
+        """Return column j, (n,) float64."""
+        return self.array[:, j].astype(np.float64)
 
-def parted(columns: Columns, held_out: np.ndarray) -> tuple[Columns, Columns]:
-    """Return the records that are trained on, and those held out; needs the memory of the columns once more.
+    def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[Columns, Columns]:
+        """Return the columns of the records that are trained on, and of those held out, (n,) booleans; each a copy."""
+        parts = []
+        for rows in (~held_out, held_out):
+            array = np.empty((int(rows.sum()), self.n_coordinates), dtype=self.array.dtype, order="F")
+            for j in range(self.n_coordinates):
+                np.compress(rows, self.array[:, j], out=array[:, j])
+            array.flags.writeable = False
+            parts.append(Columns(array, self.names))
+        return parts[0], parts[1]
 
-    held_out : (n,) booleans.
-    """
-    parts = []
-    for rows in (~held_out, held_out):
-        array = np.empty((int(rows.sum()), columns.n_coordinates), dtype=columns.array.dtype, order="F")
-        for j in range(columns.n_coordinates):
-            np.compress(rows, columns.array[:, j], out=array[:, j])
-        array.flags.writeable = False
-        parts.append(Columns(array, columns.names))
-    return parts[0], parts[1]
+    def warm(self, *, private: bool) -> None:
+        """Load or compile the kernels that a run needs."""
+        kernels.warm(self.array.dtype, private=private)
 
 
 def contents_of(schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None) -> dict[str, Content]:
@@ -101,7 +148,7 @@ def read_columns(
     n, p = source.at_most, len(scaling.features) + intercept
     store = np.empty(n * p, dtype=dtype)
     array = store.reshape((n, p), order="F")
-    labels = _LabelReader(label, source.origin, n) if label else None
+    labels = LabelReader(label, source.origin, n) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
     # Without a column to read, any one tells the number of records.
     wanted = list(dict.fromkeys([*columns, *([label[0]] if label else [])])) or source.names[:1]
@@ -156,7 +203,7 @@ class _Coordinate:
         self.shift, self.width = scaling.shift[j], scaling.width[j]
         lo, hi = scaling.lo[j], scaling.hi[j]
         self.bounded = bool(np.isfinite(lo) and np.isfinite(hi))
-        self.lo, self.hi = _toward_zero(lo, dtype), _toward_zero(hi, dtype)
+        self.lo, self.hi = toward_zero(lo, dtype), toward_zero(hi, dtype)
 
     def scale(self, values: Vector) -> Matrix:
         """Return (x − shift)/width in the storage's precision, clamped; overwrites `values`."""
@@ -169,11 +216,12 @@ class _Coordinate:
         return np.clip(stored, self.lo, self.hi, out=stored) if self.bounded else stored
 
 
-def _toward_zero(bound: float, dtype: np.dtype[Any]) -> Any:
-    """Return a bound in the storage's precision: float32 may round it outwards, beyond a sensitivity."""
+def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
+    """Return bounds in the storage's precision: float32 may round them outwards, beyond a sensitivity."""
+    exact = np.asarray(bounds, dtype=np.float64)
     with np.errstate(over="ignore"):
-        stored = dtype.type(bound)
-    return np.nextafter(stored, dtype.type(0)) if abs(float(stored)) > abs(bound) else stored
+        stored = exact.astype(dtype)
+    return np.where(abs(stored.astype(np.float64)) > abs(exact), np.nextafter(stored, dtype.type(0)), stored)
 
 
 def _number_writer(
@@ -185,10 +233,7 @@ def _number_writer(
         values = _filled(numbers(cells, column, origin), declared.fill, column, origin)
         stored = coordinate.scale(values)
         if not coordinate.bounded and not np.isfinite(stored).all():
-            raise origin.error(
-                f"column {column!r} holds infinite values, or larger ones than the storage can: declare its bounds, "
-                "to which they are then clamped"
-            )
+            raise origin.error(infinite(column))
         rows[:, coordinate.j] = stored
 
     return write
@@ -223,11 +268,11 @@ def _category_writer(
     fill = None if declared.fill is None else code_of(declared.fill)
 
     def write(cells: pa.Array, rows: Matrix) -> None:
-        codes = _codes(cells, code_of)
+        codes = _codes(cells, code_of, column, origin)
         if fill is not None:
             codes[codes == _MISSING] = fill
         if (codes == _MISSING).any():
-            raise origin.error(_missing(column))
+            raise origin.error(missing(column))
         if declared.unknown == "refuse" and (codes == _UNKNOWN).any():
             raise origin.error(
                 f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
@@ -267,7 +312,16 @@ def _unless_refused(convert: Callable[[], pa.Array]) -> pa.Array | None:
         return None
 
 
-def _missing(column: str) -> str:
+def infinite(column: str) -> str:
+    """Return what is wrong with a column that is not finite in its storage."""
+    return (
+        f"column {column!r} holds infinite values, or larger ones than the storage can: declare its bounds, to which "
+        "they are then clamped"
+    )
+
+
+def missing(column: str) -> str:
+    """Return what is wrong with a column that lacks cells and a fill."""
     return f"column {column!r} has missing values: declare fill={{{column!r}: value}}, or complete it"
 
 
@@ -275,7 +329,7 @@ def _filled(values: Vector, fill: float | None, column: str, origin: Origin) -> 
     absent = np.isnan(values)
     if absent.any():
         if fill is None:
-            raise origin.error(_missing(column))
+            raise origin.error(missing(column))
         values[absent] = fill
     return values
 
@@ -310,16 +364,20 @@ def _as_number(text: str) -> str:
         return text.strip().lower()
 
 
-def _codes(cells: pa.Array, code_of: Callable[[object], int]) -> Integers:
-    """Return (m,) code_of(cell), calling it once for each distinct cell."""
+def _codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin: Origin) -> Integers:
+    """Return (m,) code_of(cell), calling it once for each distinct cell. Raises DataError for lists and the like."""
     if not pa.types.is_dictionary(cells.type):
+        if pa.types.is_nested(cells.type):
+            raise origin.error(
+                f"column {column!r} holds values of type {cells.type}, not categories: convert or leave it out"
+            )
         cells = cells.dictionary_encode()
     table = np.array([*(code_of(value) for value in cells.dictionary.to_pylist()), _MISSING], dtype=np.int64)
     positions: Integers = cells.indices.cast(pa.int64()).fill_null(len(table) - 1).to_numpy(zero_copy_only=False)
     return table[positions]
 
 
-class _LabelReader:
+class LabelReader:
     """Collects the label, chunk by chunk, and says what is wrong with it."""
 
     def __init__(self, label: tuple[str, Label], origin: Origin, at_most: int) -> None:
@@ -337,7 +395,7 @@ class _LabelReader:
             values = numbers(cells, self.column, self._origin)
             absent = np.isnan(values)
         else:
-            codes = _codes(cells, self._code_of)
+            codes = _codes(cells, self._code_of, self.column, self._origin)
             absent = codes == _MISSING
             values = codes.astype(np.float64)
         if absent.any():

@@ -7,6 +7,7 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 2 << 20, 64 << 20
 """Records are read in blocks of 32 times the header's length, within these limits; several blocks are read ahead."""
+
+PIECE_BYTES = 1 << 18
+_NEW_LINE, _RETURN, _QUOTE = b'\n\r"'
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
 
@@ -58,7 +62,7 @@ class CsvSource:
         self.n_records: int | None = None
         self.names = self._header()
         self._block_bytes = min(max(MIN_BLOCK_BYTES, 32 * sum(map(len, self.names))), MAX_BLOCK_BYTES)
-        self.at_most, self._odd_quotes = origin.attempt(self._count, "cannot be read")
+        self.at_most, self._odd_quotes, self._quoted = origin.attempt(self._count, "cannot be read")
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
@@ -111,22 +115,32 @@ class CsvSource:
             )
         return tuple(names)
 
-    def _count(self) -> tuple[int, bool]:
-        """Return an upper bound of the number of records, and whether the number of quotes is odd.
+    def _count(self) -> tuple[int, bool, bool]:
+        """Return an upper bound of the number of records, whether quotes are odd in number, and whether records have any.
 
         Every record ends in a line break, so counting these bounds it; a pass over the bytes costs a fraction of
         reading them as a table, and lets the columns be stored where they stay.
         """
-        breaks = quotes = 0
-        last = b""
+        breaks = quotes = later = 0
+        last = 0
+        buffer = bytearray(PIECE_BYTES)
+        whole = np.frombuffer(buffer, dtype=np.uint8)
         with pa.input_stream(self._spec.path) as raw:
-            while piece := raw.read(1 << 20):
-                breaks += piece.count(b"\n")
-                if b"\r" in piece:
-                    breaks += piece.count(b"\r") - piece.count(b"\r\n")
-                quotes += piece.count(b'"')
-                last = piece[-1:]
-        return max(0, breaks - (last in b"\r\n")), quotes % 2 == 1
+            while size := raw.readinto(buffer):
+                piece = whole[:size]
+                new_lines, returns, marks = piece == _NEW_LINE, piece == _RETURN, piece == _QUOTE
+                found = int(np.count_nonzero(marks))
+                if breaks:
+                    later += found
+                elif found and (ends := np.flatnonzero(new_lines | returns)).size:
+                    later = int(np.count_nonzero(marks[ends[0] :]))
+                quotes += found
+                breaks += int(np.count_nonzero(new_lines))
+                if returns.any():
+                    # One that a line feed follows is counted with it, but for the end of a piece.
+                    breaks += int(np.count_nonzero(returns[:-1] & ~new_lines[1:])) + int(returns[-1])
+                last = int(piece[-1])
+        return max(0, breaks - (last in (_NEW_LINE, _RETURN))), quotes % 2 == 1, later > 0
 
     def _blocks(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         spec = self._spec
@@ -134,7 +148,8 @@ class CsvSource:
             "read_options": pa.csv.ReadOptions(
                 block_size=self._block_bytes, encoding=spec.encoding.replace("utf-8", "utf8")
             ),
-            "parse_options": pa.csv.ParseOptions(delimiter=spec.delimiter, newlines_in_values=True),
+            # Looking for line breaks inside of fields takes a second parse; only quotes can hide them.
+            "parse_options": pa.csv.ParseOptions(delimiter=spec.delimiter, newlines_in_values=self._quoted),
             "convert_options": pa.csv.ConvertOptions(
                 column_types=dict(types),
                 include_columns=list(types),

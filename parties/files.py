@@ -12,18 +12,20 @@ import pyarrow.parquet as pq
 
 from parties.csvfile import Csv, CsvSource
 from parties.sources import Origin, chunk_rows
+from parties.sparse import open_sparse_file
 from parties.tables import open_array, open_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from parties.sources import Content, Source
+    from parties.sparse import SparseSource
 
 BUFFER_BYTES = 1 << 20
 DAMAGED = "is damaged, cut short or not of the kind that its name says"
 
 
-def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: str | None) -> Source:
+def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
     """Open a file by its extension, or a folder of Parquet files. Raises DataError."""
     csv = spec if isinstance(spec, Csv) else None
     path = Path(csv.path if csv else spec)  # type: ignore[arg-type]
@@ -142,11 +144,11 @@ def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> So
     return open_array(array, tuple(contents), origin)
 
 
-def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
-    """Arrays by column names, or a single array as in an .npy file; an archive is read whole."""
+def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source | SparseSource:
+    """Arrays by column names, a single array as in an .npy file, or a sparse matrix; an archive is read whole."""
     held, arrays = origin.attempt(lambda: _npz_arrays(path, contents), f"{DAMAGED}, or holds objects")
-    if {"format", "indptr", "indices"} <= set(held):
-        raise origin.error("holds a SciPy sparse matrix: save its dense array (.toarray()) or a table")
+    if {"format", "shape", "data"} <= set(held):
+        return open_sparse_file(path, tuple(contents), origin, DAMAGED)
     if len(held) == 1 and held[0] not in contents:
         return open_array(arrays[held[0]], tuple(contents), origin)
     source = open_table(arrays, tuple(contents), origin)
@@ -161,7 +163,7 @@ def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str,
         return held, {name: archive[name] for name in held if name in contents or len(held) == 1}
 
 
-_OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source]] = {
+_OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
     (".csv", ".csv.gz", ".tsv", ".tsv.gz"): _open_csv,
     (".parquet", ".pq"): _open_parquet,
     (".feather", ".arrow", ".ipc"): _open_arrow,

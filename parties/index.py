@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.csvfile import Csv
+from parties.installed import is_address
 from parties.sources import Origin
 from vfl.alignment import Indexed, alignment_name
 from vfl.errors import OutputError
@@ -106,7 +107,8 @@ def label(*parts: Any) -> str:
 def file_of(spec: Any) -> str:
     """Return the absolute path of a source that is a file or a folder, '' for others."""
     path = spec.path if isinstance(spec, Csv) else spec
-    return os.path.abspath(path) if isinstance(path, str | Path) else ""  # noqa: PTH100 - a link stays as it is named
+    named = isinstance(path, str | Path) and not is_address(path)
+    return os.path.abspath(path) if named else ""  # noqa: PTH100 - a link stays as it is named
 
 
 def digest_of(spec: Any, party: str) -> str:

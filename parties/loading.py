@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.aligned import label_of, open_aligned
-from parties.columns import contents_of, parted, read_columns
+from parties.columns import contents_of, read_columns
 from parties.consent import Policy, policy_of
 from parties.party import Party
 from parties.sources import open_source
-from vfl import kernels
+from parties.sparse import SparseSource, read_sparse
 from vfl.planning import unnoised
 
 if TYPE_CHECKING:
-    from parties.columns import Columns
+    from parties.columns import Storage
     from parties.index import Index
     from vfl.job import Job
     from vfl.schema import Label
@@ -47,12 +47,12 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
     columns, labels = _read(
         job, party, source, label, intercept=job.intercept and label is not None, dtype=job.storage, index=index
     )
-    kernels.warm(columns.array.dtype, private=job.privacy is not None)
+    columns.warm(private=job.privacy is not None)
     alignment = "" if index is None else index.hash
     held_out = None
     if job.split is not None:
         job.split.sizes(columns.n_records)
-        columns, held_out = parted(columns, job.split.held_out(columns.n_records))
+        columns, held_out = columns.parted(job.split.held_out(columns.n_records))
     facts: dict[str, Any] = {"unnoised": unnoised(job), "alignment": alignment, "held_out": held_out}
     if agreed is None or job.privacy is None:
         return Party(party, columns, job.noise_source(), labels, **facts)
@@ -61,7 +61,7 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
     return Party(party, columns, job.noise_source(), labels, PartyBook(agreed, job, party), **facts)
 
 
-def load_features(job: Job, party: str, source: Any) -> Columns:
+def load_features(job: Job, party: str, source: Any) -> Storage:
     """Return the party's columns without label or intercept, for prediction."""
     return _read(job, party, source, None, intercept=False, dtype="float64")[0]
 
@@ -82,7 +82,7 @@ def _read(
     intercept: bool,
     dtype: str,
     index: Index | None = None,
-) -> tuple[Columns, Vector | None]:
+) -> tuple[Storage, Vector | None]:
     names = job.partition.canonical_columns(party)
     options: dict[str, Any] = {"intercept": intercept, "label": label, "dtype": dtype}
     if index is not None:
@@ -90,4 +90,11 @@ def _read(
         return aligned.ordered(*read_columns(aligned, names, job.schema, job.scaling_of(names), **options))
     # A bare array is in the declared order; the blocks' order is only how columns are stored.
     opened = open_source(source, contents_of(job.schema, job.partition.columns(party), label), party=party)
-    return read_columns(opened, names, job.schema, job.scaling_of(names), **options)
+    if not isinstance(opened, SparseSource):
+        return read_columns(opened, names, job.schema, job.scaling_of(names), **options)
+    if names and party not in job.sparse:
+        raise opened.origin.error(
+            "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
+            f"sparse=[{party!r}], or give its dense array (.toarray())"
+        )
+    return read_sparse(opened, names, job.schema, job.scaling_of(names), **options)

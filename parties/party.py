@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl import kernels
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
+from vfl.kernels import CODES, WEIGHTS
 from vfl.messages import Backward, Descend, Forward, Greeting, Moments, Ranges, RecordNorms, Reply, Select
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
@@ -27,19 +27,19 @@ from vfl.version import __version__
 
 if TYPE_CHECKING:
     from parties.book import PartyBook
-    from parties.columns import Columns
+    from parties.columns import Storage
     from vfl.messages import Block, BookHeads, Notice, Query, Records, Step, Weighting
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
-    from vfl.types import Integers, Matrix, Vector
+    from vfl.types import Integers, Vector
 
 UNIT_GRID = 2.0**-GRID_BITS
 
 
 class Party:
-    """Answers queries over its column-major (n, p_k) features.
+    """Answers queries over its (n, p_k) features, with the kernels of the kind of columns that they are stored as.
 
     columns : its features in canonical order, scaled, the intercept last if it owns it; of the records trained on.
     noise : where the noise of its releases comes from.
@@ -55,17 +55,18 @@ class Party:
     def __init__(
         self,
         name: str,
-        columns: Columns,
+        columns: Storage,
         noise: NoiseSource,
         labels: Vector | None = None,
         book: PartyBook | None = None,
         unnoised: tuple[type[Query], ...] = (),
         *,
         alignment: str = "",
-        held_out: Columns | None = None,
+        held_out: Storage | None = None,
     ) -> None:
         self.name = name
         self._columns = columns
+        self._kernels = columns.kernels
         self._noise = noise
         self._labels = labels
         self._book = book
@@ -116,10 +117,10 @@ class Party:
                 if self._held_out is None:
                     raise PrivacyError(f"party {self.name!r} holds no records out")
                 rows = self._held_out.block(block.start, block.stop)
-                reply = Reply(vector=kernels.forward(rows, w, np.zeros(self._held_out.n_records)))
+                reply = Reply(vector=self._kernels.forward(rows, w, np.zeros(self._held_out.n_records)))
             case Forward(coordinates={self.name: (block, w)}):
                 shift = query.shifts.get(self.name, 0.0)
-                reply = Reply(vector=kernels.forward(self._block(block), w, self._zeros(), shift))
+                reply = Reply(vector=self._kernels.forward(self._block(block), w, self._zeros(), shift))
             case Moments():
                 reply = Reply((self._moments(query, replace(key, part=query.part)),))
             case Ranges():
@@ -128,8 +129,7 @@ class Party:
                 best = self._select(query, block, w, _required(records.weights), replace(key, part=query.part))
                 reply = Reply(selected=best.moved(block.coordinates.start))
             case RecordNorms(scales={self.name: (block, scale)}):
-                squares = np.square(self._block(block), dtype=np.float64)  # clips rest on them, float32 storage or not
-                reply = Reply(vector=kernels.forward(squares, scale**2, self._zeros()))
+                reply = Reply(vector=self._kernels.record_norms(self._block(block), scale))
             case _:
                 raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
         return replace(reply, seconds=time.perf_counter() - start)
@@ -147,17 +147,17 @@ class Party:
         for k, step in enumerate(query.steps[self.name]):
             X = self._block(step.block)
             if query.replayed is not None:
-                kernels.forward(pending, delta, v, shift)
+                self._kernels.forward(pending, delta, v, shift)
                 released.append(query.replayed[k])
             else:
-                sums = _next_sum(pending, delta, shift, v, y, query.weighting, X, step)
+                sums = self._next_sum(pending, delta, shift, v, y, query.weighting, X, step)
                 release_key = replace(key, part=query.parts.get(self.name, 0) + k)
                 released.append(self._release(sums, step.clip, step.event, release_key))
             own = w[step.block.local]
             pending, delta = X, step.rule(own, released[-1])
             shift = -float(step.centre @ delta)
             own += delta
-        kernels.forward(pending, delta, v, shift)
+        self._kernels.forward(pending, delta, v, shift)
         return Reply(tuple(released), v - entered)
 
     def _together(self, query: Descend, records: Records, key: ReleaseKey) -> Reply:
@@ -176,15 +176,34 @@ class Party:
             own = w[step.block.local]
             delta = step.rule(own, released[-1])
             own += delta
-            kernels.forward(self._block(step.block), delta, moved, -float(step.centre @ delta))
+            self._kernels.forward(self._block(step.block), delta, moved, -float(step.centre @ delta))
         return Reply(tuple(released), moved)
 
     def _sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector) -> Integers | Vector:
         """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip."""
         X = self._block(block)
         if clip.finite:
-            return kernels.gradient(X, centre, r, r, kernels.WEIGHTS, scale, clip.cap, clip.grid)
-        return kernels.plain_gradient(X, centre, r, r, kernels.WEIGHTS, scale)
+            sums: Integers = self._kernels.gradient(X, centre, r, r, WEIGHTS, scale, clip.cap, clip.grid)
+            return sums
+        plain: Vector = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale)
+        return plain
+
+    def _next_sum(
+        self, pending: Any, delta: Vector, shift: float, v: Vector, y: Vector, weighting: Weighting, X: Any, step: Step
+    ) -> Integers | Vector:
+        """Add pending·Δ + shift to the margins v in place, then return the clipped sum over X at the new margins."""
+        kernels, clip = self._kernels, step.clip
+        code = CODES.get(weighting.kernel)
+        if code is None:
+            kernels.forward(pending, delta, v, shift)
+            pending, delta, shift = self._columns.block(0, 0), delta[:0], 0.0
+            v, code = kernels.weigh(X, lambda margins, labels: weighting(margins, labels, {})[0], v, y), WEIGHTS
+        if clip.finite:
+            at = step.centre, step.scale, clip.cap, clip.grid
+            sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, *at)
+            return sums
+        plain: Vector = kernels.plain_step(pending, delta, shift, v, y, code, X, step.centre, step.scale)
+        return plain
 
     def _release(
         self,
@@ -199,19 +218,19 @@ class Party:
         """Release Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
         X = self._columns.block(0, query.widths[self.name])
         if query.reach is None:
-            squares = np.einsum("ij,ij->j", X, X, dtype=np.float64)
-            sums = np.concatenate([X.sum(axis=0, dtype=np.float64), squares]) if query.means else squares
+            first, second = self._kernels.plain_moments(X)
+            sums = np.concatenate([first, second]) if query.asks_means(self.name) else second
             return release(sums, 1.0, query.event, self._noise, key, math.inf)
-        reach = query.reach[self.name]
-        parts = [kernels.first_moments(X, reach, UNIT_GRID)] if query.means else []
-        parts.append(kernels.second_moments(X, reach**2, UNIT_GRID))
-        sensitivity = moments_sensitivity(X.shape[1], means=query.means)
+        reach, means = query.reach[self.name], query.asks_means(self.name)
+        parts = [self._kernels.first_moments(X, reach, UNIT_GRID)] if means else []
+        parts.append(self._kernels.second_moments(X, reach**2, UNIT_GRID))
+        sensitivity = moments_sensitivity(len(reach), means=means)
         return release(np.concatenate(parts), UNIT_GRID, query.event, self._noise, key, sensitivity)
 
     def _ranges(self, query: Ranges, key: ReleaseKey) -> Vector:
         """Release histograms over powers of two of the asked columns."""
         indices = query.columns[self.name]
-        counts = [magnitudes.histogram(self._columns.block(j, j + 1)[:, 0].astype(np.float64)) for j in indices]
+        counts = [magnitudes.histogram(self._columns.column(j)) for j in indices]
         sensitivity = magnitudes.sensitivity(len(indices))
         return release(np.concatenate(counts), 1.0, query.event, self._noise, key, sensitivity)
 
@@ -220,16 +239,14 @@ class Party:
         if query.event is not None and not query.clip.finite:
             raise PrivacyError("scores of sums without a finite clip cannot be selected from under an event")
         centre, scale, rule = query.centres[self.name], query.scales[self.name], query.rules[self.name]
-        sums = np.concatenate(
-            [
-                self._sum(replace(block, start=j, stop=j + 1), centre[k : k + 1], scale[k : k + 1], query.clip, r)
-                for k, j in enumerate(range(block.start, block.stop))
-            ]
-        )
-        u = sums * (query.clip.grid if query.clip.finite else 1.0)
+        X, clip = self._block(block), query.clip
+        if clip.finite:
+            u = self._kernels.singles(X, centre, r, r, WEIGHTS, scale, clip.cap, clip.grid) * clip.grid
+        else:
+            u = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale)
         return noisy_best(rule(w, u), rule.sensitivity, query.event, self._noise, key)
 
-    def _block(self, block: Block) -> Matrix:
+    def _block(self, block: Block) -> Any:
         return self._columns.block(block.start, block.stop)
 
     @property
@@ -239,22 +256,6 @@ class Party:
 
     def _zeros(self) -> Vector:
         return np.zeros(self._columns.n_records)
-
-
-def _next_sum(
-    pending: Matrix, delta: Vector, shift: float, v: Vector, y: Vector, weighting: Weighting, X: Matrix, step: Step
-) -> Integers | Vector:
-    """Add pending·Δ + shift to the margins v in place, then return the clipped sum over X at the new margins."""
-    code = kernels.CODES.get(weighting.kernel)
-    if code is None:
-        kernels.forward(pending, delta, v, shift)
-        pending, delta, shift = pending[:, :0], delta[:0], 0.0
-        (v, _), code = weighting(v, y, {}), kernels.WEIGHTS
-    if step.clip.finite:
-        return kernels.step(
-            pending, delta, shift, v, y, code, X, step.centre, step.scale, step.clip.cap, step.clip.grid
-        )
-    return kernels.plain_step(pending, delta, shift, v, y, code, X, step.centre, step.scale)
 
 
 def _required(vector: Vector | None) -> Vector:

@@ -6,6 +6,7 @@ a bounded piece of memory at a time. Other kinds of data become a module of thei
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from vfl.errors import DataError, nearest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from parties.sparse import SparseSource
     from vfl.partition import FeaturePartition
 
 T = TypeVar("T")
@@ -86,11 +88,11 @@ class Origin:
 
     def check_columns(self, names: Sequence[str], wanted: Iterable[str]) -> None:
         """Check that the wanted columns are there, each once."""
-        known = set(names)
+        counts = Counter(names)
         for column in wanted:
-            if column not in known:
+            if column not in counts:
                 raise self.error(f"there is no column {column!r}{nearest(column, names)}")
-            if list(names).count(column) > 1:
+            if counts[column] > 1:
                 raise self.error(f"column {column!r} is there more than once: rename one")
 
     def not_a_number(self, column: str) -> DataError:
@@ -110,12 +112,14 @@ def chunk_rows(n_columns: int) -> int:
     return max(1, min(MAX_CHUNK_ROWS, CHUNK_CELLS // max(1, n_columns)))
 
 
-def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source:
+def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source | SparseSource:
     """Open one party's data; where a path is given, call this in the party's process.
 
     spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
         path with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns
-        are `columns` in order; a structured array; or a function without arguments that returns one of these.
+        are `columns` in order; a structured array; a SciPy sparse matrix, likewise, or an .npz file of one; the address
+        NAME://... of an installed source (parties.installed); or a function without arguments that returns one of
+        these, called here.
     columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
 
     Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
@@ -127,14 +131,19 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
     return source
 
 
-def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source:
-    from parties import csvfile, files, tables
+def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
+    from parties import csvfile, files, installed, sparse, tables
 
+    if installed.is_address(spec):
+        spec = installed.fetch(spec, Origin(party, f"source {spec!r}"))
     if callable(spec) and not hasattr(spec, "__arrow_c_stream__"):
-        spec = spec()
+        spec = installed.called(spec, Origin(party, "the source"))
     if isinstance(spec, str | Path | csvfile.Csv):
         return files.open_file(spec, contents, party)
-    return tables.open_table(spec, tuple(contents), Origin(party, "the table"))
+    origin = Origin(party, "the table")
+    if sparse.is_sparse(spec):
+        return sparse.SparseSource(spec, tuple(contents), origin)
+    return tables.open_table(spec, tuple(contents), origin)
 
 
 def read_table(spec: Any, columns: Sequence[str]) -> pa.Table:
@@ -142,34 +151,43 @@ def read_table(spec: Any, columns: Sequence[str]) -> pa.Table:
 
     Columns of a CSV file become numbers where every field is one or missing, else text. Raises as `open_source`.
     """
+    from parties.sparse import SparseSource
+
     source = _opened(spec, _texts(columns), None)
+    if isinstance(source, SparseSource):
+        raise source.origin.error("is a sparse matrix, where a table is wanted: give its dense array (.toarray())")
     source.origin.check_columns(source.names, columns)
     return _whole(source, columns)
 
 
 def split_table(
     table: Any, partition: FeaturePartition, *, label: bool = True, ids: Mapping[str, str] | None = None
-) -> dict[str, pa.Table]:
+) -> dict[str, Any]:
     """Give every party its columns of one table, to simulate from a single frame.
 
-    table : any kind of source that `open_source` takes; the columns of a 2-D array are all features in the partition's
-        order, then the label.
-    label : whether the label is wanted. ids : {party: id column}, where the parties get one; not in a 2-D array.
+    table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are all features in
+        the partition's order, then the label.
+    label : whether the label is wanted. ids : {party: id column}, where the parties get one; not in a 2-D array or
+        sparse matrix.
 
-    Returns {party: Arrow table}, without a party of which nothing is wanted. Raises PartitionError when the table lacks
-    a column, else as `open_source`.
+    Returns {party: Arrow table, or sparse matrix of one}, without a party of which nothing is wanted. Raises
+    PartitionError when the table lacks a column, else as `open_source`.
     """
+    from parties.sparse import SparseSource
+
     ids = ids or {}
     columns = (*partition.features, *((partition.label_column,) if label else ()), *ids.values())
     wanted = tuple(dict.fromkeys(columns))
-    source = _opened(table, _texts(wanted), None)
-    partition.check(source.names, label=label)
-    source.origin.check_columns(source.names, wanted)
-    whole = _whole(source, wanted)
     parts = {
         party: (*partition.wanted(party, label=label), *((ids[party],) if party in ids else ()))
         for party in partition.parties
     }
+    source = _opened(table, _texts(wanted), None)
+    if isinstance(source, SparseSource):
+        return {party: source.select(part) for party, part in parts.items() if part}
+    partition.check(source.names, label=label)
+    source.origin.check_columns(source.names, wanted)
+    whole = _whole(source, wanted)
     return {party: whole.select(list(part)) for party, part in parts.items() if part}
 
 

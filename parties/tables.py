@@ -79,8 +79,6 @@ def open_table(table: Any, wanted: tuple[str, ...], origin: Origin) -> ArraySour
         return open_array(table, wanted, origin)
     if isinstance(table, Mapping):
         return ArraySource({name: _column(name, values, origin) for name, values in table.items()}, origin)
-    if hasattr(table, "tocsc"):
-        raise SpecificationError("a source may not be a sparse matrix: give its dense array (.toarray()) or a table")
     if hasattr(table, "columns") and (
         hasattr(table, "__arrow_c_stream__") or type(table).__module__.startswith("pandas")
     ):

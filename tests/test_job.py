@@ -386,6 +386,39 @@ def test_a_class_that_is_not_declared() -> None:
         vfl.train(job(classes=("no", "yes")), table(default=["yes", "no", "maybe"]), engine="inprocess")
 
 
+def test_bounds_of_a_party_and_of_all() -> None:
+    features = partition().features
+    party = partition().parties[0]
+    own = partition().columns(party)
+    spec = job(bounds={"*": (0, 9), f"{party}.*": (-1, 1), own[0]: (2, 3)}, fill={own[1]: 1, features[-1]: 5})
+    expected = dict.fromkeys(features, (0.0, 9.0)) | dict.fromkeys(own, (-1.0, 1.0)) | {own[0]: (2.0, 3.0)}
+    assert {column: spec.schema[column].limits for column in features} == expected
+    assert spec.schema[own[1]].fill == 1.0
+    assert spec.schema[features[-1]].fill == 5.0
+    assert spec.schema[spec.partition.label_column].limits == vfl.schema.UNBOUNDED  # the label is named
+    again = jobfile.decode(tomllib.loads(spec.to_toml()))
+    assert (again, again.digest, again.schema) == (spec, spec.digest, spec.schema)
+    flags = job(bounds={"*": (0, 9)}, columns={own[0]: vfl.schema.Boolean()})
+    assert flags.schema[own[0]].limits == (0.0, 1.0)
+    star = vfl.FeaturePartition({"bank": ["*", "income"]}, label=("bank", "default"))
+    assert vfl.Job(partition=star, privacy=None, bounds={"*": (0, 1), "bank.*": (0, 2)}).schema["*"].limits == (
+        0.0,
+        1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ({"*": (9, 0)}, r"bounds \['\*'\]: bounds \(9, 0\) are reversed: write \(0, 9\)"),
+        ({"bnak.*": (0, 9)}, r"schema: no party holds a column 'bnak\.\*'"),
+    ],
+)
+def test_wrong_bounds_of_a_party_or_of_all(bounds: dict[str, Any], problem: str) -> None:
+    with pytest.raises(SpecificationError, match=problem):
+        job(bounds=bounds)
+
+
 def test_values_outside_bounds_and_missing_ones_are_never_a_refusal() -> None:
     """A refusal that the others can see would tell of one record: what is declared is clamped and filled."""
     wild = table(age=[-1e300, float("inf"), None], income=[1e9, -5, 0])
@@ -429,6 +462,16 @@ address = "auto"
 def read(folder: Path, text: str, *assignments: str) -> tuple[vfl.Job, jobfile.Environment]:
     (folder / "job.toml").write_text(text, encoding="utf-8")
     return jobfile.read(folder / "job.toml", assignments)
+
+
+def test_a_file_names_sparse_parties_and_installed_sources(tmp_path: Path) -> None:
+    text = FILE.replace("sub/telco.csv", "warehouse://calls").replace("calls = [0, 500]", '"*" = [-1, 500]')
+    spec, environment = read(tmp_path, text, 'sparse=["telco"]')
+    assert environment.data == {"bank": str(tmp_path / "bank.parquet"), "telco": "warehouse://calls"}
+    assert spec.sparse == ("telco",)
+    assert spec.scaling_of(["income", "calls"]).shift.tolist() == [1e5, 0.0]
+    assert jobfile.decode(tomllib.loads(spec.to_toml())) == spec
+    assert spec.digest != dataclasses.replace(spec, sparse=()).digest
 
 
 def test_a_file_says_what_the_job_is(tmp_path: Path) -> None:

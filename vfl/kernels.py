@@ -73,13 +73,39 @@ def gradient(
     """
     n, columns = len(v), _columns(X, len(v))
     s = len(columns)
-    v, y = _check_vectors(n, v, y)
-    scale, centre = _check_vectors(s, scale, centre)
-    _check_loss(loss)
-    per_grid = _per_grid(clip, grid, n)
+    v, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    check_loss(loss)
+    per_grid = inverse_grid(clip, grid, n)
 
     def rows(start: int, stop: int) -> Integers:
         return loops.gradient(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
+
+    return _sum(_each(rows, n, s, threads))
+
+
+def singles(
+    X: Matrix,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    grid: float,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Return `gradient` of every column alone, (s,) int64: each product is clamped to ±κ by itself."""
+    n, columns = len(v), _columns(X, len(v))
+    s = len(columns)
+    v, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    check_loss(loss)
+    per_grid = inverse_grid(clip, grid, n)
+
+    def rows(start: int, stop: int) -> Integers:
+        return loops.singles(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
 
     return _sum(_each(rows, n, s, threads))
 
@@ -105,12 +131,12 @@ def step(
     """
     n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
     s, t = len(columns), len(previous)
-    _, y = _check_vectors(n, v, y)
-    scale, centre = _check_vectors(s, scale, centre)
-    (delta,) = _check_vectors(t, delta)
-    _check_writable(v)
-    _check_loss(loss)
-    per_grid = _per_grid(clip, grid, n)
+    _, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    (delta,) = check_vectors(t, delta)
+    check_writable(v)
+    check_loss(loss)
+    per_grid = inverse_grid(clip, grid, n)
 
     def rows(start: int, stop: int) -> Integers:
         return loops.step(previous, delta, shift, v, y, loss, columns, centre, scale, clip, per_grid, start, stop)
@@ -121,9 +147,9 @@ def step(
 def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
     """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read."""
     n, columns = len(v), _columns(X, len(v))
-    _check_vectors(n, v)
-    (delta,) = _check_vectors(len(columns), delta)
-    _check_writable(v)
+    check_vectors(n, v)
+    (delta,) = check_vectors(len(columns), delta)
+    check_writable(v)
     _each(lambda start, stop: loops.forward(columns, delta, shift, v, start, stop), n, len(columns), threads)
     return v
 
@@ -137,9 +163,9 @@ def plain_gradient(
     """
     n, columns = len(v), _columns(X, len(v))
     s = len(columns)
-    v, y = _check_vectors(n, v, y)
-    scale, centre = _check_vectors(s, scale, centre)
-    _check_loss(loss)
+    v, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    check_loss(loss)
     partial = np.zeros((-(-n // loops.PANEL), s))
     _each(lambda start, stop: loops.plain_gradient(columns, centre, v, y, loss, partial, start, stop), n, s, threads)
     total: Vector = scale * partial.sum(axis=0)
@@ -162,11 +188,11 @@ def plain_step(
     """Add X_prev Δ + shift to v, in place, and return `plain_gradient` over X at the new margins, in one pass."""
     n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
     s, t = len(columns), len(previous)
-    _, y = _check_vectors(n, v, y)
-    scale, centre = _check_vectors(s, scale, centre)
-    (delta,) = _check_vectors(t, delta)
-    _check_writable(v)
-    _check_loss(loss)
+    _, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    (delta,) = check_vectors(t, delta)
+    check_writable(v)
+    check_loss(loss)
     partial = np.zeros((-(-n // loops.PANEL), s))
 
     def rows(start: int, stop: int) -> None:
@@ -185,8 +211,8 @@ def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) ->
     """
     n, columns = len(X), _columns(X, len(X))
     s = len(columns)
-    (reach,) = _check_vectors(s, reach)
-    per_grid = _per_grid(1.0, grid, n)
+    (reach,) = check_vectors(s, reach)
+    per_grid = inverse_grid(1.0, grid, n)
     return _sum(_each(lambda start, stop: loops.first_moments(columns, reach, per_grid, start, stop), n, s, threads))
 
 
@@ -200,18 +226,34 @@ def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> 
     """
     n, columns = len(X), _columns(X, len(X))
     s = len(columns)
-    (cap,) = _check_vectors(s, cap)
-    per_grid = _per_grid(1.0, grid, n)
+    (cap,) = check_vectors(s, cap)
+    per_grid = inverse_grid(1.0, grid, n)
     return _sum(_each(lambda start, stop: loops.second_moments(columns, cap, per_grid, start, stop), n, s, threads))
+
+
+def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
+    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each, summed in float64: nothing private about them."""
+    return X.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", X, X, dtype=np.float64)
+
+
+def record_norms(X: Matrix, scale: Vector) -> Vector:
+    """Return Σ_j (scale_j x_ij)², (n,) float64; clips rest on it, so that squares are float64 whatever X is."""
+    return forward(np.square(X, dtype=np.float64), scale**2, np.zeros(len(X)))
 
 
 def weights(v: Vector, y: Vector, loss: int, out: Vector) -> Vector:
     """Write r = ∂ℓ(v, y)/∂v into out, (n,), and return it; out may be v."""
-    _check_vectors(len(v), v, y, out)
-    _check_writable(out)
-    _check_loss(loss)
+    check_vectors(len(v), v, y, out)
+    check_writable(out)
+    check_loss(loss)
     loops.weights(v, y, loss, out)
     return out
+
+
+def weigh(X: Matrix, weighting: Callable[[Vector, Vector], Vector], v: Vector, y: Vector) -> Vector:
+    """Return weighting(v, y), (n,), an elementwise function without a fused kernel, where X has entries: everywhere."""
+    del X
+    return weighting(v, y)
 
 
 def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
@@ -235,10 +277,10 @@ def _columns(X: Matrix, n: int) -> Matrix:
         )
     if len(X) != n:
         raise SpecificationError("columns and margins differ in length: align the records first")
-    return _read_only(X).T
+    return read_only(X).T
 
 
-def _check_vectors(size: int, *vectors: Vector) -> list[Vector]:
+def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
     """Return read-only views: arrays that come out of an object store are read-only, and numba compiles for each kind."""
     for vector in vectors:
         if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
@@ -246,26 +288,29 @@ def _check_vectors(size: int, *vectors: Vector) -> list[Vector]:
                 "kernels need contiguous float64 vectors with an entry per record (v, y) or column (scale, delta, cap),"
                 f" not a {vector.ndim}-dimensional {vector.dtype} array of another length or layout"
             )
-    return [_read_only(vector) for vector in vectors]
+    return [read_only(vector) for vector in vectors]
 
 
-def _read_only(array: A) -> A:
+def read_only(array: A) -> A:
+    """Return a view that cannot be written through."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
-def _check_writable(v: Vector) -> None:
+def check_writable(v: Vector) -> None:
+    """Raise SpecificationError for a vector that cannot be changed in place."""
     if not v.flags.writeable:
         raise SpecificationError("the vector is changed in place, but it is read-only: pass a copy")
 
 
-def _check_loss(loss: int) -> None:
+def check_loss(loss: int) -> None:
+    """Raise SpecificationError for an unknown code."""
     if loss not in (WEIGHTS, SQUARED, LOGISTIC):
         raise SpecificationError(f"no kernel for loss code {loss!r}: compute the weights and pass WEIGHTS")
 
 
-def _per_grid(clip: float, grid: float, n: int) -> float:
+def inverse_grid(clip: float, grid: float, n: int) -> float:
     """Return 1/g, exactly; refuse constants for which the bound or the exact sum would not hold."""
     if not 1e-100 <= clip <= 1e100:
         raise SpecificationError(f"clip must lie in [1e-100, 1e100], not {clip!r}: rescale the columns")

@@ -28,11 +28,11 @@ WEIGHTS, SQUARED, LOGISTIC = 0, 1, 2
 
 PANEL = 1 << 14  # rows of one partial float sum: threads take whole panels, so that they cannot change the result
 
-_TINY, _HUGE = 1e-280, 1e300
+TINY, HUGE = 1e-280, 1e300
 
 
 @compiled
-def _falling_sigmoid(m: float) -> float:
+def falling_sigmoid(m: float) -> float:
     """Return 1/(1 + e^m) within 1e-15 relative for m ≤ 708, then 0; NaN stays NaN. No branch, so that it vectorises.
 
     m = k·ln 2 + f, e^f = (Q + fP)/(Q − fP) (Cephes exp.c), so that one division serves exp and reciprocal.
@@ -58,7 +58,7 @@ def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
             r[i] = v[i] - y[i]
     elif loss == LOGISTIC:
         for i in range(v.size):
-            r[i] = -y[i] * _falling_sigmoid(y[i] * v[i])
+            r[i] = -y[i] * falling_sigmoid(y[i] * v[i])
     else:
         for i in range(v.size):
             r[i] = v[i]
@@ -135,12 +135,12 @@ def _clip(r: Vector, h2: Vector, m: int, clip: float, per_grid: float) -> int:
     refused = 0
     for i in range(m):
         limit = clip / math.sqrt(h2[i])
-        limit = limit if h2[i] >= _TINY else 0.0
-        limit = limit if abs(r[i]) <= _HUGE else 0.0
+        limit = limit if h2[i] >= TINY else 0.0
+        limit = limit if abs(r[i]) <= HUGE else 0.0
         c = r[i] if r[i] < limit else limit  # NaN takes the limit, which is then 0
         c = c if c > -limit else -limit
         r[i] = c * per_grid
-        refused += 0 if h2[i] <= _HUGE else 1
+        refused += 0 if h2[i] <= HUGE else 1
     return refused
 
 
@@ -194,7 +194,7 @@ def _add_single(
         c = clip if c > clip else c
         c = -clip if c < -clip else c
         c = c if c == c else 0.0
-        c = c if abs(r[i]) <= _HUGE else 0.0
+        c = c if abs(r[i]) <= HUGE else 0.0
         q = add_bits(q, c * per_grid + MAGIC)
     out[0] += unbiased(q, m)
 
@@ -225,6 +225,31 @@ def _add_chunk(
         _add_rounded_four(columns, centre, j, scale, r, start, m, out)
     for j in range(fours, s):
         _add_rounded(columns, centre, j, scale, r, start, m, out)
+
+
+@compiled
+def singles(
+    columns: Matrix,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    per_grid: float,
+    start: int,
+    stop: int,
+) -> Integers:
+    """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), every column clipped by itself."""
+    rows = _chunk(1)
+    out, r = np.zeros(columns.shape[0], np.int64), np.empty(rows)
+    for a in range(start, stop, rows):
+        b = min(a + rows, stop)
+        weights(v[a:b], y[a:b], loss, r)
+        for j in range(columns.shape[0]):
+            one = slice(j, j + 1)
+            _add_single(columns[one], centre[one], scale[one], clip, per_grid, r, a, b - a, out[one])
+    return out
 
 
 @summing

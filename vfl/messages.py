@@ -432,7 +432,8 @@ class Reweigh(Weighted):
 class Moments(Query):
     """Sums of first and second moments over the first `widths[party]` columns of each addressed party, one joint release.
 
-    Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means` it releases (m,): the second alone.
+    Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means`, and where the party is one of
+    `uncentred`, it releases (m,): the second alone.
 
     reach : {party: (m,) B_j ≥ |x_ij|}; None asks for exact sums of x_ij and x_ij² as they are (event must be None).
     event : its sensitivity is `moments_sensitivity` of all columns together.
@@ -444,10 +445,15 @@ class Moments(Query):
     means: bool
     event: Gaussian | None
     part: int = 0
+    uncentred: frozenset[str] = frozenset()
+
+    def asks_means(self, party: str) -> bool:
+        """Whether a party's first moments are asked for too."""
+        return self.means and party not in self.uncentred
 
     def sizes(self) -> tuple[int, ...]:
         """One vector a party."""
-        return tuple(width * (1 + self.means) for width in self.widths.values())
+        return tuple(width * (1 + self.asks_means(name)) for name, width in self.widths.items())
 
     def shares(self) -> Mapping[str, Query]:
         """Return one share for each party, with a noise stream of its own."""

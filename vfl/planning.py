@@ -92,6 +92,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         smoothness=smoothness,
         smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
         one_sided=bool(2 * np.count_nonzero(np.sign(scaling.lo) * np.sign(scaling.hi) >= 0) > scaling.lo.size),
+        sparse=frozenset(job.sparse),
         penalise_intercept=getattr(job.solver, "penalises_intercept", False),
     )
 
@@ -233,6 +234,11 @@ class Plan:
         problem, job = self.problem, self.job
         lines = [f"plan of job {job.name!r}: {self.solver.name}, n = {self._n}, p = {problem.layout.n_coordinates}"]
         lines.append("  minimise   " + problem.describe())
+        if job.sparse:
+            named = ", ".join(job.sparse)
+            lines.append(
+                f"  sparse     columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0"
+            )
         if job.privacy is None:
             lines.append("  privacy    NONE: the model is not differentially private")
         else:

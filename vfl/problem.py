@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -13,14 +14,24 @@ from vfl.messages import Block
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy.typing as npt
+
     from vfl.losses import Loss
     from vfl.penalties import Penalty
     from vfl.types import Vector
 
 INTERCEPT = "(intercept)"
 
+A = TypeVar("A", bound=np.ndarray)
 
-@dataclass(frozen=True, slots=True)
+
+def _kept(array: A) -> A:
+    """Return the array, which others will share, read-only."""
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where each coordinate of w lives. The intercept is the last column of the label party.
 
@@ -31,7 +42,7 @@ class Layout:
     columns: Mapping[str, tuple[str, ...]]
     explicit: Mapping[str, tuple[int, ...]] | None = None
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Return the names of all p coordinates of w."""
         return tuple(name for names in self.columns.values() for name in names)
@@ -71,7 +82,7 @@ class Layout:
         return tuple(blocks)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Problem:
     """F(w) = (1/n) Σ ℓ((Xw)_i, y_i) + ψ(w) on the scaled features, and what is publicly known about it.
 
@@ -82,6 +93,7 @@ class Problem:
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
     one_sided : whether most declared ranges of features keep their sign, so that columns are far from orthogonal to ones.
+    sparse : parties whose columns are never centred, so that what they do not store stays 0.
     penalise_intercept : whether ψ counts the intercept too, which only solvers that need F strongly convex ask for.
     """
 
@@ -99,26 +111,35 @@ class Problem:
     smoothness_share: float
     one_sided: bool = False
     penalise_intercept: bool = False
+    sparse: frozenset[str] = frozenset()
 
     @property
     def private(self) -> bool:
         """Whether releases are noised and charged."""
         return self.mu is not None
 
-    @property
+    @cached_property
     def intercept(self) -> Vector:
         """Return (p,) 1 for the intercept, 0 for features."""
-        return np.array([1.0 if name == INTERCEPT else 0.0 for name in self.layout.names])
+        return _kept(np.array([1.0 if name == INTERCEPT else 0.0 for name in self.layout.names]))
 
     @property
     def centred(self) -> bool:
         """Whether released means are taken off the columns: an unpenalised intercept absorbs them."""
         return INTERCEPT in self.layout.names and not self.penalise_intercept
 
-    @property
+    @cached_property
+    def centred_coordinates(self) -> npt.NDArray[np.bool_]:
+        """Return (p,) booleans: True for features whose released means are taken off."""
+        free = np.zeros(self.layout.n_coordinates, dtype=bool)
+        for party, block in self.layout.whole().items():
+            free[block.coordinates] = self.centred and party not in self.sparse
+        return _kept(free & (self.intercept == 0.0))
+
+    @cached_property
     def penalised(self) -> Vector:
         """Return (p,) 1 where ψ counts: for features, and 0 for the intercept unless it is penalised too."""
-        return np.ones(self.layout.n_coordinates) if self.penalise_intercept else 1.0 - self.intercept
+        return _kept(np.ones(self.layout.n_coordinates) if self.penalise_intercept else 1.0 - self.intercept)
 
     def describe(self) -> str:
         """Return F in one line."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -163,6 +163,7 @@ class Categorical:
 
 
 Declaration: TypeAlias = Numeric | Boolean | Categorical
+_UNDECLARED = Numeric()
 KINDS: dict[str, type[Declaration]] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical)}
 
 
@@ -178,6 +179,7 @@ class Schema:
     """
 
     _declared: tuple[tuple[str, Declaration], ...]
+    _of: Mapping[str, Declaration] = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -194,10 +196,27 @@ class Schema:
                     raise SpecificationError(f"column {column!r}: {option} are declared twice")
                 arguments[option] = value
         built = [(column, _declaration(column, arguments)) for column, arguments in sorted(plain.items())]
-        object.__setattr__(self, "_declared", tuple(built))
+        self._keep(built)
+
+    def _keep(self, declared: Sequence[tuple[str, Declaration]]) -> None:
+        object.__setattr__(self, "_declared", tuple(declared))
+        object.__setattr__(self, "_of", dict(declared))
 
     def __getitem__(self, column: str) -> Declaration:
-        return dict(self._declared).get(column, Numeric())
+        return self._of.get(column, _UNDECLARED)
+
+    def bounded(self, columns: Iterable[str], bounds: Sequence[float]) -> Schema:
+        """Return a schema in which those of some columns that are numeric and have no bounds have these."""
+        plain, declared = Numeric(bounds=checked_bounds(bounds)), dict(self._of)
+        for column in columns:
+            found = declared.get(column, _UNDECLARED)
+            if isinstance(found, Numeric) and found.bounds is None:
+                declared[column] = (
+                    plain if found.fill is None else _declaration(column, {"bounds": plain.bounds, "fill": found.fill})
+                )
+        whole = Schema()
+        whole._keep(sorted(declared.items()))
+        return whole
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -212,13 +231,11 @@ class Schema:
 
     def features(self, columns: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the coordinates of some columns, in order; several for a categorical one."""
-        declared = dict(self._declared)
-        return tuple(name for column in columns for name in declared.get(column, Numeric()).features(column))
+        return tuple(name for column in columns for name in self[column].features(column))
 
     def unbounded(self, columns: Iterable[str]) -> tuple[str, ...]:
         """Return those of some columns that have no bounds."""
-        declared = dict(self._declared)
-        return tuple(column for column in columns if declared.get(column, Numeric()).limits == UNBOUNDED)
+        return tuple(column for column in columns if self[column].limits == UNBOUNDED)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return plain tables and lists, for TOML: {column: {kind: ..., ...}}."""
@@ -282,11 +299,20 @@ class Scaling:
     hi: Vector
 
     @classmethod
-    def of(cls, schema: Schema, columns: Sequence[str], *, scaling: str, intercept: bool) -> Scaling:
+    def of(
+        cls,
+        schema: Schema,
+        columns: Sequence[str],
+        *,
+        scaling: str,
+        intercept: bool,
+        unshifted: Collection[str] = frozenset(),
+    ) -> Scaling:
         """Derive the scaling of some columns, in order.
 
         scaling : 'bounds' maps the declared bounds to [−1, 1] with an intercept; without one it divides by
             max(|lo|, |hi|) and does not shift, which would change the model. 'none' leaves values as they are.
+        unshifted : columns that are scaled as without an intercept, so that 0 stays 0.
 
         Raises SpecificationError when 'bounds' finds a column without any.
         """
@@ -306,11 +332,13 @@ class Scaling:
         shift, width = np.zeros(len(names)), np.ones(len(names))
         if scaling == "none":
             return cls(names, shift, width, lo, hi)
-        if intercept:
-            # Halves first: hi − lo overflows for bounds near the largest float.
-            return cls(names, hi / 2 + lo / 2, hi / 2 - lo / 2, np.full(len(names), -1.0), np.ones(len(names)))
         width = np.maximum(np.abs(lo), np.abs(hi))
-        return cls(names, shift, width, lo / width, hi / width)
+        if not intercept:
+            return cls(names, shift, width, lo / width, hi / width)
+        free = np.array([c not in unshifted for c, found in declared.items() for _ in found.features(c)], dtype=bool)
+        # Halves first: hi − lo overflows for bounds near the largest float.
+        shift, width = np.where(free, hi / 2 + lo / 2, 0.0), np.where(free, hi / 2 - lo / 2, width)
+        return cls(names, shift, width, np.where(free, -1.0, lo / width), np.where(free, 1.0, hi / width))
 
     @property
     def reach(self) -> Vector:

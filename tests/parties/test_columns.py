@@ -244,6 +244,16 @@ WRONG = {
     "boolean missing": ({"a": [True, None]}, {"schema": Schema({"a": Boolean()})}, MISSING),
     "category": ({"a": ["F", "SECRET"]}, {"schema": SEX}, NOT_DECLARED),
     "category missing": ({"a": ["F", None]}, {"schema": SEX}, MISSING),
+    "lists as categories": (
+        {"a": pa.array([["SECRET"]])},
+        {"schema": SEX},
+        "column 'a' holds values of type list<item: string>, not categories: convert or leave it out",
+    ),
+    "structs as labels": (
+        {"x": [1], "a": pa.array([{"b": 1}])},
+        {"columns": ["x"], "label": ("a", BinaryLabel())},
+        "column 'a' holds values of type struct<b: int64>, not categories: convert or leave it out",
+    ),
     "three labels": (
         {"x": [1, 2, 3], "a": [0, 1, 2]},
         {"columns": ["x"], "label": ("a", BinaryLabel())},

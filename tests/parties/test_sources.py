@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from parties.csvfile import Csv
+from parties.index import file_of
 from parties.sources import open_source, read_table, split_table
 from vfl import FeaturePartition
 from vfl.errors import DataError, PartitionError, SpecificationError
@@ -201,13 +202,6 @@ def object_npy(folder):
     return folder / "d.npy"
 
 
-def sparse_npz(folder):
-    import scipy.sparse
-
-    scipy.sparse.save_npz(folder / "d.npz", scipy.sparse.eye(2, format="csc"))
-    return folder / "d.npz"
-
-
 def empty_folder(folder):
     (folder / "none").mkdir()
     return folder / "none"
@@ -260,6 +254,11 @@ BROKEN_FILES = {
     "ragged": (broken("d.csv", "a,b\n1,2\nSECRET\n"), SHAPE),
     "late ragged": (broken("d.csv", late.replace("SECRET", "2,SECRET")), SHAPE),
     "huge field": (broken("d.csv", "a,b,c\n1,2,x\n1,2," + "SECRET" * 2_000_000 + "\n"), SHAPE),
+    "huge field in quotes": (broken("d.csv", 'a,b,c\n1,2,"' + "SECRET" * 2_000_000 + '"\n'), SHAPE),
+    "huge number": (broken("d.csv", "a,b\n1,2\n1," + "7" * 100_000_000 + "\n"), SHAPE),
+    "huge name": (broken("d.csv", "a,b," + "SECRET" * 2_000_000 + "\n1,2,3\n"), "has no header that can be read"),
+    "fields that a quote joins": (broken("d.csv", 'a,b\n1,"2\n3",SECRET\n1,2\n'), SHAPE),
+    "bytes": (broken("d.csv", bytes(range(256)) * 999), ENCODING),
     "open quote": (
         broken("d.csv", 'a,b,c\n1,2,"SECRET\n3,4,z\n'),
         "has a quote that is never closed, which swallows the records after it",
@@ -270,6 +269,8 @@ BROKEN_FILES = {
     "gzip in name only": (broken("d.csv.gz", "a,b\n1,2\n"), "has no header that can be read"),
     "parquet cut short": (cut_short(parquet, 200), DAMAGED),
     "parquet in name only": (broken("d.parquet", CSV), DAMAGED),
+    "parquet without its last byte": (cut_short(parquet, -1), DAMAGED),
+    "parquet, nothing of it": (cut_short(parquet, 0), DAMAGED),
     "parquet page": (corrupt_page, DAMAGED),
     "folder without files": (empty_folder, "is a folder without .parquet files"),
     "feather cut short": (cut_short(feather, 300), DAMAGED),
@@ -277,7 +278,6 @@ BROKEN_FILES = {
     "npy cut short": (cut_short(npy, 150), DAMAGED + ", or holds objects"),
     "npy of objects": (object_npy, DAMAGED + ", or holds objects"),
     "npz cut short": (cut_short(npz_named, 100), DAMAGED + ", or holds objects"),
-    "sparse": (sparse_npz, "holds a SciPy sparse matrix: save its dense array (.toarray()) or a table"),
 }
 
 
@@ -296,6 +296,28 @@ def test_broken_files(case, tmp_path):
     with pytest.raises(DataError) as caught:
         list(open_source(path, ["a", "b"], party="bank").batches())
     assert_says(caught, f"party 'bank', file {str(path)!r}: {problem}")
+
+
+def test_a_file_cut_short_in_a_folder(tmp_path):
+    folder = parquet_folder(tmp_path)
+    (folder / "part-3.parquet").write_bytes((folder / "part-1.parquet").read_bytes()[:-9])
+    with pytest.raises(DataError) as caught:
+        open_source(folder, WANTED, party="bank")
+    assert_says(caught, f"party 'bank', file {str(folder / 'part-3.parquet')!r}: {DAMAGED}")
+
+
+@pytest.mark.parametrize("line", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("header", ["a,b", '"a","b"'])
+def test_line_breaks_inside_fields_are_seen_wherever_the_first_quote_is(line, header, tmp_path):
+    """A block may end at any line break only where no field holds one; a quoted header says nothing of that."""
+    records = "".join(f'{i},{-i},"x{line}y"{line}' if i > 180_000 else f"{i},{-i},{line}" for i in range(200_000))
+    (tmp_path / "d.csv").write_bytes(f"{header},note{line}{records}".encode())
+    source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
+    assert source._quoted
+    assert sum(batch.column(0).sum().as_py() for batch in source.batches()) == sum(range(200_000))
+    (tmp_path / "d.csv").write_bytes(f"{header}{line}1,2{line}".encode())
+    source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
+    assert (source.at_most, source._quoted) == (1, False)
 
 
 def test_a_file_of_other_columns_in_a_folder(tmp_path):
@@ -356,12 +378,8 @@ def test_broken_tables(case):
 
 
 def test_unknown_kinds_of_source():
-    import scipy.sparse
-
     with pytest.raises(SpecificationError, match="a source may not be of type 'int': give a path, a pandas, Polars"):
         open_source(3, WANTED, party="bank")
-    with pytest.raises(SpecificationError, match="a source may not be a sparse matrix: give its dense array"):
-        open_source(scipy.sparse.eye(2, format="csc"), WANTED, party="bank")
 
 
 PARTITION = FeaturePartition({"bank": ["b"], "telco": ["a"]}, label=("telco", "text"))
@@ -404,3 +422,59 @@ def test_read_table_types_the_columns_of_a_csv_file(tmp_path):
     assert table.schema.types == [pa.string(), pa.float64()]
     with pytest.raises(DataError, match=r"there is no column 'txt' \(did you mean 'text'"):
         read_table(csv_file(tmp_path), ["txt"])
+
+
+@pytest.fixture
+def acme(tmp_path, monkeypatch):
+    """An installed package with sources of its own."""
+    (tmp_path / "acme_vfl.py").write_text(
+        "import pandas as pd\n"
+        "def frame(address):\n"
+        "    return lambda: pd.DataFrame({'a': [1.0, 2.5, -3.0], 'b': [10, None, 30]}) if address == 'x/y' else None\n"
+        "def secret(address):\n"
+        "    raise ValueError('SECRET')\n"
+    )
+    info = tmp_path / "acme-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[vfl.sources]\nacme = acme_vfl:frame\nbad = acme_vfl:secret\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def test_installed_sources(acme):
+    assert file_of("acme://x/y") == ""  # its content is not a file's
+    assert read(open_source("acme://x/y", WANTED, party="bank")) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            "acne://x/y",
+            (
+                "party 'bank', source 'acne://x/y': there is no source 'acne' where the party runs (did you mean 'acme'?); "
+                "installed: acme, bad: install the package that has it in its entry points 'vfl.sources'"
+            ),
+        ),
+        (
+            "bad://x",
+            (
+                "party 'bank', source 'bad://x': the function that opens it failed with ValueError: its log, where the party "
+                "runs, says why"
+            ),
+        ),
+        (
+            lambda: [1] + "SECRET",
+            (
+                "party 'bank', the source: the function that opens it failed with TypeError: its log, where the party runs, "
+                "says why"
+            ),
+        ),
+    ],
+)
+def test_own_sources_that_fail_say_nothing_of_the_data(acme, spec, message, caplog):
+    with pytest.raises(DataError) as caught:
+        open_source(spec, WANTED, party="bank")
+    assert_says(caught, message)
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert ("Traceback" in caplog.text) == ("acne" not in message)

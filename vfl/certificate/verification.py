@@ -279,10 +279,14 @@ def _why_no_ledger(certificate: Certificate) -> str:
     return f"not looked at: give --ledger FILE, that of account {certificate.ledger['account']!r}"
 
 
-def charges(ledger: str | Path, run: str) -> Counter[Event]:
-    """Return what a ledger, whose chain is verified, says that a run was charged, as {event: count}."""
+def charges(ledger: str | Path, run: str, *, before: float = math.inf) -> Counter[Event]:
+    """Return what a ledger, whose chain is verified, says that a run was charged, as {event: count}.
+
+    before : count rounds of a lower number only.
+    """
     entries = json.loads(SqliteLedger(ledger, readonly=True).export())["entries"]
-    return _counts([entry["body"], 1] for entry in _of(entries, "charge") if entry["run"] == run)
+    own = (entry for entry in _of(entries, "charge") if entry["run"] == run and entry["round"] < before)
+    return _counts([entry["body"], 1] for entry in own)
 
 
 def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 _LARGEST = 700.0
 """ε beyond which e^ε is no number that means anything to anybody."""
 _RAREST = 1e-15
+_SHOWN = 16
+"""Digits of a key that people compare at a glance; vfl verify compares and prints all."""
 
 
 def described(certificate: Certificate) -> str:
@@ -30,7 +32,7 @@ def described(certificate: Certificate) -> str:
         lines.append("ε is of all that was reserved: released values could decide how much of it was used")
     lines += [f"flag: {flag}" for flag in certificate.flags]
     if certificate.signature is not None:
-        lines.append(f"signed {certificate.signature.signed} with key {certificate.signature.public_key}")
+        lines.append(f"signed {certificate.signature.signed} with key {certificate.signature.public_key[:_SHOWN]}…")
     return "\n".join(lines)
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "predict": "apply a saved model to new records",
     "verify": "check a certificate, and say what it promises",
     "evaluate": "show how a model does on held-out or other records",
+    "report": "draw a finished run as one HTML page",
     "ledger": "set, show and check the budgets of data sets",
     "submit": "send a job to a Ray cluster",
     "status": "show how jobs on a cluster stand",
@@ -57,16 +58,18 @@ def vfl() -> None:
 
 def main() -> None:
     """Run the command line; an error on purpose is one line, and its exit code tells the cause (vfl.errors)."""
+    from vfl.cli.streams import outliving
     from vfl.errors import VflError
 
-    try:
-        sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command that ends with a code returns it here
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except VflError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted", err=True)
-        sys.exit(130)
+    with outliving():
+        try:
+            sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command that ends with a code returns it here
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except VflError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(error.exit_code)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("interrupted", err=True)
+            sys.exit(130)

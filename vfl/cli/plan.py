@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import click
 
@@ -13,8 +14,14 @@ from vfl.cli.jobs import job_argument, read_job
 @click.command("plan")
 @job_argument
 @click.option("-n", "--records", type=click.IntRange(min=1), metavar="N", help="Records (default: those of the table).")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw noise and cost against ε into an .html, .svg or .png file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_json: bool) -> None:
+def command(job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, as_json: bool) -> None:
     """Show the plan of JOB; touches no party's data."""
     from vfl.alignment import reveals
     from vfl.launch.simulation import data_of
@@ -27,8 +34,14 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, *, as_j
             raise click.UsageError("give the number of records: --records N (a plan reads no party's data)")
         records = data_of(spec, environment).num_rows
     planned = plan(spec, records)
+    if plot is not None:
+        from vfl.report import write_plan
+
+        write_plan(planned, plot)
     if not as_json:
         click.echo(str(planned))
+        if plot is not None:
+            click.echo(f"plot: {plot}")
         return
     private = spec.privacy is not None
     click.echo(

@@ -1,118 +1,159 @@
-"""Progress of a run: blinded ids, then rounds, ε spent, time left. A bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run: blinded ids, then rounds, ε spent, time left. A line redrawn on a terminal, ten plain lines elsewhere."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import TYPE_CHECKING, Self
+
+import click
 
 from coordinator.rounds import Lost, Round
 from vfl.alignment import Aligned, Aligning
 from vfl.planning import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from rich.progress import Progress as Bar
 
     from coordinator.budget import Reserved
+    from vfl.privacy.events import Event
 
 EVERY_SECONDS = 0.2
 LINES = 10
 
 
-class Progress:
-    """Watches an alignment, the plan and the rounds of one run go by; writes to standard error."""
+def is_live() -> bool:
+    """Whether somebody looks at standard error as it comes: it is a terminal that can redraw a line, and no CI's log."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        from rich.console import Console
 
-        self._console = Console(stderr=True, quiet=quiet)
+class Steps:
+    """One long step after another, `done` of `total`, told in a line that whoever watches gives."""
+
+    def __init__(self) -> None:
         self._bar: Bar | None = None
         self._drawn = 0.0
-        self._since = ""
-        self._tenth = -1
+        self._line = ""
+        self._done = self._said = 0
+        self._first: int | None = None
+
+    def begin(self, total: int) -> None:
+        """Begin a step."""
+        self.end()
+        self._total, self._done, self._said, self._first = max(1, total), 0, 0, None
+        if is_live():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as RichProgress
+            from rich.table import Column
+
+            # The words come first and whole; the bar takes the room that they leave.
+            words = TextColumn(
+                "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False
+            )
+            self._bar = RichProgress(words, BarColumn(), console=Console(stderr=True))
+            self._task = self._bar.add_task("starting", total=self._total)
+            self._bar.start()
+
+    def advance(self, done: int, line: str) -> None:
+        """Tell how far it is: now and then on a terminal, and for each tenth elsewhere."""
+        if self._first is None:  # what came before it waited for whatever is compiled, or was another process
+            self._first, self._started = done, time.monotonic()
+        self._done, self._line = done, line + self._left()
+        if self._bar is not None:
+            if time.monotonic() - self._drawn > EVERY_SECONDS:
+                self._draw()
+        elif done * LINES // self._total > self._said * LINES // self._total or done >= self._total:
+            self._say()
+
+    def end(self) -> None:
+        """End the step, wherever it is."""
+        if self._bar is not None:
+            self._draw()
+            self._bar.stop()
+            self._bar = None
+        elif self._done > self._said:  # it ended early: say where
+            self._say()
+
+    def _left(self) -> str:
+        timed = self._done - (self._first or 0)
+        if timed < 1:
+            return ""
+        return f"  {(time.monotonic() - self._started) / timed * max(0, self._total - self._done):.0f} s left"
+
+    def _draw(self) -> None:
+        if self._bar is not None and self._done:
+            self._bar.update(self._task, completed=self._done, description=self._line)
+            self._drawn = time.monotonic()
+
+    def _say(self) -> None:
+        click.echo(self._line, err=True)
+        self._said = self._done
+
+
+class Progress:
+    """Watches an alignment, the plan and the rounds of one run go by; writes to standard error.
+
+    What it prints outside of a terminal is not wrapped: whoever reads a pipe or a log wraps lines as he likes.
+
+    earlier : what earlier processes of the run charged, so that ε is that of the whole run.
+    """
+
+    def __init__(self, *, quiet: bool = False, earlier: Mapping[Event, int] | None = None) -> None:
+        self._quiet = quiet
+        self._earlier = earlier or {}
+        self._steps = Steps()
+        self._aligning = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._end_bar()
+        self._steps.end()
 
     def __call__(self, event: Aligning | Aligned | Plan | Reserved | Round | Lost) -> None:
         """Take note of the alignment if there is one, then of the plan, then of each round."""
+        if self._quiet:
+            return
         if isinstance(event, Aligning):
             self._align(event)
         elif isinstance(event, Aligned):
-            self._end_bar()
+            self._steps.end()
             how = "kept from an earlier alignment" if event.reused else "aligned"
-            self._console.print(f"{how}: {event.n_records} records are common to all parties", highlight=False)
+            click.echo(f"{how}: {event.n_records} records are common to all parties", err=True)
         elif isinstance(event, Plan):
             self._begin(event)
         elif isinstance(event, Round):
             self._advance(event)
         elif isinstance(event, Lost):
             self._compose(event)
-            self._console.print(
-                f"round {event.number + 1}: lost party {event.party!r}: {event.why}", highlight=False, markup=False
-            )
+            click.echo(f"round {event.number + 1}: lost party {event.party!r}: {event.why}", err=True)
 
     def _align(self, event: Aligning) -> None:
-        if self._tenth < 0:
-            self._started = time.monotonic()
-            if self._console.is_terminal:
-                self._show_bar("aligning", event.total)
-        tenth = 10 * event.done // max(1, event.total)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=event.done, description=event.stage)
-        elif tenth > self._tenth and event.done:
-            left = (time.monotonic() - self._started) / event.done * (event.total - event.done)
-            self._console.print(
-                f"aligning {event.done}/{event.total}  {event.stage}  {left:.0f} s left",
-                highlight=False,
-                soft_wrap=True,
-            )
-        self._tenth = tenth
-
-    def _show_bar(self, title: str, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-        self._bar = RichProgress(*columns, TimeRemainingColumn(), console=self._console)
-        self._task = self._bar.add_task("", total=total)
-        self._bar.start()
-
-    def _end_bar(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if not self._aligning:
+            self._steps.begin(event.total)
+            self._aligning = True
+        self._steps.advance(event.done, f"aligning {event.done}/{event.total}  {event.stage}")
 
     def _begin(self, plan: Plan) -> None:
         from vfl.privacy.accountants import choose_accountant
 
-        self._plan, self._done, self._started = plan, 0, time.monotonic()
-        self._total = plan.round_trips
+        self._plan = plan
         self._accountant = choose_accountant(plan.releases, committed=plan.committed)
-        self._console.print(str(plan), highlight=False, markup=False)
-        if self._console.is_terminal:
-            self._show_bar("rounds", self._total)
+        for event, count in self._earlier.items():
+            self._accountant.compose(event, count)
+        self._steps.end()
+        click.echo(str(plan), err=True)
+        self._steps.begin(plan.round_trips)
 
     def _advance(self, record: Round) -> None:
-        if self._done == 0 and record.number > 0:
-            self._since = " since it was resumed"
-        self._done = record.number + 1
         self._compose(record)
-        now = time.monotonic()
-        last = self._done >= self._total
-        if self._bar is not None:
-            if last or now - self._drawn > EVERY_SECONDS:
-                self._bar.update(self._task, completed=self._done, description=self._spent())
-                self._drawn = now
-        elif last or self._done % max(1, self._total // LINES) == 0:
-            left = (now - self._started) / self._done * (self._total - self._done)
-            self._console.print(
-                f"round {self._done}/{self._total}  {self._spent()}  {left:.0f} s left", highlight=False, soft_wrap=True
-            )
+        done = record.number + 1
+        self._steps.advance(done, f"round {done}/{self._plan.round_trips}  {self._spent()}")
 
     def _compose(self, record: Round | Lost) -> None:
         events = [event for _, event in record.charges]
@@ -123,4 +164,4 @@ class Progress:
         privacy, delta = self._plan.job.privacy, self._plan.problem.delta
         if privacy is None or delta is None:
             return "no privacy"
-        return f"ε {self._accountant.epsilon(delta):.3f} of {privacy.epsilon:g}{self._since}"
+        return f"ε {self._accountant.epsilon(delta):.3f} of {privacy.epsilon:g}"

@@ -18,6 +18,7 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     from vfl.cli.progress import Progress
     from vfl.job import file as jobfile
     from vfl.launch import checkpoint
+    from vfl.launch.result import MODEL
     from vfl.launch.simulation import data_of
     from vfl.launch.train import resume
 
@@ -26,7 +27,8 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
     environment = jobfile.Environment(**kept)
     data = data_of(job, environment)
-    with Progress(quiet=as_json) as progress:
+    earlier = {} if (run / MODEL).exists() else checkpoint.charged_before(run, job)
+    with Progress(quiet=as_json, earlier=earlier) as progress:
         result = resume(
             run,
             data,

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from parties.loading import load, load_features
+from vfl.kernels import WEIGHTS
 from vfl.losses import loss_of
 from vfl.problem import INTERCEPT
 
@@ -37,10 +38,12 @@ def next_move(result: Result, sources: Mapping[str, Any]) -> float:
     for party, source in sources.items():
         if job.partition.columns(party):
             columns = load_features(job, party, source)
-            X, own = columns.array, np.array([w[name] for name in columns.names])
-            M = loss.curvature * np.einsum("ij,ij->j", X, X) / len(r)
+            own = np.array([w[name] for name in columns.names])
+            X, zeros, ones = columns.block(0, own.size), np.zeros(own.size), np.ones(own.size)
+            M = loss.curvature * columns.kernels.plain_moments(X)[1] / len(r)
             M[M == 0] = 1.0  # a column of zeros: only the penalty moves it
-            moves.append(float(abs(job.penalty.prox(own - X.T @ r / len(r) / M, 1.0 / M) - own).max()))
+            g = columns.kernels.plain_gradient(X, zeros, r, r, WEIGHTS, ones) / len(r)
+            moves.append(float(abs(job.penalty.prox(own - g / M, 1.0 / M) - own).max()))
     return float(max(moves) / max(abs(result.w).max(), 1e-150))
 
 

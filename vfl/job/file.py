@@ -5,13 +5,15 @@ name = "credit"
 loss = "logistic"
 id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber"
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
-[bounds]               income = [0, 2e5]
+sparse = ["telco"]     (parties whose columns are scaled by a factor only)
+[bounds]               income = [0, 2e5], "telco.*" = [0, 1] (all of a party that are not named; "*": of all parties)
 [loss]                 kind = "huber", width = 2.0 (in the place of the name, for a loss with options)
 [penalty]              kind = "l2", strength = 1e-4
 [privacy]              epsilon = 1.0               (privacy = "none" trains without)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
 [solver]               kind = "SkGD", passes = 10
 [data]                 bank = "bank.parquet"       environment: where each party's actor finds its columns
+                       telco = "warehouse://calls" environment: or an address of a source that is installed there
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
 [ray]                  address = "auto"            environment: which cluster, and where on it (vfl.job.placement)
 [ray.resources]        bank = "node:10.0.0.7"      environment: the resource of a party's node, where it is not party:NAME
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 NAME = "job.toml"
 EXAMPLE = "example:"
+ADDRESS = "://"
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 
 
@@ -56,7 +59,7 @@ ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "fa
 class Environment:
     """Where a job runs and where the data lie; none of it changes what the job is.
 
-    data : {party: path}, each opened by that party's actor.
+    data : {party: path, or NAME://... of a source that is installed there}, each opened by that party's actor.
     table : one table for all parties, to simulate; a path, or 'example:NAME'.
     address : Ray cluster; None starts a local one.
     ledger : file in which the budget of the job's data set is kept.
@@ -278,7 +281,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     if table is not None and not table.startswith(EXAMPLE):
         table = str(folder / table)
     return Environment(
-        data={party: str(folder / source) for party, source in data.items()},
+        data={party: source if ADDRESS in source else str(folder / source) for party, source in data.items()},
         table=table,
         address=ray.get("address"),
         ledger=str(folder / ledger["path"]) if "path" in ledger else None,

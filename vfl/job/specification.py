@@ -7,6 +7,7 @@ import json
 import math
 import numbers
 from collections.abc import Mapping as MappingABC
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from vfl.partition import FeaturePartition
     from vfl.penalties import Penalty
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 TRUSTS = ("trusted",)
 STORAGES = ("float64", "float32")
+ALL = "*"
+OF_PARTY = ".*"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,11 +48,15 @@ class Job:
     privacy : Privacy(...), or None, which trains without privacy and says so everywhere.
     bounds : {column: (low, high)}, declared, never taken from data. Values outside are clamped. With privacy every
         feature needs them, unless scaling='none' with an explicit clip and smoothness; under squared loss the label does.
+        "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; the label is named.
     fill : {column: value} for missing cells; a missing cell of another column is an error at its owner.
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for what bounds and fill cannot say.
     classes : (negative, positive) when the label is not 0/1, −1/1 or boolean. Several labels may be the negative class,
         (("a", "b"), "c"): one class against the rest.
     scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' leaves them.
+    sparse : parties whose columns are scaled by a factor only, 1/max(|low|, |high|), and never centred, so that zeros stay
+        zeros. A party that gives a sparse matrix is named here; one that is named may give any source, its dense columns
+        stay dense.
     storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
     trust : 'trusted', the papers' central model (who sees what: see the certificate).
     dataset : name of the data set in the ledger; None covers this one fit only.
@@ -76,6 +83,7 @@ class Job:
     classes: tuple[Category | tuple[Category, ...], Category] | None = None
     intercept: bool = True
     scaling: str = "bounds"
+    sparse: Sequence[str] = ()
     storage: str = "float64"
     trust: str = "trusted"
     dataset: str | None = None
@@ -93,9 +101,8 @@ class Job:
         loss = loss_of(self.loss)
         if loss == type(loss)():  # one meaning, one spelling
             object.__setattr__(self, "loss", loss.name)
-        schema = Schema(self.columns, bounds=self.bounds, fill=self.fill)
-        schema.check((*self.partition.features, self.partition.label_column))
-        object.__setattr__(self, "schema", schema)
+        object.__setattr__(self, "schema", self._declared())
+        self._check_sparse()
         for option, known in (("trust", TRUSTS), ("storage", STORAGES)):
             if getattr(self, option) not in known:
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
@@ -139,6 +146,41 @@ class Job:
             )
         if privacy is not None and privacy.class_balance is not None and not self.classification:
             raise SpecificationError("class_balance counts the labels of two classes: leave it out of a regression")
+
+    def _declared(self) -> Schema:
+        """Return the declarations of all columns, with the bounds of a party or of all for those that are not named."""
+        features = self.partition.features
+        known = dict.fromkeys((*features, self.partition.label_column))
+        groups = {f"{party}{OF_PARTY}": self.partition.columns(party) for party in self.partition.parties} | {
+            ALL: features
+        }
+        named = {column: limits for column, limits in self.bounds.items() if column in known or column not in groups}
+        schema = Schema(self.columns, bounds=named, fill=self.fill)
+        schema.check(known)
+        for group, columns in groups.items():
+            if group in self.bounds and group not in known:
+                try:
+                    schema = schema.bounded(columns, self.bounds[group])
+                except SpecificationError as error:
+                    raise SpecificationError(f"bounds [{group!r}]: {error}") from None
+        return schema
+
+    def _check_sparse(self) -> None:
+        """Refuse declarations under which what a sparse matrix does not store would not be 0."""
+        if isinstance(self.sparse, str) or not isinstance(self.sparse, Sequence):
+            raise SpecificationError(f"sparse is a list of parties, not {self.sparse!r}")
+        parties = self.partition.parties
+        for party in self.sparse:
+            if party not in parties:
+                raise SpecificationError(f"sparse names {party!r}, which is no party{nearest(str(party), parties)}")
+            for column in self.partition.columns(party):
+                low, high = self.schema[column].limits
+                if not low <= 0.0 <= high:
+                    raise SpecificationError(
+                        f"column {column!r} of sparse party {party!r} has bounds ({low:g}, {high:g}) without 0, to which "
+                        "every cell that is not stored would be clamped: widen them"
+                    )
+        object.__setattr__(self, "sparse", tuple(party for party in parties if party in self.sparse))
 
     def _check_declarations(self, privacy: Privacy) -> None:
         """Refuse a private job whose sensitivities or steps would have to be taken from data."""
@@ -243,7 +285,8 @@ class Job:
 
     def scaling_of(self, columns: Sequence[str]) -> Scaling:
         """Return the public scaling of some columns, in order."""
-        return Scaling.of(self.schema, columns, scaling=self.scaling, intercept=self.intercept)
+        unshifted = {column for party in self.sparse for column in self.partition.columns(party)}
+        return Scaling.of(self.schema, columns, scaling=self.scaling, intercept=self.intercept, unshifted=unshifted)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain tables and lists; `vfl.job.file.decode` gives it back."""

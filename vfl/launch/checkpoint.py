@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
 import time
 from dataclasses import dataclass, replace
@@ -21,14 +22,17 @@ import numpy as np
 
 from coordinator.budget import Budget, Reserved
 from coordinator.rounds import LEFT, Log, Round
+from vfl.certificate.verification import charges
 from vfl.errors import OutputError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Head
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from vfl.job import Job
+    from vfl.privacy.events import Event
 
 FORMAT = 1
 NAME = "rounds.log"
@@ -153,6 +157,15 @@ def _found(ledger: str | None, folder: Path) -> str | None:
     return str(moved.resolve())
 
 
+def processes(folder: Path) -> int:
+    """Return how many processes worked at the run: one, and one for each time that it was resumed; 0 without a log."""
+    try:
+        lines, _ = _lines((folder / NAME).read_bytes(), folder)
+    except OSError:
+        return 0
+    return sum("reserved" in entry for _, entry in lines)
+
+
 def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     """Return how a run began, its budget and what it released; OutputError when it is damaged or another job's."""
     try:
@@ -184,3 +197,13 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     budget = Budget(start.run, start.ledger, resumed=True, head=head)
     n_records = reserved["n_records"] if reserved else None
     return start, budget, Log(released, charged, rebuilt, n_records, left, tuple(flags), resumed=True)
+
+
+def charged_before(folder: Path, job: Job) -> Mapping[Event, int]:
+    """Return what earlier processes of a run charged, as {event: count}: lost releases too, since they stay charged."""
+    _, budget, log = read(folder, job)
+    if budget.ledger is None or not Path(budget.ledger).exists():
+        return {}
+    # Seeded noise repeats a lost release to the bit, under the key that was charged: it is not charged again.
+    seeded = job.privacy is not None and job.privacy.noise is not None
+    return charges(budget.ledger, budget.run, before=len(log.released) if seeded else math.inf)

@@ -12,7 +12,6 @@ import numpy as np
 
 from parties.aligned import joined_rows
 from parties.loading import load_features
-from vfl import kernels
 from vfl.certificate import Certificate
 from vfl.errors import DataError, OutputError, SpecificationError
 from vfl.evaluation import Findings
@@ -140,9 +139,8 @@ class Result:
             if not self.job.partition.columns(party):
                 continue
             columns = load_features(self.job, party, source)
-            part = kernels.forward(
-                columns.array, np.array([by_name[name] for name in columns.names]), np.zeros(columns.n_records)
-            )
+            w = np.array([by_name[name] for name in columns.names])
+            part = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
             part = part[joined[party]] if joined else part
             if margins is not None and len(part) != len(margins):
                 raise DataError(f"party {party!r} holds another number of records than the parties before it")

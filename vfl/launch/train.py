@@ -21,6 +21,7 @@ from vfl.launch.alignment import Arrangement
 from vfl.launch.certifying import Witness
 from vfl.launch.result import MODEL, Result, fresh_folder
 from vfl.launch.sources import paths_of, sources_of
+from vfl.launch.timing import Stopwatch
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def train(
     """Train the job's model; it is (ε, δ)-differentially private for every record as its certificate states.
 
     data : {party: source}, each loaded by its own party (a path to CSV, Parquet, Arrow or NumPy; a pandas, Polars or
-        Arrow table; an array whose columns are in the partition's order), or one table of all columns, to simulate.
+        Arrow table; an array or SciPy sparse matrix whose columns are in the partition's order; a function of these,
+        called by the party; see parties.sources.open_source), or one table of all columns, to simulate.
     engine : 'ray' (one actor per party and one for the coordinator) or 'inprocess'. Both give the same model for the
         same seeded noise.
     address : a Ray cluster; None uses the Ray that is running, or starts a local one.
@@ -124,7 +126,9 @@ def train(
     how = replace(how, run=budget.run)
     with checkpoint.Checkpoint(folder, start) as log:
         try:
-            result = _finished(_events(job, data, budget, Log(), where, agreed, how), _both(log, watch))
+            result = _finished(
+                _events(job, data, budget, Log(), where, agreed, how), _all(log, Stopwatch(folder), watch)
+            )
         except VflError:
             if not log.reserved:  # nothing began: leave nothing that looks like a run
                 shutil.rmtree(folder)
@@ -167,7 +171,7 @@ def resume(
         )
         where = _place(engine, address, placement, faults)
         events = _events(job, data, budget, made, where, kept.get("policies") or {}, how)
-        result = _finished(events, _both(log, watch))
+        result = _finished(events, _all(log, Stopwatch(folder), watch))
         result = _signed(result, signer)
         result.save(folder)
     return result
@@ -232,10 +236,10 @@ def _finished(events: Iterator[Event | Result], watch: Watch | None) -> Result:
     raise AssertionError("a run ended without its outcome")
 
 
-def _both(log: checkpoint.Checkpoint, watch: Watch | None) -> Watch:
+def _all(*watches: Watch | checkpoint.Checkpoint | Stopwatch | None) -> Watch:
     def note(event: Event) -> None:
-        log(event)
-        if watch is not None:
-            watch(event)
+        for watch in watches:
+            if watch is not None:
+                watch(event)
 
     return note

@@ -22,23 +22,39 @@ class Average:
         self._skip = skip
         self._seen = 0
         self._count = 0
-        self._mean: Vector | None = None
+        # A step moves few of p coordinates: each is added up when it moves, with how long it had its value.
+        self._value: Vector | None = None
+        self._total = np.zeros(0)
+        self._since = np.zeros(0)
 
-    def add(self, θ: Vector) -> None:
-        """Take note of an iterate, (p,)."""
+    def add(self, θ: Vector, *moved: slice) -> None:
+        """Take note of an iterate, (p,). moved : where it may differ from the one before; nothing says everywhere."""
         self._seen += 1
         if self._iterate == "last" or (self._iterate == "tail" and self._seen <= self._skip):
             return
         self._count += 1
-        self._mean = θ.copy() if self._mean is None else self._mean + (θ - self._mean) / self._count
+        if self._value is None:
+            self._value, self._total, self._since = θ.copy(), np.zeros(θ.size), np.zeros(θ.size)
+            return
+        for S in moved or (slice(None),):
+            self._total[S] += self._value[S] * (self._count - 1 - self._since[S])
+            self._value[S], self._since[S] = θ[S], self._count - 1
+
+    def _mean(self) -> Vector | None:
+        if self._value is None:
+            return None
+        mean: Vector = (self._total + self._value * (self._count - self._since)) / self._count
+        return mean
 
     def outer(self, θ: Vector) -> Vector:
         """Return what an outer round ends with."""
-        if self._iterate != "average" or self._mean is None:
+        mean = self._mean() if self._iterate == "average" else None
+        if mean is None:
             return θ
-        mean, self._mean, self._count = self._mean, None, 0
+        self._value, self._count = None, 0
         return mean
 
     def final(self, w: Vector) -> Vector:
         """Return what the run ends with, given what its last outer round ended with."""
-        return self._mean if self._iterate == "tail" and self._mean is not None else np.asarray(w)
+        mean = self._mean() if self._iterate == "tail" else None
+        return np.asarray(w) if mean is None else mean

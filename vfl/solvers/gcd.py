@@ -109,8 +109,10 @@ class DecreaseScore:
 
 
 def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
-    """Return (s,) ψ_j(w_j), 0 where unpenalised. A penalty states its sum only, so coordinates go one by one."""
-    return np.array([penalty.value(w[j : j + 1]) if steps[j] > 0 else 0.0 for j in range(w.size)])
+    """Return (s,) ψ_j(w_j), 0 where unpenalised. A penalty states its sum only, so different values go one by one."""
+    different, position = np.unique(w, return_inverse=True)
+    values = np.array([penalty.value(different[k : k + 1]) for k in range(different.size)])
+    return np.where(steps > 0, values[position], 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,9 +204,9 @@ class SkGD:
                     S = step.block.coordinates
                     θ[S] += step.rule(θ[S], u)
                     if self._sweeps:
-                        mean.add(θ)
+                        mean.add(θ, S)
                 if not self._sweeps:  # the steps of a query are one draw, and blocks that move together one iterate
-                    mean.add(θ)
+                    mean.add(θ, *(step.block.coordinates for step in query.ordered()))
             w = mean.outer(θ)
         return known.uncentred(mean.final(w) * there, problem.intercept)
 

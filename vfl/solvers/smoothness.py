@@ -102,10 +102,13 @@ def moments_event(problem: Problem) -> Gaussian | None:
     if problem.mu is None or not buys_moments(problem):
         return None
     columns = int(features(problem).sum())
-    Δ = moments_sensitivity(columns, means=problem.centred)
+    means = int(problem.centred_coordinates.sum())
+    parts = [(means, True), (columns - means, False)]
+    Δs = [moments_sensitivity(count, means=kind) for count, kind in parts if count]
+    Δ = Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)
     z = noise_multiplier(split(problem.mu, problem.smoothness_share)[0], 1)
     require_bearable(z * Δ)
-    return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, columns * (1 + problem.centred))
+    return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, columns + means)
 
 
 def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
@@ -126,11 +129,11 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
     if problem.smoothness == "private" and not np.isfinite(problem.reach).all():
         raise PrivacyError("smoothness='private' needs bounds for every column: declare them, or give a mapping")
     mean, square, noise = yield from _moments(problem, feature)
-    centre = np.where(feature, mean, 0.0)
+    centre = np.where(problem.centred_coordinates, mean, 0.0)
     variance = square - centre**2
     if noise:
         B = problem.reach
-        deviation = noise * B**2 * np.sqrt(1.0 + (16.0 if problem.centred else 0.0) * (centre / B) ** 2)
+        deviation = noise * B**2 * np.sqrt(1.0 + 16.0 * (centre / B) ** 2)
         variance = np.minimum(np.maximum(variance, 0.0) + deviation, B**2)
     M = np.where(feature, L * variance, L)
     # A constant column: its gradient is 0 once centred, so any step will do. Exact variances cancel to the rounding
@@ -146,12 +149,14 @@ def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tu
     own = {q: int(feature[block.coordinates].sum()) for q, block in problem.layout.whole().items()}
     widths = {q: width for q, width in own.items() if width}
     reach = {q: problem.reach[block.coordinates][: own[q]] for q, block in problem.layout.whole().items() if own[q]}
-    means = problem.centred
-    released = yield Moments(widths, reach if event else None, means, event)
+    query = Moments(widths, reach if event else None, problem.centred, event, uncentred=problem.sparse)
+    released = yield query
     mean, square = np.zeros(feature.size), np.ones(feature.size)
     square[feature] = np.concatenate([u[-m:] for u, m in zip(released, widths.values(), strict=True)])
-    if means:
-        mean[feature] = np.concatenate([u[:m] for u, m in zip(released, widths.values(), strict=True)])
+    if problem.centred_coordinates.any():
+        mean[problem.centred_coordinates] = np.concatenate(
+            [u[:m] for u, (q, m) in zip(released, widths.items(), strict=True) if query.asks_means(q)]
+        )
     mean[feature] /= problem.n_records
     square[feature] /= problem.n_records
     if event is None:

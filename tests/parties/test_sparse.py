@@ -1,0 +1,277 @@
+"""Sparse matrices as a party's source: canonical, scaled by a factor, refused where they would have to be filled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import vfl
+from parties.columns import contents_of, read_columns
+from parties.loading import load, load_features
+from parties.sources import open_source, read_table, split_table
+from parties.sparse import SparseSource, read_sparse
+from vfl.errors import DataError, SpecificationError
+from vfl.schema import BinaryLabel, Boolean, Categorical, Scaling, Schema
+
+NAN, INF = np.nan, np.inf
+DENSE = np.array([[0.0, 2.0, 0.0], [1.5, 0.0, 0.0], [0.0, -3.0, 0.0]])
+NAMES = ["a", "b", "c"]
+DUPLICATES = scipy.sparse.coo_array(
+    (np.array([1.0, 1.0, 1.0, 0.5, -3.0, 0.0]), (np.array([0, 0, 1, 1, 2, 2]), np.array([1, 1, 0, 0, 1, 2]))), (3, 3)
+)
+UNSORTED = scipy.sparse.csc_matrix(
+    (np.array([1.5, -3.0, 2.0]), np.array([1, 2, 0], dtype=np.int32), np.array([0, 1, 3, 3], dtype=np.int32)), (3, 3)
+)
+FORMS = {
+    "csc": scipy.sparse.csc_array(DENSE),
+    "csr": scipy.sparse.csr_matrix(DENSE),
+    "coo with duplicates and stored zeros": DUPLICATES,
+    "csc, unsorted": UNSORTED,
+    "float32": scipy.sparse.csr_array(DENSE.astype(np.float32)),
+    "long indices": scipy.sparse.csc_array(
+        (FORM := scipy.sparse.csc_array(DENSE)).__class__(
+            (FORM.data, FORM.indices.astype(np.int64), FORM.indptr), (3, 3)
+        )
+    ),
+    "lil": scipy.sparse.lil_matrix(DENSE),
+    "function": lambda: scipy.sparse.csc_array(DENSE),
+}
+
+
+def read(matrix, schema=None, names=NAMES, scaling="none", label=None, **options):
+    schema = schema or Schema()
+    source = open_source(matrix, contents_of(schema, names, label), party="bank")
+    assert isinstance(source, SparseSource)
+    scale = Scaling.of(schema, names, scaling=scaling, intercept=True, unshifted=names)
+    return read_sparse(source, names, schema, scale, label=label, **options)
+
+
+def dense(columns):
+    block = columns.block(0, columns.n_coordinates)
+    return scipy.sparse.csc_array((block.data, block.rows, block.starts), (columns.n_records, block.size)).toarray()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_becomes_the_same_columns(form):
+    columns, _ = read(FORMS[form])
+    block = columns.block(0, 3)
+    assert block.data.tolist() == [1.5, 2.0, -3.0]
+    assert block.rows.tolist() == [1, 0, 2]
+    assert block.starts.tolist() == [0, 1, 3, 3]
+    assert (columns.n_records, columns.n_coordinates, columns.names) == (3, 3, tuple(NAMES))
+    assert not block.data.flags.writeable
+
+
+@pytest.mark.parametrize("save", [scipy.sparse.csc_array, scipy.sparse.csr_matrix, scipy.sparse.coo_array])
+def test_files(save, tmp_path):
+    scipy.sparse.save_npz(tmp_path / "d.npz", save(DENSE))
+    np.testing.assert_array_equal(dense(read(tmp_path / "d.npz")[0]), DENSE)
+
+
+def test_the_users_own_matrix_is_left_alone():
+    mine = scipy.sparse.csc_array(np.array([[NAN, 5.0], [0.0, 99.0]]))
+    kept = mine.copy()
+    read(mine, Schema(bounds={"a": (0, 10), "b": (0, 10)}, fill={"a": 3}), NAMES[:2], scaling="bounds")
+    read(UNSORTED)
+    assert UNSORTED.indices.tolist() == [1, 2, 0]
+    np.testing.assert_array_equal(mine.data, kept.data)
+
+
+def test_flags_that_a_matrix_carries_are_not_trusted():
+    """A matrix that says it has no duplicates: an entry stored twice would be clipped twice."""
+    liar = scipy.sparse.csc_matrix((np.ones(2), np.array([0, 0]), np.array([0, 2])), (3, 1))
+    liar.has_canonical_format = True
+    columns, _ = read(liar, names=["a"])
+    assert dense(columns).tolist() == [[2.0], [0.0], [0.0]]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("scaling", ["none", "bounds"])
+def test_values_are_those_of_the_same_dense_columns_to_the_bit(scaling, dtype):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50, 4)) * (rng.random((50, 4)) < 0.3)
+    X[3, 1], X[4, 1], X[5, 2], X[:, 3] = INF, NAN, -1e300, X[:, 3] > 0
+    names = [*NAMES, "d"]
+    schema = Schema({"d": Boolean()}, bounds={"a": (-0.1, 0.3), "b": (-1, 2), "c": (-5, 0)}, fill={"b": 0.7})
+    columns, _ = read(scipy.sparse.csr_array(X), schema, names, scaling, intercept=True, dtype=dtype)
+    scale = Scaling.of(schema, names, scaling=scaling, intercept=True, unshifted=names)
+    source = open_source(X, contents_of(schema, names), party="bank")
+    whole, _ = read_columns(source, names, schema, scale, intercept=True, dtype=dtype)
+    assert columns.names == whole.names
+    np.testing.assert_array_equal(dense(columns), whole.array)
+    assert (abs(dense(columns)[:, :4]) <= scale.reach).all()
+
+
+def test_columns_in_the_order_of_the_blocks_and_the_label_last():
+    partition = vfl.FeaturePartition({"bank": NAMES}, label=("bank", "y"), blocks={"bank": [["c", "a"], ["b"]]})
+    matrix = scipy.sparse.csc_array(np.column_stack([DENSE, [0, 1, 1]]))
+    party = load(vfl.Job(partition=partition, privacy=None, bounds={"*": (-4, 4)}, sparse=["bank"]), "bank", matrix)
+    assert party._columns.names == ("c", "a", "b", "(intercept)")
+    np.testing.assert_array_equal(dense(party._columns), np.column_stack([DENSE[:, [2, 0, 1]] / 4, np.ones(3)]))
+    assert party.labels().tolist() == [-1.0, 1.0, 1.0]
+
+
+def test_a_party_with_the_label_alone():
+    columns, y = read(scipy.sparse.csc_array([[1.0], [0.0]]), names=[], label=("y", BinaryLabel()), intercept=True)
+    assert dense(columns).tolist() == [[1.0], [1.0]]
+    assert y.tolist() == [1.0, -1.0]
+
+
+def job(**changes):
+    given = {"bounds": {"*": (-4.0, 4.0)}, "sparse": ["bank"], "privacy": None} | changes
+    return vfl.Job(partition=vfl.FeaturePartition({"bank": NAMES, "lab": []}, label=("lab", "y")), **given)
+
+
+def with_cell(value):
+    cells = DENSE.copy()
+    cells[0, 1] = value
+    return scipy.sparse.csc_array(cells)
+
+
+def malformed(indices, indptr=(0, 1, 3, 3)):
+    matrix = scipy.sparse.csc_array(DENSE)
+    matrix.indices, matrix.indptr = np.array(indices, dtype=np.int32), np.array(indptr, dtype=np.int32)
+    return matrix
+
+
+def broken_file(folder, make):
+    make(folder / "d.npz")
+    return folder / "d.npz"
+
+
+TABLE = "party 'bank', the table: "
+BROKEN = {
+    "missing": (with_cell(NAN), {}, "column 'b' has missing values: declare fill={'b': value}, or complete it"),
+    "infinite": (
+        with_cell(-INF),
+        {"bounds": {}, "scaling": "none"},
+        (
+            "column 'b' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are "
+            "then clamped"
+        ),
+    ),
+    "too large for the storage": (
+        with_cell(1e300),
+        {"bounds": {}, "scaling": "none", "storage": "float32"},
+        (
+            "column 'b' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are "
+            "then clamped"
+        ),
+    ),
+    "boolean": (
+        with_cell(0.5),
+        {"columns": {"b": Boolean()}},
+        "column 'b' is declared boolean but holds values other than true, false, 1 and 0",
+    ),
+    "categorical": (
+        FORMS["csc"],
+        {"columns": {"b": Categorical((0, 2))}},
+        "column 'b' is declared categorical: a sparse matrix holds numbers only",
+    ),
+    "complex": (FORMS["csc"] * 1j, {}, "holds values of type complex128, not numbers: convert them"),
+    "narrow": (FORMS["csc"][:, :2], {}, "a sparse matrix must have exactly the columns wanted, in order (a, b, c)"),
+    "wide": (
+        scipy.sparse.csc_array((3, 4)),
+        {},
+        "a sparse matrix must have exactly the columns wanted, in order (a, b, c)",
+    ),
+    "no records": (scipy.sparse.csc_array((0, 3)), {}, "there are no records"),
+    "row out of range": (
+        malformed([1, 0, 9]),
+        {},
+        "holds no valid sparse matrix: its index arrays do not fit together",
+    ),
+    "row below 0": (malformed([1, 0, -1]), {}, "holds no valid sparse matrix: its index arrays do not fit together"),
+    "starts that fall": (
+        malformed([1, 0, 2], (0, 2, 1, 3)),
+        {},
+        "holds no valid sparse matrix: its index arrays do not fit together",
+    ),
+    "not declared": (
+        FORMS["csc"],
+        {"sparse": []},
+        (
+            "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
+            "sparse=['bank'], or give its dense array (.toarray())"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_matrices(case):
+    matrix, changes, problem = BROKEN[case]
+    with pytest.raises(DataError) as caught:
+        load(job(**changes), "bank", matrix)
+    assert str(caught.value) == TABLE + problem
+    assert caught.value.__cause__ is None
+
+
+def test_broken_files(tmp_path):
+    path = tmp_path / "d.npz"
+    scipy.sparse.save_npz(path, FORMS["csc"])
+    whole = path.read_bytes()
+    damaged = f"party 'bank', file {str(path)!r}: is damaged, cut short or not of the kind that its name says"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError) as caught:
+        load(job(), "bank", path)
+    assert str(caught.value).startswith(damaged)
+    np.savez(
+        path, format=b"csc", shape=(3, 3), data=np.ones(2), indices=np.array([0, 7]), indptr=np.array([0, 1, 2, 2])
+    )
+    with pytest.raises(DataError):
+        load(job(), "bank", path)
+    np.savez(path, format=b"csc", shape=(3, 3), data=np.array([{}], dtype=object), indices=[0], indptr=[0, 1, 1, 1])
+    with pytest.raises(DataError):
+        load(job(), "bank", path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"sparse": ["bnak"]}, r"sparse names 'bnak', which is no party \(did you mean 'bank'\?\)"),
+        ({"sparse": "bank"}, "sparse is a list of parties, not 'bank'"),
+        ({"bounds": {"*": (1.0, 4.0)}}, r"column 'a' of sparse party 'bank' has bounds \(1, 4\) without 0"),
+    ],
+)
+def test_wrong_declarations(changes, problem):
+    with pytest.raises(SpecificationError, match=problem):
+        job(**changes)
+
+
+def test_a_party_that_is_declared_sparse_may_give_a_dense_source():
+    columns = load_features(job(), "bank", DENSE)
+    np.testing.assert_array_equal(columns.array, DENSE / 4)
+    assert job().scaling_of(NAMES).shift.tolist() == [0.0] * 3
+    assert job(sparse=[], bounds={"*": (0, 4)}).scaling_of(NAMES).shift.tolist() == [2.0] * 3
+
+
+def test_one_matrix_is_split_between_the_parties(tmp_path):
+    partition = vfl.FeaturePartition({"p": ["b", "a"], "q": ["c"]}, label=("q", "y"))
+    matrix = scipy.sparse.csc_array(np.column_stack([DENSE, [0, 1, 1]]))
+    parts = split_table(matrix, partition)
+    np.testing.assert_array_equal(parts["p"].toarray(), DENSE[:, :2])
+    np.testing.assert_array_equal(parts["q"].toarray(), [[0, 0], [0, 1], [0, 1]])
+    assert set(split_table(FORMS["csc"], partition, label=False)) == {"p", "q"}
+    with pytest.raises(DataError, match=r"exactly the columns wanted, in order \(b, a, c, y\)"):
+        split_table(FORMS["csc"], partition)
+    scipy.sparse.save_npz(tmp_path / "d.npz", matrix)
+    with pytest.raises(DataError, match="is a sparse matrix, where a table is wanted"):
+        read_table(tmp_path / "d.npz", ["a", "b", "c", "y"])
+
+
+def test_a_sparse_matrix_holds_no_ids():
+    index = object()
+    with pytest.raises(DataError, match="is a sparse matrix, which holds no ids: bring its rows into the order"):
+        load(job(id="customer"), "bank", scipy.sparse.csc_array(np.column_stack([[1, 2, 3], DENSE])), index=index)
+
+
+def test_records_are_held_out_and_columns_written_out_as_from_dense_columns():
+    columns, _ = read(FORMS["csc"], intercept=True)
+    out = np.array([False, True, True])
+    trained, held = columns.parted(out)
+    whole = np.column_stack([DENSE, np.ones(3)])
+    np.testing.assert_array_equal(dense(trained), whole[~out])
+    np.testing.assert_array_equal(dense(held), whole[out])
+    np.testing.assert_array_equal([columns.column(j) for j in range(4)], whole.T)

@@ -1,0 +1,63 @@
+"""How long rounds took, for those who run the job: a file of its own, since time depends on data a little.
+
+The log holds released values only, and may go wherever the model may. This file may not, and its first line says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coordinator.rounds import Round
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = "timing.csv"
+BAN = "# not for release: how long a round took depends on data, a little"
+HEADER = "round,kind,parties,seconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One round. parties : who answered, joined by '+'. seconds : from the charge to the last reply."""
+
+    round: int
+    kind: str
+    parties: str
+    seconds: float
+
+
+class Stopwatch:
+    """Appends a line a round to the folder's timing.csv. Without room on the disk it stops: a run does not need it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+
+    def __call__(self, event: object) -> None:
+        """Take note of a round."""
+        if not isinstance(event, Round):
+            return
+        with contextlib.suppress(OSError):
+            begun = self._path.exists()
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                if not begun:
+                    file.write(f"{BAN}\n{HEADER}\n")
+                row = (event.number, event.kind, "+".join(event.parties), f"{event.seconds:.6f}")
+                csv.writer(file, lineterminator="\n").writerow(row)
+
+
+def read(folder: Path) -> tuple[Line, ...]:
+    """Return what was noted, () where there is none; lines that are not whole are left out."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ()
+    lines = []
+    for row in csv.reader(text.splitlines()[2:]):
+        with contextlib.suppress(ValueError):
+            number, kind, parties, seconds = row
+            lines.append(Line(int(number), kind, parties, float(seconds)))
+    return tuple(lines)

@@ -1,0 +1,267 @@
+"""Charts as SVG, drawn for a width: once for a desk and once for a phone, and the style sheet shows the one that fits."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vfl.report.markup import Child, Markup, element, join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+WIDE, NARROW = 760, 350
+COLOURS = 8
+"""Colours in the style sheet, in turn for parties."""
+DOTTED = 20
+"""Points up to which each is marked, so that a curve of one point is seen."""
+DIGIT = 6.7
+"""Width of a character of the charts' font, about; wide ones count twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A line through points (x, y). colour : number of a colour; None is a dashed reference line. step : as stairs."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: int | None = 0
+    step: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis. low, high : its ends; log : logarithmic, ends positive."""
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Return where a value lies, 0 to 1 between the ends."""
+        low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, max(value, self._least)))
+        return 0.5 if high == low else (value - low) / (high - low)
+
+    @property
+    def _least(self) -> float:
+        return self.low if self.log else -math.inf
+
+    def ticks(self, most: int) -> list[float]:
+        """Return at most about `most` round values between the ends."""
+        return _decades(self.low, self.high, most) if self.log else _round(self.low, self.high, most)
+
+
+def _round(low: float, high: float, most: int) -> list[float]:
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(1, most)
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = next(unit * k for k in (1, 2, 5, 10) if unit * k >= raw * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _decades(low: float, high: float, most: int) -> list[float]:
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        found = [m * 10.0**k for k in powers for m in steps if low * (1 - 1e-9) <= m * 10.0**k <= high * (1 + 1e-9)]
+        if len(found) <= most:
+            break
+    else:
+        found = found[:: -(-len(found) // most)]
+    return found or [low]
+
+
+def short(value: float) -> str:
+    """Return a number for a label."""
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 and value == round(value) else f"{value:.4g}"
+
+
+def fitted(name: str, width: float) -> str:
+    """Return a name cut to a width, in its middle: columns are told apart by their ends. The whole belongs into a title."""
+    room = width / DIGIT
+    if sum(map(_columns, name)) <= room:
+        return name
+    head, tail = _taken(name, 0.55 * (room - 1)), _taken(name[::-1], 0.45 * (room - 1))[::-1]
+    return f"{head}…{tail}"
+
+
+def _columns(character: str) -> int:
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _taken(name: str, room: float) -> str:
+    kept = ""
+    for character in name:
+        room -= _columns(character)
+        if room < 0:
+            break
+        kept += character
+    return kept
+
+
+def both(draw: Callable[[int], Markup]) -> Markup:
+    """Return a chart drawn wide and narrow."""
+    return join(element("div", draw(WIDE), class_="wide"), element("div", draw(NARROW), class_="narrow"))
+
+
+def svg(width: float, height: float, label: str, *children: Child) -> Markup:
+    """Return a drawing with a description for those who cannot see it."""
+    box = f"0 0 {width:g} {height:g}"
+    return element("svg", element("title", label), *children, viewBox=box, role="img", aria_label=label)
+
+
+def label(x: float, y: float, said: str, *, anchor: str = "start", class_: str | None = "soft") -> Markup:
+    """Return a piece of text."""
+    return element("text", said, x=x, y=y, text_anchor=anchor, class_=class_)
+
+
+def curves(
+    width: int, x: Axis, y: Axis, lines: Sequence[Curve], *, marks: Sequence[tuple[float, str]] = (), height: int = 250
+) -> Markup:
+    """Return lines over common axes. marks : (x, name) of dashed lines from top to bottom."""
+    return svg(width, height, f"{y.name} against {x.name}", panel(width, x, y, lines, marks=marks, height=height))
+
+
+def panel(
+    width: int, x: Axis, y: Axis, lines: Sequence[Curve], *, marks: Sequence[tuple[float, str]] = (), height: int = 250
+) -> Markup:
+    """Return what `curves` draws, to be put into a drawing."""
+    ticks = y.ticks(5)
+    left = 14 + DIGIT * max(len(short(value)) for value in ticks)
+    right, top, bottom = width - 14.0, 26.0, height - 44.0
+
+    def across(value: float) -> float:
+        return left + (right - left) * x.at(value)
+
+    def up(value: float) -> float:
+        return bottom - (bottom - top) * y.at(value)
+
+    drawn: list[Child] = [label(0, 14, y.name)]
+    for value in ticks:
+        drawn.append(element("line", x1=left, x2=right, y1=up(value), y2=up(value), class_="grid"))
+        drawn.append(label(left - 8, up(value) + 4, short(value), anchor="end"))
+    for value in x.ticks(9 if width > NARROW else 5):
+        drawn.append(element("line", x1=across(value), x2=across(value), y1=bottom, y2=bottom + 4, class_="axis"))
+        drawn.append(label(across(value), bottom + 18, short(value), anchor="middle"))
+    drawn.append(element("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
+    drawn.append(label((left + right) / 2, height - 6.0, x.name, anchor="middle"))
+    for value, name in marks:
+        at = across(value)
+        drawn.append(element("line", x1=at, x2=at, y1=top, y2=bottom, class_="dashed"))
+        late = at > left + 0.8 * (right - left)
+        drawn.append(label(at + (-6 if late else 6), top + 10, name, anchor="end" if late else "start"))
+    for line in lines:
+        shape = "dashed" if line.colour is None else f"curve s{line.colour % COLOURS}"
+        steps = _path([(across(a), up(b)) for a, b in line.points], step=line.step)
+        drawn.append(element("path", element("title", line.name), d=steps, class_=shape))
+        if line.colour is not None and not line.step and len(line.points) <= DOTTED:
+            dot = f"f{line.colour % COLOURS}"
+            drawn += [element("circle", cx=across(a), cy=up(b), r=2.5, class_=dot) for a, b in line.points]
+    return join(*drawn)
+
+
+def _path(points: Sequence[tuple[float, float]], *, step: bool) -> str:
+    if not points:
+        return ""
+    (x, y), *others = points
+    parts = [f"M{x:.1f} {y:.1f}"]
+    for x, y in others:
+        parts.append(f"H{x:.1f}V{y:.1f}" if step else f"L{x:.1f} {y:.1f}")
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """One row of a heat map. shades : 0 to 1 each. said : a number to put at its end."""
+
+    name: str
+    shades: Sequence[float]
+    said: str
+    colour: int = 0
+
+
+def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
+    """Return a heat map, one strip a row; the darker, the higher."""
+    names = min(0.32 * width, 16 + DIGIT * max(len(row.name) for row in rows))
+    left, right, line = names, width - 8 - DIGIT * max(len(row.said) for row in rows), 19.0
+    drawn: list[Child] = []
+    for k, row in enumerate(rows):
+        top = k * line
+        whole = element("title", f"{row.name}: {row.said}")
+        drawn.append(element("rect", whole, x=left, y=top + 1, width=right - left, height=line - 3, class_="empty"))
+        drawn.append(element("rect", x=0, y=top + 4, width=4, height=line - 9, class_=f"f{row.colour % COLOURS}"))
+        drawn.append(label(10, top + 13, fitted(row.name, names - 16), class_=None))
+        cell = (right - left) / max(1, len(row.shades))
+        for j, shade in enumerate(row.shades):
+            if shade > 0.005:
+                drawn.append(
+                    element(
+                        "rect",
+                        x=left + j * cell,
+                        y=top + 1,
+                        width=max(cell - 0.6, 0.6),
+                        height=line - 3,
+                        class_="cell",
+                        fill_opacity=min(shade, 1.0),
+                    )
+                )
+        drawn.append(label(width, top + 13, row.said, anchor="end"))
+    height = len(rows) * line + 24
+    drawn += [label(left, height - 8, "first"), label(right, height - 8, "last", anchor="end")]
+    drawn.append(label((left + right) / 2, height - 8, x, anchor="middle"))
+    return svg(width, height, x, *drawn)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar. noise : half the width of the grey band around zero behind it; None draws none."""
+
+    name: str
+    value: float
+    said: str
+    noise: float | None = None
+    colour: int = 0
+
+
+def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
+    """Return horizontal bars from a common zero, negative ones to the left."""
+    names = min(0.34 * width, 10 + DIGIT * max(len(row.name) for row in rows))
+    left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
+    reach = [*(row.value for row in rows), *(s * row.noise for row in rows if row.noise is not None for s in (-1, 1))]
+    axis = Axis(x, min(0.0, *reach), max(0.0, *reach) or (0.0 if min(reach) < 0 else 1.0))
+
+    def across(value: float) -> float:
+        return left + (right - left) * axis.at(value)
+
+    drawn: list[Child] = []
+    for k, row in enumerate(rows):
+        top = k * line
+        said = row.said if row.noise is None else f"{row.said}, noise {short(row.noise)}"
+        drawn.append(label(0, top + 15, fitted(row.name, names - 8), class_=None))
+        if row.noise is not None:
+            low, high = across(-row.noise), across(row.noise)
+            drawn.append(element("rect", x=low, y=top + 2, width=high - low, height=line - 4, class_="noise"))
+        ends = sorted((across(0.0), across(row.value)))
+        bar = {"x": ends[0], "y": top + 6, "width": max(ends[1] - ends[0], 1.0), "height": line - 12, "rx": 1.5}
+        drawn.append(element("rect", element("title", f"{row.name}: {said}"), **bar, class_=f"f{row.colour % COLOURS}"))
+        drawn.append(label(width, top + 15, row.said, anchor="end"))
+    height = len(rows) * line + 24
+    zero = across(0.0)
+    drawn.append(element("line", x1=zero, x2=zero, y1=0, y2=height - 22, class_="axis"))
+    drawn.append(label(min(max(zero, left + 6), right - 6), height - 8, "0", anchor="middle"))
+    return svg(width, height, x, *drawn)
+
+
+def key(*entries: tuple[str, str]) -> Markup:
+    """Return a legend of (class, name)."""
+    items = (element("li", element("i", Markup(""), class_=shape), name) for shape, name in entries)
+    return element("ul", *items, class_="key")
+
+
+def parties_key(parties: Sequence[str], *more: tuple[str, str]) -> Markup:
+    """Return the legend of the parties' colours, and more."""
+    return key(*((f"f{k % COLOURS}", party) for k, party in enumerate(parties)), *more)

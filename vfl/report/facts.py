@@ -1,0 +1,81 @@
+"""What a page about a run is drawn from: each part of its folder, as far as it is what the certificate speaks of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vfl.errors import VflError
+from vfl.launch import checkpoint, timing
+from vfl.launch.result import Result
+from vfl.launch.verification import verify_run
+from vfl.planning import plan as make_plan
+from vfl.report.history import history
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from vfl.certificate import Certificate, Report
+    from vfl.planning import Plan
+    from vfl.report.history import History
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What a page is about. plan, told : None where the folder does not give them, or not credibly."""
+
+    report: Report
+    result: Result
+    plan: Plan | None
+    told: History | None
+    why_not_told: str
+    processes: int
+    timing: Sequence[timing.Line] | None
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate."""
+        return self.report.certificate
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties in the partition's order."""
+        return self.result.job.partition.parties
+
+    @property
+    def owners(self) -> list[str]:
+        """The party of each coordinate of w, in the order of the model."""
+        job = self.result.job
+        own = {f: q for q in self.parties for f in job.schema.features(job.partition.canonical_columns(q))}
+        return [own.get(name, job.partition.label_party) for name in self.result.coordinates]
+
+
+def gathered(run: Path, *, ledger: str | Path | None, key: str | Path | None, with_timing: bool) -> Facts:
+    """Read the folder, each part only as far as it is what the certificate speaks of."""
+    report = verify_run(run, ledger=ledger, key=key)
+    result = Result.load(run)
+    wrong = {check.name for check in report.checks if check.holds is False}
+    plan, told, why = None, None, ""
+    if "job" not in wrong:
+        try:
+            plan = make_plan(result.job, report.certificate.n_records)
+        except VflError as error:
+            why = f"The job cannot be planned: {error}"
+    if wrong & {"job", "log", "plan", "moments"}:
+        why = "The job or the log is not that of the certificate, so nothing is drawn from them."
+    elif report.certificate.code_version != __version__:
+        why = f"Made by vfl {report.certificate.code_version}; vfl {__version__} may understand its log in another way."
+    elif not (run / checkpoint.NAME).exists():
+        why = "There is no log of rounds in this folder: it holds a saved result only."
+    elif plan is not None and plan.solver.sealed and plan.problem.private:
+        why = (
+            "This solver works on values that are not noised and gives away its end alone: its log holds none of them."
+        )
+    elif plan is not None:
+        told = history(plan, checkpoint.read(run, result.job)[2])
+        if not told.whole:
+            told, why = None, "The log does not fit the job's schedule to its end, so nothing is drawn from it."
+    processes = checkpoint.processes(run) if "log" not in wrong else 0
+    return Facts(report, result, plan, told, why, processes, timing.read(run) if with_timing else None)

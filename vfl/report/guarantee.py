@@ -1,0 +1,126 @@
+"""What is promised, who saw what, what was checked: the certificate and the findings on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.report.markup import Child, Markup, element, join, section, table
+
+if TYPE_CHECKING:
+    from vfl.certificate import Report
+    from vfl.report.facts import Facts
+
+
+ORDER = ("outsider", "party", "coordinator")
+
+
+def verdict(facts: Facts) -> Markup:
+    """Return the one thing to read."""
+    certificate, report = facts.certificate, facts.report
+    if not report.ok:
+        wrong = [f"{check.name}: {check.finding}" for check in report.checks if check.holds is False]
+        lines = (element("div", line) for line in wrong)
+        said = element("b", "The certificate does not hold. Rely on neither it nor the model.")
+        return element("div", said, *lines, class_="verdict bad")
+    looked = sum(check.holds is not None for check in report.checks)
+    open_ = len(report.checks) - looked
+    checked = f"{looked} checks hold" + (f", {open_} could not be made" if open_ else "") + "; they are listed below."
+    if not certificate.private:
+        said = element("b", "Not private")
+        return element("div", said, f"This model carries no guarantee, and says so. {checked}", class_="verdict warn")
+    guarantee = f"(ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g})-differentially private for every record"
+    return element("div", element("b", guarantee), checked, class_="verdict good")
+
+
+def tiles(facts: Facts) -> Markup:
+    """Return the numbers at a glance."""
+    certificate, result = facts.certificate, facts.result
+    claimed = "" if facts.report.ok else " claimed"
+    shown = (
+        (f"ε{claimed}", f"{certificate.epsilon:.4g}" if certificate.private else "none"),
+        (f"δ{claimed}", f"{certificate.delta:.3g}" if certificate.private else "none"),
+        ("records", f"{certificate.n_records:,}"),
+        ("parties", str(len(facts.parties))),
+        ("coordinates", f"{len(result.coordinates):,}"),
+        ("releases", f"{certificate.releases:,}"),
+    )
+    return element(
+        "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in shown), class_="tiles"
+    )
+
+
+def promise(facts: Facts) -> Markup:
+    """Return the guarantee in two sentences, with its flags."""
+    certificate, report = facts.certificate, facts.report
+    if report.ok:
+        said = [element("p", sentence.replace(" = ", "\u00a0=\u00a0")) for sentence in report.guarantee]
+    else:
+        said = [element("p", "Nothing: what is stated contradicts what was found.")]
+    flags = element("ul", *(element("li", flag) for flag in certificate.flags), class_="flags")
+    reserved = (
+        element(
+            "p", "ε is of all that was reserved: released values could decide how much of it was used.", class_="note"
+        )
+        if certificate.basis == "reserved"
+        else None
+    )
+    return section(
+        "What is promised",
+        element("div", *said, class_="promise"),
+        reserved,
+        element("p", f"Scope: {certificate.scope}.", class_="note") if report.ok and certificate.private else None,
+        join(element("h3", "Not charged, or not protected"), flags) if certificate.flags else None,
+    )
+
+
+def who(facts: Facts) -> Markup:
+    """Return who saw what."""
+    said = facts.certificate.who_sees_what
+    rows: list[tuple[Child, ...]] = [(name, said[name]) for name in ORDER]
+    return section(
+        "Who saw what" if facts.report.ok else "Who saw what, as the certificate claims",
+        element("p", "Noise protects the model. It does not protect what travelled between the participants."),
+        table(("", "saw"), rows),
+    )
+
+
+def checks(report: Report) -> Markup:
+    """Return what was found."""
+    marks = {True: ("good", "holds"), False: ("bad", "does not hold"), None: ("soft", "not made")}
+    rows: list[tuple[Child, ...]] = [
+        (check.name, element("span", marks[check.holds][1], class_=marks[check.holds][0]), check.finding)
+        for check in report.checks
+    ]
+    return section(
+        "Checks",
+        element("p", "What vfl verify found when this page was made."),
+        table(("", "", "finding"), rows),
+    )
+
+
+def particulars(facts: Facts) -> Markup:
+    """Return what was run, and the digests that name it."""
+    certificate = facts.certificate
+    options = ", ".join(
+        f"{name} = {f'{value:.6g}' if type(value) is float else value}"
+        for name, value in certificate.solver.items()
+        if name != "name" and value is not None
+    )
+    rows: list[tuple[Child, ...]] = [
+        ("objective", facts.plan.problem.describe()) if facts.plan is not None else ("objective", "not known"),
+        ("solver", f"{certificate.solver['name']} ({options})"),
+        (
+            "clip",
+            f"{certificate.clip}: {certificate.geometry}" if certificate.clip is not None else certificate.geometry,
+        ),
+        ("smoothness", certificate.smoothness),
+        ("noise source", certificate.noise),
+        ("adjacency", certificate.adjacency),
+        ("accounting", f"{certificate.accounting}, of what was {certificate.basis}"),
+        ("data set", certificate.dataset or "none named: covers this one fit only"),
+        ("model", element("code", certificate.model_digest)),
+        ("job", element("code", certificate.job_digest)),
+    ]
+    if certificate.signature is not None:
+        rows.append(("signed with key", element("code", certificate.signature.public_key)))
+    return section("Particulars", table((), rows))

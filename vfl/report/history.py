@@ -1,0 +1,107 @@
+"""What a run released, in order and by name: its schedule, told again what its log says was released.
+
+The log holds numbers alone. A schedule is a deterministic function of released values, so running it on them says which
+query each line answered, which blocks it was about and what noise was on it. No party is asked and nothing is charged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vfl.messages import Backward, Descend, Select
+from vfl.privacy.events import on_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from coordinator.rounds import Log
+    from vfl.evaluation import Findings
+    from vfl.messages import Block, Query
+    from vfl.planning import Plan
+    from vfl.privacy.events import Event
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient:
+    """A released sum of clipped gradients over one block, (s,), with noise N(0, σ²) on every entry of it."""
+
+    block: Block
+    values: Vector
+    sigma: float
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """What a log tells.
+
+    charged : per round, the events that were charged for it. gradients : in the order of their release.
+    chosen : {coordinate of w: how often a selection named it}.
+    noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
+        features; for solvers whose queries carry the rule of the update.
+    findings : what the releases beside the model come to, by name.
+    repeated : rounds that were made more than once, because a process ended between charge and log.
+    whole : whether the schedule asked for all that the log holds.
+    """
+
+    charged: list[tuple[Event, ...]] = field(default_factory=list)
+    gradients: list[Gradient] = field(default_factory=list)
+    chosen: Counter[int] = field(default_factory=Counter)
+    noise: dict[int, float] = field(default_factory=dict)
+    findings: Mapping[str, Findings] = field(default_factory=dict)
+    repeated: int = 0
+    whole: bool = True
+
+
+def history(plan: Plan, log: Log) -> History:
+    """Return what the log of this plan's run tells. A sealed run's log tells only how many rounds there were."""
+    told = History()
+    for number, (query, released) in enumerate(_asked(plan, log, told)):
+        if tuple(map(len, released)) != query.sizes():
+            told.whole = False
+            break
+        keys = log.charged[number]
+        told.repeated += any(key.attempt > 0 for key in keys)
+        events = [on_part(event, plan.split, query.side.value) for event in query.events() if event is not None]
+        told.charged.append(tuple(events[: len(keys)]))
+        if isinstance(query, Select):
+            told.chosen[int(released[0][0])] += 1
+        told.gradients += _gradients(query, released)
+        told.noise |= _noise(query)
+    return told
+
+
+def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[Query, Released]]:
+    schedule = plan.schedule()
+    query = next(schedule)
+    for released in log.released:
+        yield query, released
+        try:
+            query = schedule.send(released)
+        except StopIteration as end:
+            _, told.findings = end.value
+            return
+
+
+def _gradients(query: Query, released: Released) -> Iterator[Gradient]:
+    if isinstance(query, Descend):
+        parts = [(step.block, step.event) for step in query.ordered()]
+    elif isinstance(query, Backward):
+        parts = [(block, query.event) for block in query.blocks]  # type: ignore[misc]
+    else:
+        return
+    for (block, event), values in zip(parts, released, strict=True):
+        if event is not None:
+            yield Gradient(block, values, event.sigma)
+
+
+def _noise(query: Query) -> Iterator[tuple[int, float]]:
+    """Yield (coordinate, σ of its update's noise): a rule that has a `gain` moves by gain·u before its prox."""
+    for step in query.ordered() if isinstance(query, Descend) else ():
+        gain = getattr(step.rule, "gain", None)
+        if gain is not None and step.event is not None:
+            S = step.block.coordinates
+            yield from zip(range(S.start, S.stop), (float(g) * step.event.sigma for g in gain), strict=True)

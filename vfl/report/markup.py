@@ -1,0 +1,97 @@
+"""HTML and SVG that cannot be broken out of: text is escaped where it is put in, and nothing else is."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import TypeAlias
+
+STYLE = Path(__file__).with_name("style.css")
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""A page loads nothing and runs nothing, whatever should have slipped into it."""
+
+_VOID = {"br", "meta", "rect", "line", "path", "circle"}
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+"""Characters that no file may hold, or that turn the direction of the text around them."""
+
+
+class Markup(str):
+    """Text that is markup already; every other `str` is plain text."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | Markup | None"
+
+
+def text(plain: str) -> Markup:
+    """Return plain text as markup."""
+    if isinstance(plain, Markup):
+        return plain
+    return Markup(html.escape(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", plain)))
+
+
+def element(tag: str, /, *children: Child, **attributes: str | float | None) -> Markup:
+    """Return an element. Children that are plain are escaped, attributes always are; what is None is left out.
+
+    attributes : `class_` is class, and `stroke_width` is stroke-width; numbers are written to a tenth of a thousandth.
+    """
+    pairs = (
+        f' {key.rstrip("_").replace("_", "-")}="{text(value if isinstance(value, str) else number(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    start = f"<{tag}{''.join(pairs)}"
+    if tag in _VOID and not children:
+        return Markup(start + "/>")
+    return Markup(f"{start}>{join(*children)}</{tag}>")
+
+
+def join(*children: Child) -> Markup:
+    """Return markup one after the other."""
+    return Markup("".join(text(child) for child in children if child is not None))
+
+
+def number(value: float) -> str:
+    """Return a coordinate in the shortest decimals that a screen can tell apart."""
+    return f"{value:.4f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
+
+
+def style() -> Markup:
+    """Return the one style sheet, to be put into the page: it is ours, and holds nothing of a run."""
+    return Markup(f"<style>{STYLE.read_text(encoding='utf-8')}</style>")
+
+
+def page(title: str, *body: Child) -> str:
+    """Return a whole HTML file."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        style(),
+    )
+    return f"<!doctype html>\n{element('html', head, element('body', element('main', *body)), lang='en')}\n"
+
+
+def section(heading: str, *children: Child) -> Markup:
+    """Return a section under its heading."""
+    return element("section", element("h2", heading), *children)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[Child, ...]], *, numbers: tuple[int, ...] = ()) -> Markup:
+    """Return a table that scrolls by itself where it is wider than the screen.
+
+    numbers : which columns are set flush right.
+    """
+
+    def cell(kind: str, column: int, child: Child) -> Markup:
+        return element(kind, child, class_="number" if column in numbers else None)
+
+    lines = [element("tr", *(cell("td", k, child) for k, child in enumerate(row))) for row in rows]
+    header = element("thead", element("tr", *(cell("th", k, name) for k, name in enumerate(head)))) if head else None
+    return element("div", element("table", header, element("tbody", *lines)), class_="scroll")

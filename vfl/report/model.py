@@ -1,0 +1,150 @@
+"""The model: coefficients beside the noise of their last update, contributions, and which coordinates were chosen."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.problem import INTERCEPT
+from vfl.report import charts
+from vfl.report.markup import Child, Markup, element, section, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.report.facts import Facts
+
+
+ROWS, LISTED = 40, 1000
+"""Bars of a chart, rows of the table of all coefficients: at most."""
+
+
+def choices(facts: Facts) -> Markup | None:
+    """Return how often selections named a coordinate; None where there are none."""
+    told = facts.told
+    if told is None or not told.chosen:
+        return None
+    names, owners = facts.result.coordinates, facts.owners
+    rows = [
+        charts.Bar(names[j], float(count), f"{count:,}", None, facts.parties.index(owners[j]))
+        for j, count in told.chosen.most_common(ROWS)
+    ]
+    return section(
+        "Coordinates chosen",
+        element(
+            "p",
+            "How often a selection named a coordinate, most often first. Losing coordinates and scores are kept by nobody.",
+        ),
+        charts.both(lambda width: charts.bars(width, rows, "times chosen")),
+    )
+
+
+def _last_noise(facts: Facts) -> Mapping[int, float]:
+    """Return {coordinate: σ of the noise in its last update}; a sealed run's one update is its one release."""
+    plan, p = facts.plan, len(facts.result.coordinates)
+    if facts.told is not None:
+        return facts.told.noise
+    releases = plan.solver.releases(plan.problem) if plan is not None and plan.solver.sealed else ()
+    if [count for _, count in releases] == [1]:
+        event = releases[0][0]
+        if getattr(event, "dimension", 0) == p:
+            return dict.fromkeys(range(p), float(getattr(event, "sigma", 0.0)))
+    return {}
+
+
+def coefficients(facts: Facts) -> Markup:
+    """Return the coefficients beside the noise of their last update."""
+    result, owners, noise = facts.result, facts.owners, _last_noise(facts)
+    names, w = result.coordinates, result.w
+    features = [j for j in range(len(names)) if names[j] != INTERCEPT]
+    top = sorted(features, key=lambda j: -abs(w[j]))[:ROWS]
+    rows = [
+        charts.Bar(names[j], float(w[j]), f"{w[j]:.3g}".replace("-", "−"), noise.get(j), facts.parties.index(owners[j]))
+        for j in top
+    ]
+    if noise:
+        said = (
+            "Grey: one standard deviation, either way, of the noise in the coefficient's last update. It is not a confidence "
+            "interval: averages of updates hold less noise, earlier updates left some too, and the chance in who the records "
+            "are is not in it."
+        )
+    elif facts.certificate.basis == "none":
+        said = "No noise was added."
+    else:
+        said = "The noise of the last update is not drawn: this solver's steps are not part of what its log tells."
+    more = f" The {ROWS} largest of {len(features):,} are drawn." if len(features) > ROWS else ""
+    original = dict(zip(result.feature_names, map(float, result.coef_), strict=True))
+    original[INTERCEPT] = result.intercept_
+    listed: list[tuple[Child, ...]] = [
+        (name, owners[j], f"{w[j]:.6g}", f"{original[name]:.6g}", f"{noise[j]:.3g}" if j in noise else "")
+        for j, name in enumerate(names[:LISTED])
+    ]
+    rest = "" if len(names) <= LISTED else f", the first {LISTED:,} of {len(names):,}; model.json holds all"
+    return section(
+        "Coefficients",
+        element("p", f"On the scaled features, so that they compare; the largest first, without the intercept.{more}"),
+        charts.both(lambda width: charts.bars(width, rows, "coefficient on the scaled feature")) if rows else None,
+        charts.parties_key(facts.parties, *((("noisekey", "± the noise of the last update"),) if noise else ())),
+        element("p", said, class_="note"),
+        element(
+            "details",
+            element("summary", f"All numbers{rest}"),
+            table(
+                ("coordinate", "party", "on the scaled feature", "in original units", "noise of last update"),
+                listed,
+                numbers=(2, 3, 4),
+            ),
+        ),
+    )
+
+
+def contribution(facts: Facts) -> Markup:
+    """Return the length of each party's part of the model."""
+    owners, names = np.array(facts.owners), np.array(facts.result.coordinates)
+    w = np.where(names == INTERCEPT, 0.0, facts.result.w)
+    squares = {party: float((w[owners == party] ** 2).sum()) for party in facts.parties}
+    whole = sum(squares.values()) or 1.0
+    rows = [
+        charts.Bar(party, math.sqrt(square), f"{math.sqrt(square):.3g} ({square / whole:.0%})", None, k)
+        for k, (party, square) in enumerate(squares.items())
+    ]
+    return section(
+        "Contribution by party",
+        element(
+            "p",
+            "‖w_k‖, the length of a party's coefficients on the scaled features, and its share in ‖w‖²; without the intercept."
+            + (
+                ""
+                if facts.certificate.basis == "none"
+                else " Noise adds to it, so a party of many columns has some even where none of them helps."
+            ),
+        ),
+        charts.both(lambda width: charts.bars(width, rows, "length of the party's coefficients")),
+    )
+
+
+def findings(facts: Facts) -> Markup | None:
+    """Return what was released beside the model, as the log tells it where there is one; None where nothing was."""
+    found = facts.result.findings if facts.told is None else facts.told.findings
+    if not found:
+        return None
+    rows: list[tuple[Child, ...]] = [
+        (name, measure, f"{estimate.value:.4g}", f"± {estimate.error:.2g}")
+        for name, what in found.items()
+        for measure, estimate in what.measures.items()
+    ]
+    notes = (
+        element("p", f"{name}: of {what.n_records:,} records, {what.note}", class_="note")
+        for name, what in found.items()
+    )
+    whence = None
+    if facts.told is None:
+        whence = element("p", "As findings.json has it, which the certificate does not speak of.", class_="note")
+    return section(
+        "Beside the model",
+        table(("", "measure", "value", "standard error"), rows, numbers=(2, 3)) if rows else None,
+        *notes,
+        whence,
+    )

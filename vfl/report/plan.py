@@ -1,0 +1,240 @@
+"""`vfl plan --plot`: what noise and what cost to expect at which ε, before anything is spent; from public facts only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vfl.certificate.issue import planned
+from vfl.errors import OutputError, SpecificationError, VflError
+from vfl.launch.result import write_whole
+from vfl.planning import plan as make_plan
+from vfl.report import charts
+from vfl.report.markup import Child, Markup, element, join, page, section, style, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.planning import Plan
+    from vfl.privacy.events import Event
+
+KINDS = (".html", ".svg", ".png")
+DECADE = 8
+"""Points a decade of ε, from a tenth of the job's to ten times it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a plan at one ε comes to.
+
+    noise_multiplier : noise standard deviation over sensitivity, of the releases that are most of the plan.
+    sigma : noise standard deviation of one coordinate of their mean: of what is released, divided by n; of the model itself
+        where that is what is noised.
+    releases, round_trips, seconds : cost.
+    """
+
+    epsilon: float
+    noise_multiplier: float
+    sigma: float
+    releases: int
+    round_trips: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One drawing: a value of `Point` against ε."""
+
+    field: str
+    name: str
+
+
+def points(plan: Plan) -> list[Point]:
+    """Return the same job planned at other ε, in ascending order; an ε that it cannot be planned at is left out.
+
+    Raises SpecificationError for a job without privacy.
+    """
+    privacy = plan.job.privacy
+    if privacy is None:
+        raise SpecificationError("a job without privacy has no noise to plot: give it a [privacy] table")
+    found = []
+    for k in range(-DECADE, DECADE + 1):
+        epsilon = privacy.epsilon * 10.0 ** (k / DECADE)
+        try:
+            other = make_plan(replace(plan.job, privacy=replace(privacy, epsilon=epsilon)), plan.n_records)
+        except VflError:
+            continue
+        noise, deviation = _noise(other)
+        count = sum(count for _, count in other.releases)
+        found.append(Point(epsilon, noise, deviation, count, other.round_trips, other.seconds))
+    return found
+
+
+def _noise(plan: Plan) -> tuple[float, float]:
+    event = _main(plan)
+    sigma, sensitivity = (float(getattr(event, name)) for name in ("sigma", "sensitivity"))
+    return sigma / sensitivity, sigma if plan.solver.sealed else sigma / plan.problem.n_records
+
+
+def _main(plan: Plan) -> Event:
+    """Return the noised release that most of the training consists of; of two that are as many, the later one."""
+    releases = plan.solver.releases(plan.problem)
+    noised = [(count, k, event) for k, (event, count) in enumerate(releases) if hasattr(event, "sigma")]
+    if not noised:
+        raise SpecificationError(f"{plan.solver.name} adds no Gaussian noise to plot")
+    return max(noised, key=lambda entry: entry[:2])[2]
+
+
+def panels(plan: Plan, drawn: Sequence[Point]) -> tuple[Panel, ...]:
+    """Return what is drawn: noise, and such cost as changes with ε."""
+    deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
+    noise = (Panel("noise_multiplier", "noise multiplier, σ/Δ"), Panel("sigma", deviation))
+    cost = (Panel("releases", "releases"), Panel("seconds", "expected time, s"))
+    return noise + tuple(panel for panel in cost if len({getattr(point, panel.field) for point in drawn}) > 1)
+
+
+def unit(plan: Plan) -> str:
+    """Return in words in what unit σ is."""
+    if plan.solver.sealed:
+        return "σ is that of the published coefficients on the scaled features."
+    if plan.solver.adaptive:
+        return "σ/n is in units of a release's sensitivity, which follows what was released before."
+    return f"σ/n is in the unit of what is clipped: {planned(plan)['geometry']}."
+
+
+def write_plan(plan: Plan, path: str | Path) -> Path:
+    """Draw expected noise and cost against ε into an .html, .svg or .png file; return its path. No data are touched.
+
+    Raises SpecificationError for another ending, for a job without privacy, and for .png without matplotlib; OutputError
+    when the file cannot be written.
+    """
+    path = Path(path)
+    if path.suffix not in KINDS:
+        raise SpecificationError(f"a plot is written to a file that ends in {', '.join(KINDS)}, not {path.suffix!r}")
+    drawn = points(plan)
+    if path.suffix == ".png":
+        _draw_png(plan, drawn, path)
+    else:
+        write_whole(path, html(plan, drawn) if path.suffix == ".html" else svg(plan, drawn))
+    return path
+
+
+def _axes(panel: Panel, drawn: Sequence[Point]) -> tuple[charts.Axis, charts.Axis, charts.Curve]:
+    values = [(p.epsilon, float(getattr(p, panel.field))) for p in drawn]
+    low, high = min(v for _, v in values), max(v for _, v in values)
+    log = low > 0 and high / low > 5
+    y = charts.Axis(panel.name, low * 0.8, high * 1.25, log=True) if log else charts.Axis(panel.name, 0.0, high * 1.15)
+    return charts.Axis("ε", drawn[0].epsilon, drawn[-1].epsilon, log=True), y, charts.Curve(panel.name, values)
+
+
+def _panel(width: int, plan: Plan, panel: Panel, drawn: Sequence[Point], height: int = 220) -> Markup:
+    x, y, curve = _axes(panel, drawn)
+    marks = ((plan.job.privacy.epsilon, "this job"),) if plan.job.privacy is not None else ()
+    return charts.panel(width, x, y, [curve], marks=marks, height=height)
+
+
+def html(plan: Plan, drawn: Sequence[Point]) -> str:
+    """Return the page."""
+
+    def chart(panel: Panel) -> Markup:
+        said = f"{panel.name} against ε"
+        return charts.both(lambda width: charts.svg(width, 220, said, _panel(width, plan, panel, drawn)))
+
+    own = plan.job.privacy.epsilon if plan.job.privacy is not None else None
+    rows: list[tuple[Child, ...]] = [
+        tuple(element("b", cell) if p.epsilon == own else cell for cell in _cells(p)) for p in drawn
+    ]
+    shown = panels(plan, drawn)
+    return page(
+        f"{plan.job.name}: plan of a vfl run",
+        element("h1", plan.job.name),
+        element(
+            "p", f"Noise and cost against ε, before anything is spent: {plan.solver.name}, {_size(plan)}", class_="soft"
+        ),
+        section(
+            "Noise",
+            element("p", "More privacy is a smaller ε, to the left, and more noise."),
+            *map(chart, shown[:2]),
+            element("p", unit(plan), class_="note"),
+        ),
+        section("Cost", element("p", _cost(plan, constant=len(shown) == 2)), *map(chart, shown[2:])),
+        section(
+            "Numbers",
+            table(
+                ("ε", "σ/Δ", "σ" if plan.solver.sealed else "σ/n", "releases", "round trips", "s"),
+                rows,
+                numbers=tuple(range(6)),
+            ),
+        ),
+        section(
+            "The plan of this job", *(element("p", element("code", line.strip())) for line in str(plan).splitlines())
+        ),
+        element("footer", element("p", "From public facts alone: no data were touched, and nothing was spent.")),
+    )
+
+
+def _cells(point: Point) -> tuple[str, ...]:
+    noise = (f"{point.epsilon:.3g}", f"{point.noise_multiplier:.4g}", f"{point.sigma:.3g}")
+    return (*noise, f"{point.releases:,}", f"{point.round_trips:,}", f"{point.seconds:.2g}")
+
+
+def _cost(plan: Plan, *, constant: bool) -> str:
+    releases = sum(count for _, count in plan.releases)
+    own = f"{releases:,} releases in {plan.round_trips:,} round trips, about {plan.seconds:.2g} s"
+    if constant:
+        return f"The same at every ε: {own}."
+    return f"At this job's ε: {own}. Options that the job leaves open are decided anew at every ε, so cost follows it."
+
+
+def _size(plan: Plan) -> str:
+    return f"n = {plan.problem.n_records:,}, p = {plan.problem.layout.n_coordinates:,}, δ = {plan.problem.delta:.3g}"
+
+
+def svg(plan: Plan, drawn: Sequence[Point]) -> str:
+    """Return the drawings one below the other, as a file of their own."""
+    width, height, top = charts.WIDE, 230, 44
+    shown = panels(plan, drawn)
+    parts = [
+        element("g", _panel(width, plan, panel, drawn), transform=f"translate(20 {top + k * height})")
+        for k, panel in enumerate(shown)
+    ]
+    title = f"{plan.job.name}: {plan.solver.name}, {_size(plan)}"
+    tall = top + len(parts) * height
+    whole = element(
+        "svg",
+        element("title", title),
+        style(),
+        element("rect", width=width + 40, height=tall, fill="var(--ground)"),
+        charts.label(20, 24, title, class_=None),
+        join(*parts),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width + 40} {tall}",
+        width=width + 40,
+        height=tall,
+    )
+    return f"{whole}\n"
+
+
+def _draw_png(plan: Plan, drawn: Sequence[Point], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SpecificationError(
+            "a .png plot needs matplotlib: pip install 'vfl[plot]', or name an .html or .svg file, which need nothing"
+        ) from None
+    shown = panels(plan, drawn)
+    figure: Any = Figure(figsize=(9, 2 + 2.2 * len(shown) / 2), layout="constrained")
+    epsilon = plan.job.privacy.epsilon if plan.job.privacy is not None else None
+    for axes, panel in zip(figure.subplots(-(-len(shown) // 2), 2).flat, shown, strict=False):
+        x, y, curve = _axes(panel, drawn)
+        axes.plot(*zip(*curve.points, strict=True))
+        axes.set(xscale="log", yscale="log" if y.log else "linear", ylim=(y.low, y.high), xlabel=x.name)
+        axes.set_title(y.name, loc="left", fontsize="medium")
+        axes.axvline(epsilon, linestyle="--", color="grey")
+        axes.grid(visible=True, alpha=0.3)
+    figure.suptitle(f"{plan.job.name}: {plan.solver.name}, {_size(plan)}", parse_math=False)
+    try:
+        figure.savefig(path, dpi=144)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error

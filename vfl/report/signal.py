@@ -1,0 +1,118 @@
+"""What was released against the noise that is on it, by party and by block."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vfl.report import charts
+from vfl.report.markup import Markup, element, join, section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.report.facts import Facts
+    from vfl.report.history import Gradient
+
+
+ROWS, CELLS, POINTS = 40, 24, 16
+"""Blocks drawn, cells of each, points of a party's curve: at most."""
+TOGETHER = 4
+"""Releases of a block that are drawn as one cell, where there are enough: one alone is mostly noise."""
+STRONG = 4.0
+"""The size, in units of its noise, that is drawn darkest."""
+CHANCE = 0.05
+"""How often noise alone exceeds what is drawn as noise alone."""
+
+
+def signal(facts: Facts) -> Markup | None:
+    """Return what was released against its noise; None where nothing was noised or nothing of the kind released."""
+    told = facts.told
+    if facts.certificate.basis == "none" or (told is not None and not told.gradients):
+        return None
+    heading = "What was released, against its noise"
+    if told is None:
+        return section(heading, element("p", f"Not drawn. {facts.why_not_told}", class_="note"))
+    by_block: dict[tuple[int, int], list[Gradient]] = {}
+    for gradient in told.gradients:
+        S = gradient.block.coordinates
+        by_block.setdefault((S.start, S.stop), []).append(gradient)
+    owners = list(facts.parties)
+    most = max(map(len, by_block.values()))
+    n_cells = min(CELLS, max(most // TOGETHER, min(most, 2 * TOGETHER)))
+    strips = []
+    for (first, last), own in sorted(by_block.items()):
+        block = own[0].block
+        name = _block_name(facts.result.coordinates[first:last])
+        overall = size(own)
+        shades = [_shade(part) for part in _cut(own, n_cells)]
+        strips.append((overall, charts.Strip(name, shades, f"{overall:.2f}", owners.index(block.party))))
+    kept = {id(strip) for _, strip in sorted(strips, key=lambda entry: -entry[0])[:ROWS]}
+    shown = [strip for _, strip in strips if id(strip) in kept]
+    more = f" The {ROWS} blocks with most signal of {len(strips):,} are shown." if len(strips) > ROWS else ""
+    return section(
+        heading,
+        element(
+            "p",
+            "Each release is a sum over the records, of clipped gradients or products, plus noise of known deviation σ. "
+            "Drawn is its size in units of σ (root mean square): 1 is what noise alone gives, what stands above it is signal.",
+        ),
+        _by_party(told.gradients, owners, n_cells),
+        element("h3", "By block"),
+        charts.both(lambda width: charts.heat(width, shown, "releases of the block")),
+        element(
+            "p",
+            f"Left to right: the run in {n_cells} parts. Blank: no more than noise alone gives in {1 - CHANCE:.0%} of all "
+            f"cells. Darkest: {STRONG:g} σ or more. The number is the block's size over the whole run.{more}",
+            class_="note",
+        ),
+    )
+
+
+def _by_party(gradients: Sequence[Gradient], owners: Sequence[str], n_cells: int) -> Markup:
+    lines = []
+    for k, owner in enumerate(owners):
+        own = [gradient for gradient in gradients if gradient.block.party == owner]
+        parts = [part for part in _cut(own, min(POINTS, n_cells)) if part]
+        points = [(100.0 * (j + 0.5) / len(parts), size(part)) for j, part in enumerate(parts)]
+        if points:
+            lines.append(charts.Curve(owner, points, k))
+    top = max(value for line in lines for _, value in line.points)
+    x, y = charts.Axis("share of the run, %", 0, 100), charts.Axis("size in units of σ", 0.0, max(1.5, top * 1.06))
+    noise = charts.Curve("noise alone", [(0, 1.0), (100, 1.0)], None)
+    entries = sum(len(g.values) for g in gradients) / (min(POINTS, n_cells) * max(1, len(lines)))
+    note = f"Dashed: noise alone, which wanders by about ±{2.0 / math.sqrt(2.0 * max(1.0, entries)):.2g} in parts so short."
+    drawn = charts.both(lambda width: charts.curves(width, x, y, [noise, *lines], height=220))
+    return join(drawn, charts.parties_key(owners), element("p", note, class_="note"))
+
+
+def size(gradients: Sequence[Gradient]) -> float:
+    """Return the root mean square of released entries in units of their σ; 1 is expected of noise alone."""
+    squares = sum(float(g.values @ g.values) / g.sigma**2 for g in gradients)
+    return math.sqrt(squares / max(1, sum(len(g.values) for g in gradients)))
+
+
+def noise_reach(entries: int) -> float:
+    """Return the size that so many entries of noise alone exceed with probability CHANCE; their squares add up to χ²."""
+    from scipy.special import chdtri
+
+    return math.sqrt(float(chdtri(entries, CHANCE)) / entries)
+
+
+def _shade(gradients: Sequence[Gradient]) -> float:
+    """Return 0 for what may be noise alone, up to 1 for STRONG."""
+    if not gradients:
+        return 0.0
+    found, floor = size(gradients), noise_reach(sum(len(g.values) for g in gradients))
+    return 0.0 if found <= floor else 0.12 + 0.88 * min(1.0, (found - 1.0) / (STRONG - 1.0))
+
+
+def _cut(gradients: Sequence[Gradient], n: int) -> list[list[Gradient]]:
+    parts: list[list[Gradient]] = [[] for _ in range(n)]
+    for k, gradient in enumerate(gradients):
+        parts[k * n // len(gradients)].append(gradient)
+    return parts
+
+
+def _block_name(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})"

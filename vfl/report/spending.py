@@ -1,0 +1,88 @@
+"""ε against rounds, and what it was spent on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from vfl.certificate.verification import recomputed
+from vfl.planning import described
+from vfl.privacy.events import OnPart
+from vfl.privacy.ledger.composition import Accounting, plan_cost
+from vfl.report import charts
+from vfl.report.markup import Child, Markup, element, join, section, table
+
+if TYPE_CHECKING:
+    from vfl.certificate import Certificate
+    from vfl.privacy.events import Event
+    from vfl.report.facts import Facts
+    from vfl.report.history import History
+
+
+POINTS, POINTS_PLD = 150, 10
+"""At how many rounds ε is computed for its curve; privacy loss distributions take their time."""
+
+
+def spent(facts: Facts) -> Markup | None:
+    """Return ε against rounds and the table of what was charged; None without privacy."""
+    certificate = facts.certificate
+    if certificate.basis == "none":
+        return None
+    heading = "Privacy spent" if certificate.private else "Privacy spent, had the noise been private"
+    return section(heading, _curve(facts), _releases(certificate))
+
+
+def _curve(facts: Facts) -> Markup:
+    certificate, told = facts.certificate, facts.told
+    if told is None:
+        return element("p", f"ε against rounds is not drawn. {facts.why_not_told}", class_="note")
+    points = epsilon_by_round(told, certificate)
+    lost = certificate.releases - sum(map(len, told.charged))
+    top, last = max(certificate.epsilon, points[-1][1]), max(1, len(told.charged))
+    lines = [
+        charts.Curve("all that was accounted for", [(0.0, certificate.epsilon), (last, certificate.epsilon)], None),
+        charts.Curve("ε of what was released up to a round", points, 0, step=True),
+    ]
+    x, y = charts.Axis("round", 0, last), charts.Axis(f"ε at δ = {certificate.delta:.3g}", 0.0, top * 1.06)
+    stated = "certified ε" if certificate.private else "ε accounted for"
+    stated = stated if facts.report.ok else "ε that the certificate claims"
+    note = f"Dashed: the {stated} = {certificate.epsilon:.4g}."
+    if lost > 0:
+        note += f" It also covers {lost:,} releases that were charged before a crash and never used."
+    if certificate.basis == "reserved":
+        note += " It covers all that was reserved; the curve shows what was used."
+    return join(charts.both(lambda width: charts.curves(width, x, y, lines)), element("p", note, class_="note"))
+
+
+def epsilon_by_round(told: History, certificate: Certificate) -> list[tuple[float, float]]:
+    """Return (rounds done, ε of all that was charged for them) from 0 to the end, at evenly spread rounds."""
+    wanted = POINTS_PLD if certificate.accounting == "pld" else POINTS
+    last = len(told.charged)
+    shown = {round(k * last / wanted) for k in range(1, wanted + 1)} if last > wanted else set(range(1, last + 1))
+    points = [(0.0, 0.0)]
+    charged: Counter[Event] = Counter()
+    for number, events in enumerate(told.charged, 1):
+        charged.update(events)
+        if number in shown and charged:
+            found = recomputed(certificate.accounting, tuple(charged.items()), certificate.delta)
+            points.append((float(number), found))
+    return points
+
+
+def _releases(certificate: Certificate) -> Markup:
+    """Return the table of what was charged. Under 'gdp' and 'zcdp' costs add up, so each has its share."""
+    shares = ["" for _ in certificate.events]
+    if certificate.accounting in ("gdp", "zcdp"):
+        way = Accounting(certificate.accounting)
+        whole = max(1, plan_cost(certificate.events, way))
+        shares = [f"{plan_cost((entry,), way) / whole:.1%}" for entry in certificate.events]
+    parts = [event.part if isinstance(event, OnPart) else "" for event, _ in certificate.events]
+    rows: list[tuple[Child, ...]] = [
+        (described(event) + (f", of the {part} records" if part else ""), f"{count:,}", share)
+        for (event, count), part, share in zip(certificate.events, parts, shares, strict=True)
+    ]
+    said = "No record is in both parts of the split, so ε is the larger of what the two cost."
+    return join(
+        table(("release", "times", "of the budget"), rows, numbers=(1, 2)),
+        element("p", said, class_="note") if any(parts) else None,
+    )
