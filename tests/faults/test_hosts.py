@@ -40,7 +40,7 @@ epsilon = 1.0
 delta = 1e-9
 [solver]
 kind = "SkGD"
-passes = 1500
+passes = 800
 block_size = 1
 sweep = "block"
 [data]
@@ -153,6 +153,24 @@ def test_cut_off_and_healed(hosts: Hosts) -> None:
     assert {entry["attempt"] for entry in entries if entry["kind"] == "charge"} == {0, 1}
 
 
+def test_a_host_that_stays_away_is_left_out(hosts: Hosts) -> None:
+    """Its power is cut: the run goes on without its blocks, and says so in the certificate."""
+    started(hosts)
+    sent = submitted(hosts, JOB.replace('"wait"', '"skip"').replace("wait_seconds = 90", "wait_seconds = 5"))
+    wait(lambda: rounds(hosts, sent) > 200, 120)
+    hosts.cut(2)
+    hosts.kill(2)
+    ended(hosts, sent, 240)
+    folder = hosts.own(0) / sent["output"]
+    certificate = json.loads((folder / "certificate.json").read_text())
+    assert certificate["epsilon"] <= 1.0
+    assert certificate["flags"][0].startswith("party 'telco' was lost on the way and left out")
+    coef = json.loads((folder / "model.json").read_text())["coef"]
+    assert coef["calls"] == coef["data_mb"] == 0
+    assert coef["income"] != 0
+    assert "flag: party 'telco'" in hosts.vfl(0, "verify", sent["output"], "--ledger", f"{sent['output']}/ledger.db")
+
+
 def test_cancelled_then_resumed(hosts: Hosts) -> None:
     started(hosts)
     sent = submitted(hosts)
@@ -188,7 +206,7 @@ def test_with_tls_and_a_token(hosts: Hosts) -> None:
         lines = (keys / address / "env.sh").read_text().splitlines()
         hosts.environment[k] = dict(line.removeprefix("export ").split("=", 1) for line in lines)
     started(hosts)
-    sent = submitted(hosts, JOB.replace("passes = 1500", "passes = 50"))
+    sent = submitted(hosts, JOB.replace("passes = 800", "passes = 50"))
     ended(hosts, sent, 240)
     assert (hosts.own(0) / sent["output"] / "model.json").exists()
     hosts.environment[1] = hosts.environment[1] | {"RAY_AUTH_TOKEN_PATH": str(hosts.scratch / "nothing")}
