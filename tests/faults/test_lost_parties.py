@@ -17,13 +17,14 @@ import pytest
 import vfl
 from coordinator.budget import Budget
 from coordinator.coordinator import Coordinator, Outcome
-from coordinator.rounds import LEFT, Lost, Round
+from coordinator.rounds import LEFT, Log, Lost, Round
 from parties.loading import load
-from vfl.errors import DataError, PartyLost, SpecificationError
+from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
 from vfl.launch import checkpoint
-from vfl.launch.inprocess import InProcessTransport
+from vfl.launch.certifying import Witness
+from vfl.launch.inprocess import InProcessAlignment, InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.privacy.ledger import SqliteLedger
 
@@ -188,6 +189,22 @@ def test_lost_between_the_parts_of_one_query() -> None:
     assert expanded(Lossy(spec, at=asked[2])) == model  # the second of two steps, after the first one's Forward
 
 
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+@pytest.mark.parametrize(("faults", "returns"), [(WAIT, True), (SKIP, False)], ids=["wait", "skip"])
+def test_what_the_certificate_says(noise: str, faults: Faults, returns: bool) -> None:
+    """With a budget in memory too it counts what was charged, lost attempts included, and names who was left out."""
+    spec, budget = job(noise=noise, passes=12), Budget("run")
+    events, outcome = drive(Lossy(spec, at=5, returns=returns, times=2), faults, budget)
+    witness = Witness(budget, Log())
+    for event in events:
+        witness.note(event)
+    certificate = witness.result(outcome).certificate
+    assert sum(count for _, count in certificate.events) == outcome.statement.releases == certificate.releases
+    assert certificate.epsilon <= EPSILON
+    said = [flag for flag in certificate.flags if flag.startswith("party 'shop' was lost on the way and left out")]
+    assert len(said) == (not returns)
+
+
 @pytest.mark.parametrize("faults", [WAIT, ABORT], ids=["wait", "abort"])
 def test_gone_for_good_ends_the_run(faults: Faults) -> None:
     with pytest.raises(PartyLost) as raised:
@@ -349,6 +366,43 @@ class TestLedger:
         (tmp_path / "here").rename(tmp_path / "there")
         outcome = self.go_on(tmp_path / "there", Lossy(spec, times=0), WAIT)
         assert outcome.statement.epsilon <= EPSILON
+
+
+def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
+    """It loads the rows that were aligned from what the run kept, and refuses where nothing was kept."""
+    from coordinator.alignment import align
+    from parties.actor import PartyActor
+    from vfl.alignment import Keeping
+
+    spec = dataclasses.replace(job(), id="who")
+    rng = np.random.default_rng(1)
+    for party in PARTITION.parties:
+        order = rng.permutation(N)[:300]
+        names = ["who", *PARTITION.wanted(party)]
+        rows = np.column_stack([(np.arange(N) if name == "who" else table()[name])[order] for name in names])
+        np.savetxt(tmp_path / f"{party}.csv", rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+
+    def actors(run: str | None) -> dict[str, PartyActor]:
+        keeping = {party: Keeping(str(tmp_path / f"{party}-index"), run) for party in PARTITION.parties}
+        return {party: PartyActor(spec, party, None, keeping[party]) for party in PARTITION.parties}
+
+    def sources() -> dict[str, str]:
+        return {party: str(tmp_path / f"{party}.csv") for party in PARTITION.parties}
+
+    first = actors("run")
+    for party, actor in first.items():
+        actor.prepare(sources()[party], b"s" * 32, 1)
+    for _ in align(InProcessAlignment({party: actor._aligning() for party, actor in first.items()}), required=False):
+        pass
+    for party, actor in first.items():
+        actor.load(sources()[party])
+    with pytest.raises(PartyLost, match="'shop' was restarted and has not loaded its data again"):
+        actors("run")["shop"].greet()
+    again = actors("run")["shop"]
+    again.load(sources()["shop"])
+    assert again.greet() == first["shop"].greet()
+    with pytest.raises(FederationError, match="a run without an output folder keeps no aligned rows: name one"):
+        actors(None)["shop"].load(sources()["shop"])
 
 
 @pytest.mark.parametrize(

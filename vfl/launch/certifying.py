@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from coordinator.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log
-    from vfl.privacy.events import Event
+    from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Statement
     from vfl.solvers.protocol import Released
 
@@ -37,6 +37,7 @@ class Witness:
     def __init__(self, budget: Budget, log: Log) -> None:
         self._budget = budget
         self._charged: Counter[Event] = Counter()
+        self._lost: set[ReleaseKey] = set()
         self._first: tuple[Released, ...] = log.released[:1]
         self._flags = dict.fromkeys(log.flags)
 
@@ -45,9 +46,11 @@ class Witness:
         if isinstance(event, Reserved):
             self._flags.update(dict.fromkeys(event.flags))
         elif isinstance(event, Lost):
-            self._charged.update(charged for _, charged in event.charges)
+            # Seeded noise repeats a release under the key that was charged, which costs nothing more.
+            self._charged.update(charged for key, charged in event.charges if key not in self._lost)
+            self._lost.update(key for key, _ in event.charges)
         elif isinstance(event, Round):
-            self._charged.update(event.events)
+            self._charged.update(charged for key, charged in event.charges if key not in self._lost)
             if event.number == 0:
                 self._first = (event.released,)
 
