@@ -38,6 +38,9 @@ from vfl.privacy.ledger import SqliteLedger
 REGRESSORS = (vfl.VerticalLinearRegression, vfl.VerticalRidge, vfl.VerticalLasso, vfl.VerticalElasticNet)
 ALL = (vfl.VerticalLogisticRegression, *REGRESSORS)
 
+# Most tests want the default bounds, whose warning has a test of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:bounds are not declared:vfl.estimators.running.PrivacyWarning")
+
 TWO_FITS = "compares two fits on the same data to 1e-2 or better: honest noise differs between them"
 EXPECTED_FAILURES = dict.fromkeys(
     (
@@ -228,7 +231,7 @@ def test_nothing_but_none_trains_without_privacy():
 def test_a_grid_search_is_told_the_epsilon_of_all_its_fits():
     n = 200
     X = features(n)
-    search = GridSearchCV(vfl.VerticalLogisticRegression(), {"C": [0.01, 0.1, 1.0, 10.0]}, cv=5)
+    search = GridSearchCV(vfl.VerticalLogisticRegression(bounds=(-1, 1)), {"C": [0.01, 0.1, 1.0, 10.0]}, cv=5)
     with pytest.warns(vfl.PrivacyWarning) as caught:
         search.fit(X, classes(X))
     assert len(caught) == 4 * 5  # 21 fits, of which the first is silent
@@ -306,6 +309,20 @@ def test_bounds_are_declared_and_never_taken_from_data():
     named = vfl.VerticalLogisticRegression(bounds={f"x{j}": (-1, 1) for j in range(4)}, **seeded).fit(X, classes(X))
     for same in (pair, array, named):
         assert np.array_equal(same.coef_, tame.coef_)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_bounds_are_asked_for_of_private_fits_whatever_the_data_hold(kind):
+    X = features()
+    declared = {} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (0, 1)}
+    for data in (X, np.clip(X, -0.5, 0.5)):  # a warning that followed the data would tell of them
+        with pytest.warns(vfl.PrivacyWarning, match="bounds are not declared") as caught:
+            kind(noise=vfl.SeededNoise(0), **declared).fit(data, classes(X))
+        assert [warning.filename for warning in caught] == [__file__]
+    for silent in ({"bounds": (-1, 1)}, {"epsilon": None}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", vfl.PrivacyWarning)
+            kind(**{"noise": vfl.SeededNoise(0), **declared, **silent}).fit(X, classes(X))
 
 
 def test_label_bounds_are_asked_for_and_clamp():

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vfl.partition import FeaturePartition
     from vfl.penalties import L1, L2, Box, ElasticNet, GroupLasso, NoPenalty
     from vfl.planning import Plan, plan, recommend
+    from vfl.privacy.ledger import SqliteLedger
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
     from vfl.schema import Boolean, Categorical, Numeric
@@ -64,6 +65,7 @@ _HOMES = {
     "SeededNoise": "vfl.privacy.noise",
     "PrivacyWarning": "vfl.estimators",
     "SkGD": "vfl.solvers",
+    "SqliteLedger": "vfl.privacy.ledger",
     "VerticalElasticNet": "vfl.estimators",
     "VerticalLasso": "vfl.estimators",
     "VerticalLinearRegression": "vfl.estimators",
@@ -106,6 +108,7 @@ __all__ = [
     "Result",
     "SeededNoise",
     "SkGD",
+    "SqliteLedger",
     "VerticalElasticNet",
     "VerticalLasso",
     "VerticalLinearRegression",

@@ -25,7 +25,6 @@ F = TypeVar("F", bound="Callable[..., object]")
 
 MAGIC = 1.5 * 2.0**52  # c + MAGIC has rint(c) in its low bits, for |c| < 2⁵¹
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
-LINE = 64  # bytes that travel together
 
 _WORD, _DOUBLE = ir.IntType(64), ir.DoubleType()
 
@@ -61,21 +60,6 @@ def load(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.
         return builder.load(_address(context, builder, signature, args, inbounds=True))
 
     return columns.dtype(columns, types.int64, types.int64), code
-
-
-@_inline
-def fetch(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type) -> tuple[Signature, Code]:
-    """Ask for the cache line of columns[j, i] ahead of its use (read, to the second level)."""
-
-    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        address = builder.bitcast(_address(context, builder, signature, args, inbounds=False), byte)
-        builder.call(prefetch, [address, flag(0), flag(2), flag(1)])
-        return context.get_dummy_value()
-
-    return types.void(columns, types.int64, types.int64), code
 
 
 @_inline

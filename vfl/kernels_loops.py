@@ -1,4 +1,4 @@
-"""The compiled loops behind vfl.kernels, over chunks of rows that stay in the first-level cache.
+"""The compiled loops behind vfl.kernels, over chunks of rows that stay in the second-level cache.
 
 Why the guarantee of vfl.kernels holds. With u = 2⁻⁵³ and t_j the computed products scale_j·(x_ij − c_j):
 (1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵; a record with h² < 1e-280 contributes 0, so what underflows is below
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.kernels_bits import LINE, MAGIC, add_bits, compiled, fetch, load, power_of_two, summing, unbiased
+from vfl.kernels_bits import MAGIC, add_bits, compiled, load, power_of_two, summing, unbiased
 
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
@@ -66,23 +66,19 @@ def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
 
 @compiled
 def _chunk(s: int) -> int:
-    """Return how many rows of s columns are worked on while they stay in the first-level cache. Divides PANEL."""
-    rows = 1024
-    while rows > 128 and rows * s > 3072:
+    """Return how many rows of s columns are worked on while they stay in the second-level cache. Divides PANEL.
+
+    Long runs of a column are what the machine foresees by itself; chunks of the first-level cache's size cost a quarter
+    more, with or without prefetching by hand.
+    """
+    rows = 4096
+    while rows > 128 and rows * s > 65536:
         rows //= 2
     return rows
 
 
 @compiled
-def _fetch_columns(columns: Matrix, j: int, start: int, stop: int) -> None:
-    """Ask for rows [start, stop) of columns j to j + 3: the next chunk travels while this one is computed."""
-    for k in range(j, min(j + 4, columns.shape[0])):
-        for i in range(start, stop, LINE // columns.itemsize):
-            fetch(columns, k, i)
-
-
-@compiled
-def _add_forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int, end: int) -> None:
+def _add_forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int) -> None:
     """Add X_S Δ + shift to v, rows [start, stop), in place; columns that did not move are not read."""
     s = columns.shape[0]
     m = stop - start
@@ -94,7 +90,6 @@ def _add_forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start:
         d0, d1, d2, d3 = delta[j], delta[j + 1], delta[j + 2], delta[j + 3]
         if d0 == 0.0 and d1 == 0.0 and d2 == 0.0 and d3 == 0.0:
             continue
-        _fetch_columns(columns, j, stop, min(stop + m, end))
         for i in range(m):
             moved = part[i] + d0 * load(columns, j, start + i)
             moved = moved + d1 * load(columns, j + 1, start + i)
@@ -211,7 +206,6 @@ def _add_chunk(
     out: Integers,
     start: int,
     stop: int,
-    end: int,
 ) -> None:
     """Add the clipped, rounded contributions of rows [start, stop) to out; r is used up."""
     s, m = columns.shape[0], stop - start
@@ -221,7 +215,6 @@ def _add_chunk(
     _square_norms(columns, centre, scale, start, m, h2)
     fours = s - s % 4 if _clip(r, h2, m, clip, per_grid) == 0 else 0
     for j in range(0, fours, 4):
-        _fetch_columns(columns, j, stop, min(stop + m, end))
         _add_rounded_four(columns, centre, j, scale, r, start, m, out)
     for j in range(fours, s):
         _add_rounded(columns, centre, j, scale, r, start, m, out)
@@ -253,11 +246,10 @@ def singles(
 
 
 @summing
-def _add_dots(columns: Matrix, centre: Vector, r: Vector, start: int, stop: int, end: int, out: Vector) -> None:
+def _add_dots(columns: Matrix, centre: Vector, r: Vector, start: int, stop: int, out: Vector) -> None:
     """Add Σ_i r_i (x_ij − c_j) over rows [start, stop) to out."""
     s, m = columns.shape[0], stop - start
     for j in range(0, s - 3, 4):
-        _fetch_columns(columns, j, stop, min(stop + m, end))
         c0, c1, c2, c3 = centre[j], centre[j + 1], centre[j + 2], centre[j + 3]
         u0, u1, u2, u3 = 0.0, 0.0, 0.0, 0.0
         for i in range(m):
@@ -281,7 +273,7 @@ def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int,
     """Add X_S Δ + shift to v, rows [start, stop), in place."""
     rows = _chunk(columns.shape[0])
     for a in range(start, stop, rows):
-        _add_forward(columns, delta, shift, v, a, min(a + rows, stop), stop)
+        _add_forward(columns, delta, shift, v, a, min(a + rows, stop))
 
 
 @compiled
@@ -303,7 +295,7 @@ def gradient(
     for a in range(start, stop, rows):
         b = min(a + rows, stop)
         weights(v[a:b], y[a:b], loss, r)
-        _add_chunk(columns, centre, scale, clip, per_grid, r, h2, out, a, b, stop)
+        _add_chunk(columns, centre, scale, clip, per_grid, r, h2, out, a, b)
     return out
 
 
@@ -328,9 +320,9 @@ def step(
     out, r, h2 = np.zeros(columns.shape[0], np.int64), np.empty(rows), np.empty(rows)
     for a in range(start, stop, rows):
         b = min(a + rows, stop)
-        _add_forward(previous, delta, shift, v, a, b, stop)
+        _add_forward(previous, delta, shift, v, a, b)
         weights(v[a:b], y[a:b], loss, r)
-        _add_chunk(columns, centre, scale, clip, per_grid, r, h2, out, a, b, stop)
+        _add_chunk(columns, centre, scale, clip, per_grid, r, h2, out, a, b)
     return out
 
 
@@ -344,7 +336,7 @@ def plain_gradient(
     for a in range(start, stop, rows):
         b = min(a + rows, stop)
         weights(v[a:b], y[a:b], loss, r)
-        _add_dots(columns, centre, r, a, b, stop, partial[a // PANEL])
+        _add_dots(columns, centre, r, a, b, partial[a // PANEL])
 
 
 @compiled
@@ -366,9 +358,9 @@ def plain_step(
     r = np.empty(rows)
     for a in range(start, stop, rows):
         b = min(a + rows, stop)
-        _add_forward(previous, delta, shift, v, a, b, stop)
+        _add_forward(previous, delta, shift, v, a, b)
         weights(v[a:b], y[a:b], loss, r)
-        _add_dots(columns, centre, r, a, b, stop, partial[a // PANEL])
+        _add_dots(columns, centre, r, a, b, partial[a // PANEL])
 
 
 @compiled

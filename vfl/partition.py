@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from vfl import markup
 from vfl.errors import PartitionError, nearest
 
 if TYPE_CHECKING:
@@ -243,11 +244,7 @@ class FeaturePartition:
         return cls(owned, label)
 
     def __repr__(self) -> str:
-        lines = [
-            f"FeaturePartition: {_counted(len(self._owned), 'party', 'parties')}, "
-            f"{_counted(self.n_features, 'feature', 'features')}, label {self.label_column!r} at {self.label_party}"
-            + ("" if self._blocks is None else f", {_counted(len(self._blocks), 'block', 'blocks')}")
-        ]
+        lines = [f"FeaturePartition: {self._counts()}"]
         all_shown = len(self._owned) <= _SHOWN_PARTIES
         shown = self._owned if all_shown else self._owned[: _SHOWN_PARTIES - 2]
         name_width = max(len(party) for party, _ in shown)
@@ -258,6 +255,27 @@ class FeaturePartition:
         if not all_shown:
             lines.append(f"  … and {len(self._owned) - len(shown)} more parties")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                party + (" (label)" if party == self.label_party else ""),
+                markup.Cell(str(len(columns)), number=True),
+                _abbreviated(columns),
+            )
+            for party, columns in self._owned
+        ]
+        return markup.whole(
+            markup.line(f"FeaturePartition: {self._counts()}", strong=True),
+            markup.table(("party", markup.Cell("features", number=True), "columns"), rows),
+        )
+
+    def _counts(self) -> str:
+        return (
+            f"{_counted(len(self._owned), 'party', 'parties')}, {_counted(self.n_features, 'feature', 'features')}, "
+            f"label {self.label_column!r} at {self.label_party}"
+            + ("" if self._blocks is None else f", {_counted(len(self._blocks), 'block', 'blocks')}")
+        )
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl import markup
 from vfl.alignment import reveals
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
@@ -152,7 +153,7 @@ def described(event: Event) -> str:
     return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Plan:
     """A job with every open option decided.
 
@@ -231,42 +232,49 @@ class Plan:
         return str(n) if self.split is None else f"{n} of {self.n_records}"
 
     def __str__(self) -> str:
+        return "\n".join((self._title(), *(f"  {key:<10} {said}" for key, said in self._lines())))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return markup.whole(markup.line(self._title(), strong=True), markup.table((), self._lines()))
+
+    def _title(self) -> str:
+        p = self.problem.layout.n_coordinates
+        return f"plan of job {self.job.name!r}: {self.solver.name}, n = {self._n}, p = {p}"
+
+    def _lines(self) -> tuple[tuple[str, str], ...]:
+        """Return what is planned, as (name, words); a name that goes on is left out."""
         problem, job = self.problem, self.job
-        lines = [f"plan of job {job.name!r}: {self.solver.name}, n = {self._n}, p = {problem.layout.n_coordinates}"]
-        lines.append("  minimise   " + problem.describe())
+        lines = [("minimise", problem.describe())]
         if job.sparse:
             named = ", ".join(job.sparse)
             lines.append(
-                f"  sparse     columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0"
+                ("sparse", f"columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0")
             )
         if job.privacy is None:
-            lines.append("  privacy    NONE: the model is not differentially private")
+            lines.append(("privacy", "NONE: the model is not differentially private"))
         else:
-            lines.append(
-                f"  privacy    ε = {self.epsilon:.4g} at δ = {problem.delta:.3g} for every record (replace one), "
-                f"of ε = {job.privacy.epsilon:g} allowed"
-            )
+            stated = f"ε = {self.epsilon:.4g} at δ = {problem.delta:.3g} for every record (replace one)"
+            lines.append(("privacy", f"{stated}, of ε = {job.privacy.epsilon:g} allowed"))
             if job.privacy.noise is not None:
-                lines.append(
-                    "             NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"
-                )
-            lines.extend(f"  releases   {count} × {described(event)}{_where(event)}" for event, count in self.releases)
+                lines.append(("", "NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"))
+            lines += [("releases", f"{count} × {described(event)}{_where(event)}") for event, count in self.releases]
             if self.split is not None:
-                lines.append("             ε is the larger of what the two parts cost: no record is in both")
-            lines.extend("  flag       " + flag for flag in self.flags)
-        lines.append(
-            f"  cost       {self.round_trips} round trips, {self.n_bytes / 1e6:.3g} MB between participants, "
-            f"about {self.seconds:.2g} s"
-        )
-        lines.extend(self._alignment_lines())
-        lines.extend(f"  asks       {inquiry.name}: {inquiry.explain()}" for inquiry in self.inquiries)
-        lines.extend("  choice     " + sentence for sentence in self.solver.explain(problem))
+                lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
+            lines += [("flag", flag) for flag in self.flags]
+        traffic = f"{self.round_trips} round trips, {self.n_bytes / 1e6:.3g} MB between participants"
+        lines.append(("cost", f"{traffic}, about {self.seconds:.2g} s"))
+        lines += self._alignment_lines()
+        lines += [("asks", f"{inquiry.name}: {inquiry.explain()}") for inquiry in self.inquiries]
+        lines += [("choice", sentence) for sentence in self.solver.explain(problem)]
         if problem.private:
             advice = recommendation(problem)
-            lines.append(f"  advice     {advice.solver} is expected to win: {advice.reason} (vfl.recommend compares)")
-        return "\n".join(lines)
+            lines.append(("advice", f"{advice.solver} is expected to win: {advice.reason} (vfl.recommend compares)"))
+        return tuple(lines)
 
-    def _alignment_lines(self) -> list[str]:
+    def _alignment_lines(self) -> list[tuple[str, str]]:
         job = self.job
         if not job.ids:
             return []
@@ -274,7 +282,7 @@ class Plan:
         n = self.n_records
         cost = f"about {self.alignment_seconds:.2g} s on one core for {n} ids a party; more ids or parties take longer"
         shown = reveals(len(job.ids)).items()
-        return [f"  align      by {columns}, {cost}", *(f"  shows      {who}: {what}" for who, what in shown)]
+        return [("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {what}") for who, what in shown)]
 
 
 def _where(event: Event) -> str:

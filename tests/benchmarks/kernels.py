@@ -31,7 +31,7 @@ def unrounded(columns, centre, v, y, loss, scale, clip):
         kernels_loops.weights(v[a:b], y[a:b], loss, r)
         kernels_loops._square_norms(columns, centre, scale, a, b - a, h2)
         kernels_loops._clip(r, h2, b - a, clip, 1.0)
-        kernels_loops._add_dots(columns, centre, r, a, b, n, out)
+        kernels_loops._add_dots(columns, centre, r, a, b, out)
     return scale * out
 
 

@@ -281,18 +281,7 @@ def _print_balance(balance: Balance) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(
-        f"{balance.dataset}: cap ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g} ({balance.adjacency}"
-        + (f", added up as {balance.accounting})" if balance.accounting else ")"),
-        markup=False,
-        soft_wrap=True,
-    )
-    console.print(
-        f"  spent ε = {balance.spent:.6g}, spent or reserved ε = {balance.committed:.6g}, largest plan that fits "
-        f"ε = {balance.left:.6g}",
-        markup=False,
-        soft_wrap=True,
-    )
+    console.print(f"{balance.title}\n  {balance.sums}", markup=False, soft_wrap=True)
     if balance.runs:
         console.print(_table(balance))
 

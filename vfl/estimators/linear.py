@@ -41,7 +41,7 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
     engine : 'inprocess', or 'ray' (an actor for each party).
     partition : who owns the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
-        outside are clamped. None is (−1, 1): it is never taken from data.
+        outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data.
     fit_intercept : whether to add an unpenalised intercept.
     solver : vfl.SkGD(...); None decides everything by public rules.
     random_state : orders the blocks of columns, and nothing else. Noise is never seeded by it.

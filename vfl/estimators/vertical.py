@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from coordinator.rounds import Round
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.estimators import declared
 from vfl.estimators.convergence import warn_unless_converged
-from vfl.estimators.running import of_this_process
+from vfl.estimators.running import PrivacyWarning, of_this_process
 from vfl.job import Job
 from vfl.launch.result import Result
 from vfl.launch.train import stream
@@ -79,6 +80,13 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 raise SpecificationError(WEIGHTS_REFUSED)
         _refuse_sparse(X)
         valid: tuple[Matrix, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric)
+        if self.bounds is None and self.epsilon is not None:  # public facts: it tells nothing of X
+            warnings.warn(
+                f"bounds are not declared, so every column is clamped to {declared.DEFAULT_BOUNDS}, whatever X holds: "
+                "declare bounds=(lo, hi), or a pair for every column, from what is publicly known",
+                PrivacyWarning,
+                stacklevel=3,  # who called fit
+            )
         return valid
 
     def _train(

@@ -1,4 +1,8 @@
-"""Bundled examples: a job file each, run by name (`vfl run breast_cancer`), on data that scikit-learn ships."""
+"""Bundled examples on data that scikit-learn ships.
+
+A job file is run by name (`vfl run breast_cancer`), a script as a module (`python -m vfl.examples.steward`). Scripts are
+written as a user writes them, by the public names alone.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vfl import markup
 from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation
 from vfl.holdout import Split
@@ -23,6 +24,7 @@ from vfl.solvers.skgd import SkGD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from vfl.partition import FeaturePartition
     from vfl.penalties import Penalty
@@ -37,7 +39,7 @@ ALL = "*"
 OF_PARTY = ".*"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Job:
     """What to train, on whose columns, under what guarantee.
 
@@ -301,7 +303,7 @@ class Job:
         return to_toml(self)
 
     @staticmethod
-    def from_toml(path: str) -> tuple[Job, Any]:
+    def from_toml(path: str | Path) -> tuple[Job, Any]:
         """Read a job file; returns the job and its environment (vfl.job.file.Environment)."""
         from vfl.job.file import read
 
@@ -311,6 +313,39 @@ class Job:
     def digest(self) -> str:
         """SHA-256 of the canonical JSON of the job, hex."""
         return hashlib.sha256(self._canonical().encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        lines = [
+            f"Job {self.name!r}, digest {self.digest[:12]}",
+            *(f"  {key:<10} {said}" for key, said in self._facts()),
+        ]
+        return "\n".join((*lines, *(f"  {text}" for text in repr(self.partition).splitlines())))
+
+    def _repr_html_(self) -> str:
+        return markup.whole(
+            markup.line(f"Job {self.name!r}, digest {self.digest[:12]}", strong=True),
+            markup.table((), self._facts()),
+            self.partition._repr_html_(),
+        )
+
+    def _facts(self) -> tuple[tuple[str, str], ...]:
+        """Return what the job asks for, as (name, words)."""
+        privacy = self.privacy
+        guarantee = "NONE: the model is not differentially private"
+        if privacy is not None:
+            delta = "1/n²" if privacy.delta is None else f"{privacy.delta:.3g}"
+            guarantee = f"ε = {privacy.epsilon:g}, δ = {delta}" + (
+                ", NOT PRIVATE: seeded noise" if privacy.noise else ""
+            )
+        return (
+            ("loss", loss_of(self.loss).name),
+            ("penalty", self.penalty.describe()),
+            ("privacy", guarantee),
+            ("solver", self.solver.name),
+            ("scaling", self.scaling + (", with an intercept" if self.intercept else ", without an intercept")),
+            ("data set", self.dataset or "none: covered for each fit alone"),
+            ("trust", self.trust),
+        )
 
     def _canonical(self) -> str:
         """Return one text for one meaning: the order of parties counts, that of declarations does not."""

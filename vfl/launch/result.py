@@ -12,6 +12,7 @@ import numpy as np
 
 from parties.aligned import joined_rows
 from parties.loading import load_features
+from vfl import markup
 from vfl.certificate import Certificate
 from vfl.errors import DataError, OutputError, SpecificationError
 from vfl.evaluation import Findings
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
+_SHOWN = 20
+"""Coefficients that a result shows of itself."""
 
 
 def fresh_folder(folder: str | Path) -> Path:
@@ -87,7 +90,7 @@ def _read_findings(folder: Path) -> dict[str, Findings]:
         raise OutputError(f"{str(path)!r} is damaged: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Result:
     """A trained model.
 
@@ -124,6 +127,44 @@ class Result:
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         w = np.array([by_name[name] for name in self.feature_names])
         return scaling.original_units(w, float(by_name.get(INTERCEPT, 0.0)))
+
+    def __repr__(self) -> str:
+        rows = self._coefficients()
+        shown, width = rows[:_SHOWN], max((len(name) for name, _ in rows[:_SHOWN]), default=0)
+        lines = [self._title(), *str(self.certificate).splitlines(), *self._found()]
+        lines += [f"  {name:<{width}}  {value: .6g}" for name, value in shown]
+        if len(rows) > len(shown):
+            lines.append(f"  … and {len(rows) - len(shown)} smaller ones (coef_ has all)")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows, partition = self._coefficients(), self.job.partition
+        owners = {name: q for q in partition.parties for name in self.job.schema.features(partition.columns(q))}
+        cells = [
+            (name, owners.get(name, ""), markup.Cell(f"{value:.6g}", number=True)) for name, value in rows[:_SHOWN]
+        ]
+        more = [markup.line(f"… and {len(rows) - _SHOWN} smaller ones (coef_ has all)")] if len(rows) > _SHOWN else []
+        return markup.whole(
+            markup.line(self._title(), strong=True),
+            *map(markup.line, (*str(self.certificate).splitlines(), *self._found())),
+            markup.table(("coefficient", "party", markup.Cell("in original units", number=True)), cells),
+            *more,
+        )
+
+    def _found(self) -> list[str]:
+        return [f"{name}: {findings}" for name, findings in self.findings.items()]
+
+    def _title(self) -> str:
+        n_records, features = self.certificate.n_records, len(self.feature_names)
+        return f"Result of job {self.job.name!r}: {n_records:,} records, {features:,} features, {self.job.solver.name}"
+
+    def _coefficients(self) -> list[tuple[str, float]]:
+        """Return the intercept, if any, and the coefficients in original units, the largest on the scaled features first."""
+        by_name = dict(zip(self.coordinates, map(float, self.w), strict=True))
+        rows = sorted(
+            zip(self.feature_names, map(float, self.coef_), strict=True), key=lambda row: -abs(by_name[row[0]])
+        )
+        return ([(INTERCEPT, self.intercept_)] if INTERCEPT in by_name else []) + rows
 
     def decision_function(self, data: Any) -> Vector:
         """Return the margins (n,) of new records; missing cells are filled and values clamped as in training.

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl import markup
 from vfl.solvers.defaults import signal_to_noise
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Candidate:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Recommendation:
     """Solvers that the job can run, the one that is expected to win first."""
 
@@ -70,6 +71,13 @@ class Recommendation:
 
     def __str__(self) -> str:
         return "\n".join(f"{c.solver:<18} expected left {c.left:8.2g}   {c.reason}" for c in self.candidates)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        rows = [(c.solver, markup.Cell(f"{c.left:.2g}", number=True), c.reason) for c in self.candidates]
+        return markup.table(("solver", markup.Cell("expected left", number=True), "why"), rows)
 
 
 def recommendation(problem: Problem) -> Recommendation:

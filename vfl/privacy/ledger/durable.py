@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from vfl import markup
 from vfl.errors import BudgetError, LedgerError
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger.chain import FORMAT, Entry, Head, Kind, broken, link
@@ -56,7 +57,7 @@ class RunBalance:
     releases: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Balance:
     """A data set's account. All ε are at `delta`, rounded up; they do not add up, the ledger adds μ² or ρ.
 
@@ -73,6 +74,40 @@ class Balance:
     committed: float
     left: float
     runs: tuple[RunBalance, ...]
+
+    def __repr__(self) -> str:
+        width = max((len(run.run) for run in self.runs), default=0)
+        lines = [
+            f"    {run.run:<{width}}  {run.status}, ε {run.spent:.4g} of {run.reserved:.4g} reserved, "
+            f"{run.releases} releases"
+            for run in self.runs
+        ]
+        return "\n".join((f"{self.title}\n  {self.sums}", *lines))
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str | markup.Cell, ...]] = []
+        for run in self.runs:
+            numbers = (f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases))
+            rows.append((run.run, run.job[:12], run.status, *(markup.Cell(text, number=True) for text in numbers)))
+        parts = [markup.line(self.title, strong=True), markup.line(self.sums)]
+        if rows:
+            numbered = (markup.Cell(name, number=True) for name in ("ε reserved", "ε spent", "releases"))
+            parts.append(markup.table(("run", "job", "status", *numbered), rows))
+        return markup.whole(*parts)
+
+    @property
+    def title(self) -> str:
+        """The name, its cap and how releases add up, in words."""
+        way = f", added up as {self.accounting}" if self.accounting else ""
+        return f"{self.dataset}: cap ε = {self.epsilon:.6g} at δ = {self.delta:.3g} ({self.adjacency}{way})"
+
+    @property
+    def sums(self) -> str:
+        """What is spent, reserved and left, in words."""
+        return (
+            f"spent ε = {self.spent:.6g}, spent or reserved ε = {self.committed:.6g}, largest plan that fits "
+            f"ε = {self.left:.6g}"
+        )
 
 
 class Ledger:
@@ -268,6 +303,15 @@ class SqliteLedger(Ledger):
 
     def __repr__(self) -> str:
         return f"SqliteLedger({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        if not self.path.exists():
+            return markup.line(f"ledger {self.path.name}: not made yet")
+        balances, head = self.show(), self.head()
+        return markup.whole(
+            *(balance._repr_html_() for balance in balances),
+            markup.line(f"ledger {self.path.name}: {head.seq} entries, chain head {head.hash[:16]}…"),
+        )
 
 
 def _reopen(path: str, timeout: float, readonly: bool) -> SqliteLedger:

@@ -1,0 +1,65 @@
+"""A steward's day: one data set, one cap, several jobs, a refusal, and what can be shown to an auditor afterwards.
+
+Run it with: python -m vfl.examples.steward [FOLDER]
+
+The ledger and the runs are left in FOLDER, which must be new; without one they go to a temporary folder and are removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+
+import vfl
+from vfl import examples
+from vfl.errors import BudgetExceeded
+
+DELTA = 1e-6
+
+
+def main(folder: Path) -> None:
+    """Go through the day, and print what happens."""
+    job, _ = vfl.Job.from_toml(examples.job_file("breast_cancer"))
+    table = examples.table("breast_cancer")
+
+    print("Morning: the steward gives the data set a cap that all jobs on it share.")
+    ledger = vfl.SqliteLedger(folder / "budget.db")
+    ledger.set_cap("biopsies", epsilon=2.0, delta=DELTA)
+    print(*ledger.show(), sep="\n")
+
+    def asking(epsilon: float, name: str) -> vfl.Job:
+        privacy = vfl.Privacy(epsilon=epsilon, delta=DELTA)
+        return dataclasses.replace(job, dataset="biopsies", privacy=privacy, name=name, holdout=None, evaluation=None)
+
+    print("\nTen o'clock: a first job asks for ε = 1. What it will release is known before it runs.")
+    first = asking(1.0, "first")
+    print(f"planned: {sum(count for _, count in vfl.plan(first, table.num_rows).releases)} releases")
+    result = vfl.train(first, table, engine="inprocess", ledger=ledger.path, output=folder / "first")
+    print(result.certificate)
+
+    print("\nNoon: a second asks for ε = 1.5. ε does not add up, the ledger adds μ²: both fit under 2.")
+    vfl.train(asking(1.5, "second"), table, engine="inprocess", ledger=ledger.path, output=folder / "second")
+    print(*ledger.show(), sep="\n")
+
+    print("\nThree o'clock: a third asks for ε = 1.5 as well, and is refused before any data are touched.")
+    try:
+        vfl.train(asking(1.5, "third"), table, engine="inprocess", ledger=ledger.path, output=folder / "third")
+    except BudgetExceeded as refusal:
+        print(f"refused: {refusal}")
+
+    print("\nEvening: the auditor recomputes the chain, and ε from the certificate of the first run.")
+    head = ledger.verify()
+    print(f"{head.seq} entries follow from each other")
+    print(vfl.Result.load(folder / "first").verify(ledger=ledger.path))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:  # a folder was named
+        place = Path(sys.argv[1])
+        place.mkdir(parents=True)
+        main(place)
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            main(Path(scratch))
