@@ -140,6 +140,35 @@ def test_a_killed_coordinator_leaves_a_run_to_resume(local_ray: Any, tmp_path: P
     assert result.coef_.tobytes() == vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
 
 
+@pytest.mark.slow
+def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
+    """And no process: a local Ray ends with who started it."""
+    rows = np.column_stack([table()[name] for name in (*PARTITION.features, "y")])
+    names = ",".join((*PARTITION.features, "y"))
+    np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
+    spec = job(passes=400)
+    (tmp_path / "job.toml").write_text(jobfile.to_toml(spec) + '[simulation]\ntable = "all.csv"\n')
+    vfl_command = [sys.executable, "-c", "from vfl.cli import main; main()"]
+    root = str(Path(__file__).parents[2])
+    options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": root}, "text": True}
+    driver = subprocess.Popen(
+        [*vfl_command, "run", "job.toml", "--output", "run"], stderr=subprocess.DEVNULL, **options
+    )
+    log, until = tmp_path / "run" / "rounds.log", time.monotonic() + 90
+    while not (log.exists() and log.read_bytes().count(b"round") > 60):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    driver.kill()
+    assert driver.wait(timeout=20) == -signal.SIGKILL
+    assert not (tmp_path / "run" / "model.json").exists()
+    SqliteLedger(tmp_path / "run" / "ledger.db").verify()
+    done = subprocess.run([*vfl_command, "resume", "run", "--json"], capture_output=True, timeout=120, **options)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    whole = vfl.train(spec, str(tmp_path / "all.csv"), engine="inprocess")
+    assert said["coef"] == dict(zip(whole.feature_names, map(float, whole.coef_), strict=True))
+
+
 def coordinators(party: int) -> list[int]:
     """Return the ids of the processes that are coordinators on the node of this party's process."""
     found = []
