@@ -8,6 +8,8 @@ leaves behind, is dropped: what it said was charged, and is not used.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -63,7 +65,8 @@ class Checkpoint:
         """Begin a log, or without `start` go on with the one that is there."""
         path = folder / NAME
         try:
-            self._file = path.open("r+b" if start is None else "x+b")
+            # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
+            self._file = path.open("r+b" if start is None else "x+b", buffering=0)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
@@ -92,7 +95,8 @@ class Checkpoint:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._sync()
+        with contextlib.suppress(*([OutputError] if error is not None else [])):  # what went wrong first is told
+            self._sync()
         self._file.close()
 
     def __call__(self, event: object) -> None:
@@ -116,14 +120,19 @@ class Checkpoint:
     def _write(self, entry: dict[str, Any]) -> None:
         text = json.dumps(entry, separators=(",", ":"))
         self._hash = _hash(self._hash, text)
+        line = f"{self._hash} {text}\n".encode()
         try:
-            self._file.write(f"{self._hash} {text}\n".encode())
-            self._file.flush()
+            written = self._file.write(line)
         except OSError as error:
             raise OutputError(f"cannot write the log of the run: {error.strerror}; it can be resumed") from error
+        if written != len(line):
+            raise OutputError(f"cannot write the log of the run: {os.strerror(errno.ENOSPC)}; it can be resumed")
 
     def _sync(self) -> None:
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OutputError(f"cannot write the log of the run: {error.strerror}; it can be resumed") from error
         self._synced = time.monotonic()
 
 
