@@ -348,6 +348,17 @@ class TestLedger:
         if noise == "seeded":
             np.testing.assert_array_equal(outcome.w, undisturbed)
 
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_what_was_charged_ahead_stays_charged_and_no_more_is(self, tmp_path: Path, size: int) -> None:
+        """Blocks of other sizes have other events: what follows a skip must not claim keys that were charged for them."""
+        spec = job(noise="true", solver=vfl.SkGD(passes=60, block_size=size))
+        budget = Budget("run", str(tmp_path / checkpoint.LEDGER))
+        events, outcome = drive(Lossy(spec, at=5, returns=False), SKIP, budget)
+        assert outcome.left == ("shop",)
+        ahead = 2 * (sum(count for _, count in outcome.plan.releases) // 50)
+        assert 0 <= outcome.statement.releases - charged(events) < ahead
+        assert outcome.statement.epsilon <= EPSILON
+
     @pytest.mark.parametrize("moment", ["before", "after"])
     def test_waited_for_with_a_ledger(self, tmp_path: Path, moment: str) -> None:
         transport = Lossy(job(noise="true", passes=30), at=20, moment=moment)
