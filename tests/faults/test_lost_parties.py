@@ -78,6 +78,7 @@ class Lossy:
     times: int = 1
     changed: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     asked: list[tuple[ReleaseKey, tuple[str, ...]]] = field(default_factory=list)
+    folds: list[int] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -99,6 +100,8 @@ class Lossy:
     def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
         number = len(self.asked)
         self.asked.append((key, tuple(shares)))
+        batch = next(iter(shares.values())).batch
+        self.folds.append(-1 if batch is None else batch.number)
         assert not self.gone & set(shares), "a party that was given up is asked"
         if self.party in shares and self.at <= number and self.times:
             self.times -= 1
@@ -173,6 +176,31 @@ class TestWait:
         assert len(keys) == len(set(keys))
         drawn = [(key, parties) for key, parties in transport.asked]
         assert len(drawn) == len(set(drawn))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [vfl.SGD(sampling="disjoint"), vfl.SVRG(sampling="disjoint"), vfl.SCD(sampling="disjoint")],
+    ids=lambda solver: solver.name,
+)
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+def test_lost_within_a_pass_over_disjoint_batches(solver: Any, noise: str) -> None:
+    """A fold is paid for with the first of its pass; repeated it pays for itself, and state at the margins is put back."""
+    spec = job(noise=noise, solver=solver)
+    undisturbed = Lossy(spec, times=0)
+    whole = drive(undisturbed, WAIT)[1]
+    second = [number for number, fold in enumerate(undisturbed.folds) if fold == 1][1]
+    transport = Lossy(spec, at=second, moment="after")
+    events, outcome = drive(transport, WAIT)
+    (lost,) = [event for event in events if isinstance(event, Lost)]
+    (again,) = [event for event in events if isinstance(event, Round) and event.number == lost.number]
+    if noise == "seeded":
+        assert outcome.w.tobytes() == whole.w.tobytes()
+    else:
+        assert len(lost.charges) == 0
+        assert len(again.charges) == 1
+        assert outcome.statement.releases == charged(events)
+        assert outcome.statement.epsilon <= EPSILON
 
 
 def test_lost_between_the_parts_of_one_query() -> None:
