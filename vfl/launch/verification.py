@@ -10,8 +10,8 @@ from vfl.certificate import Certificate
 from vfl.certificate.verification import Check, Report, examine
 from vfl.errors import OutputError, VflError
 from vfl.launch import checkpoint
+from vfl.launch.checkpoint import LEDGER
 from vfl.launch.result import CERTIFICATE, Result, read_model
-from vfl.launch.train import LEDGER
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:
