@@ -139,9 +139,11 @@ class Certificate:
     ) -> Report:
         """Check the signature, compute ε again from the events, and compare with what is given; return the findings.
 
-        model : what model.json holds. findings : what findings.json holds, {} where there is none. plan : of the job and n, which fixes what must have been reserved. released : what
-        the run's log says its first queries released. ledger : path of the ledger. key : public key of who should have
-        signed, as 64 hexadecimal digits or the path of a PEM file. What is not given is not checked, and the report says so.
+        model, findings : what model.json and findings.json hold, {} where there is none of the latter.
+        plan : of the job and n, which fixes what must have been reserved.
+        released : what the run's log says its first queries released. ledger : path of the ledger.
+        key : public key of who should have signed, as 64 hexadecimal digits or the path of a PEM file.
+        What is not given is not checked, and the report says so.
 
         Raises OutputError that names all that does not hold.
         """

@@ -133,7 +133,8 @@ def certify(
     A run of Gaussian releases alone is stated by itself: exactly, at the δ of its job, whatever its ledger adds up and at
     whichever δ. That is fixed by its plan, before any release. Other runs are stated as their book counts them.
 
-    statement : None without privacy. model : what model.json holds. findings : what findings.json holds. charged : {event: count} of the run's charges.
+    statement : None without privacy. model, findings : what model.json and findings.json hold.
+    charged : {event: count} of the run's charges.
     released : what its first queries released. books : heads of the parties' own books. run, account : the ledger's
     names of the run and of what it was charged to. flags : what went otherwise than the job says, a sentence each.
     """
