@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger import Reservation, Statement
 
 CHARGED_AT_ONCE = 64
-SHARE_AT_ONCE = 50
-"""Releases in one durable transaction: at most so many, and a fiftieth of the plan; the next is written while those of
+SHARE_AT_ONCE = 20
+"""Releases in one durable transaction: at most so many, and a twentieth of the plan; the next is written while those of
 this one are made. A crash over-counts by fewer than two of them, which a resumed run then lacks, and never under-counts."""
 
 
