@@ -160,6 +160,11 @@ def read_sparse(
     for column in columns:
         if isinstance(schema[column], Categorical):
             raise origin.error(f"column {column!r} is declared categorical: a sparse matrix holds numbers only")
+        if schema[column].missing is not None:
+            raise origin.error(
+                f"column {column!r} is to have an indicator of missing cells, and a sparse matrix stores none: declare a fill, "
+                "or give the party's dense array"
+            )
     matrix = source.select(columns)
     values, counts = matrix.data, np.diff(matrix.indptr)
     _fill(values, matrix.indptr, columns, schema, origin)

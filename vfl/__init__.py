@@ -34,12 +34,13 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger import SqliteLedger
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
-    from vfl.schema import Boolean, Categorical, Numeric
+    from vfl.schema import Boolean, Categorical, Dropped, Numeric
     from vfl.solvers import CD, GCD, GD, SCD, SGD, SVRG, NoisyGram, OutputPerturbation, SkGD
 
 _HOMES = {
     "Boolean": "vfl.schema",
     "Categorical": "vfl.schema",
+    "Dropped": "vfl.schema",
     "Numeric": "vfl.schema",
     "Certificate": "vfl.certificate",
     "Box": "vfl.penalties",
@@ -93,6 +94,7 @@ __all__ = [
     "Box",
     "Categorical",
     "Certificate",
+    "Dropped",
     "ElasticNet",
     "Evaluation",
     "FeaturePartition",
