@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from parties.alignment import Alignment
 from parties.loading import consented, load
+from parties.prediction import Prediction
 from vfl.errors import FederationError
 from vfl.messages import Records
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from parties.consent import Policy
+    from parties.prediction import ModelPart, PartGreeting
     from vfl.alignment import IdsGreeting, Indexed, Keeping
     from vfl.job import Job
     from vfl.messages import BookHeads, Greeting, Notice, Query, Reply
@@ -25,6 +27,7 @@ class PartyActor:
     """Loads its party's columns where it runs, then answers. Its methods are never retried: a retry is a new release."""
 
     _alignment: Alignment | None = None
+    _prediction: Prediction
 
     def prepare(
         self, job: Job, name: str, source: Any, policy: str | None, salt: bytes, cores: int, keeping: Keeping
@@ -43,6 +46,25 @@ class PartyActor:
         index = self._aligning().settled()
         self._alignment = None
         self._party = load(*self._told, index=index)
+
+    def prepare_prediction(self, part: ModelPart | str, name: str, source: Any) -> PartGreeting:
+        """Take the party's part of a model, or read it here, and look at its new records; returns what is said of them."""
+        self._prediction = Prediction(part, name, source)
+        return self._prediction.greet()
+
+    def prepare_ids(self, salt: bytes, cores: int, keeping: Keeping) -> None:
+        """Read the ids of the new records for their alignment."""
+        self._alignment = self._prediction.alignment(salt, cores, keeping)
+
+    def margins(self) -> Vector:
+        """Return the party's part of the margins, (n,)."""
+        if self._alignment is not None:
+            self._prediction.align(self._alignment.settled())
+        return self._prediction.margins()
+
+    def receive(self, *parts: Vector) -> tuple[list[Any] | None, Vector]:
+        """Add up every party's part of the margins, in the partition's order; returns ids and margins of the records."""
+        return self._prediction.receive(parts)
 
     def greet_ids(self) -> IdsGreeting:
         """Return what the party says of its ids."""

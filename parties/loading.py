@@ -61,9 +61,9 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
     return Party(party, columns, job.noise_source(), labels, PartyBook(agreed, job, party), **facts)
 
 
-def load_features(job: Job, party: str, source: Any) -> Storage:
-    """Return the party's columns without label or intercept, for prediction."""
-    return _read(job, party, source, None, intercept=False, dtype="float64")[0]
+def load_features(job: Job, party: str, source: Any, *, index: Index | None = None) -> Storage:
+    """Return the party's columns without label or intercept, for prediction; `index` as for `load`."""
+    return _read(job, party, source, None, intercept=False, dtype="float64", index=index)[0]
 
 
 def load_labels(job: Job, source: Any) -> Vector:
@@ -86,7 +86,7 @@ def _read(
     names = job.partition.canonical_columns(party)
     options: dict[str, Any] = {"intercept": intercept, "label": label, "dtype": dtype}
     if index is not None:
-        aligned = open_aligned(job, party, source, index)
+        aligned = open_aligned(job, party, source, index, label=label is not None)
         return aligned.ordered(*read_columns(aligned, names, job.schema, job.scaling_of(names), **options))
     # A bare array is in the declared order; the blocks' order is only how columns are stored.
     opened = open_source(source, contents_of(job.schema, job.partition.columns(party), label), party=party)

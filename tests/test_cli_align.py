@@ -164,3 +164,32 @@ def test_errors_tell_cause_and_remedy(
     assert said.code == code
     assert message in said.err
     assert not list(folder.glob("own/*/*"))
+
+
+def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, call: Callable[..., Said]) -> None:
+    call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    data = ("--data", "bank=bank.parquet", "--data", "telco=telco.csv")
+    whole = call("predict", "run", *data, "--output", "whole.csv")
+    assert (whole.code, whole.out) == (0, "")
+    rows = pd.read_csv(folder / "whole.csv")
+    own = pd.read_parquet(folder / "bank.parquet").customer
+    assert list(rows.columns) == ["customer", "margin", "prediction"]
+    assert rows.customer.tolist() == own[own.isin(pd.read_csv(folder / "telco.csv").customer)].tolist()
+    for party in ("bank", "telco"):
+        assert call("export", "run", "--party", party, "--output", f"{party}.json").out.strip() == f"{party}.json"
+    split = ("--part", "bank=bank.json", "--part", "telco=telco.json")
+    assert call("predict", *split, *data).out == (folder / "whole.csv").read_text(encoding="utf-8")
+    said = json.loads(call("predict", *split, *data, "--json").out)
+    assert (said["n_records"], said["id"], said["predictions"][0]["id"]) == (len(rows), "customer", rows.customer[0])
+    assert call("export", "run", "--sklearn", "--output", "plain.joblib").code == 0
+    assert call("export", "run", "--output", "parts").out.split() == ["parts/bank.part.json", "parts/telco.part.json"]
+    for words, code, message in (
+        (("predict", *data), 2, "name the folder RUN of a model, or give --part PARTY=FILE"),
+        (("predict", "run", *split, *data), 2, "name the folder RUN of a model, or give --part PARTY=FILE"),
+        (("predict", "--part", "bank", *data), 2, "--part takes PARTY=FILE, not 'bank'"),
+        (("export", "run", "--party", "bnk", "--output", "new"), 2, "there is no party 'bnk' (did you mean 'bank'?)"),
+        (("export", "run", "--party", "bank", "--output", "bank.json"), 6, "exists: name a new one"),
+        (("export", "run", "--party", "bank", "--sklearn", "--output", "new"), 2, "give --party or --sklearn"),
+    ):
+        failed = call(*words)
+        assert (failed.code, message in failed.err) == (code, True), failed.err

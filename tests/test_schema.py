@@ -128,7 +128,10 @@ WRONG = {
     ),
     "unknown kind": (
         lambda: Schema.from_dict({"sex": {"kind": "categoric"}}),
-        ("column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); known: numeric, boolean, categorical, dropped"),
+        (
+            "column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); "
+            "known: numeric, boolean, categorical, dropped"
+        ),
     ),
     "unknown key": (
         lambda: Schema.from_dict({"age": {"bound": [0, 1]}}),

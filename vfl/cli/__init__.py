@@ -10,11 +10,13 @@ import click
 from vfl.version import __version__
 
 COMMANDS = {
+    "init": "draft a job file from the parties' files",
     "run": "train a job",
     "plan": "show what a job would release, cost and take; touches no data",
     "align": "find the records that all parties have, for later runs",
     "resume": "go on with a run that was cut off",
     "predict": "apply a saved model to new records",
+    "export": "split a model by party, or make a plain scikit-learn one of it",
     "verify": "check a certificate, and say what it promises",
     "evaluate": "show how a model does on held-out or other records",
     "report": "draw a finished run as one HTML page",

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Made, Round
+    from parties.prediction import ModelPart
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
     from vfl.planning import Plan
+    from vfl.types import Vector
 
 QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -159,6 +161,44 @@ def align_only(
     """Start the actors and yield the progress of an alignment, then its outcome."""
     with _federation(sources, address, here=False) as (actors, coordinator):
         yield from _aligned(job, sources, how, actors, coordinator, policies or {}, address)
+
+
+def predict(
+    parts: Mapping[str, ModelPart | str],
+    sources: Mapping[str, Any],
+    *,
+    address: str | None = None,
+    cores: int | None = None,
+) -> Iterator[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]]:
+    """Have every party apply its part of a model where its data lie; yield the alignment, then job, ids and margins.
+
+    The label party adds up (the first, where it takes no part): the others' parts go to it through the object store, and
+    the driver gets the sum alone, in the order of that party's rows.
+    """
+    from parties.aligned import all_hold_ids
+    from parties.prediction import agreed
+    from vfl.alignment import Keeping
+
+    with _federation(sources, address, here=False) as (actors, coordinator):
+        from coordinator.actor import answer_of
+
+        asked = {name: actors[name].prepare_prediction.remote(parts[name], name, sources[name]) for name in sources}
+        greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
+        job = agreed(greetings)
+        if len(actors) > 1 and job.ids and all_hold_ids(job, {name: said.ids for name, said in greetings.items()}):
+            salt = new_salt()
+            each = Arrangement(cores=cores).cores_each(len(actors)) if address is None else cores or 1
+            reading = {name: actor.prepare_ids.remote(salt, each, Keeping()) for name, actor in actors.items()}
+            for name, ref in reading.items():
+                answer_of(name, ref, LOAD_SECONDS)
+            for ref in coordinator.align.options(num_returns="streaming").remote(required=False):
+                yield answer_of("coordinator", ref, ANSWER_SECONDS)
+        owner = job.partition.label_party
+        first = owner if owner in actors else next(iter(actors))
+        ordered = [name for name in job.partition.parties if name in actors]
+        margins = [actors[name].margins.remote() for name in ordered]
+        ids, total = answer_of(first, actors[first].receive.remote(*margins), LOAD_SECONDS)
+        yield job, ids, total
 
 
 def _aligned(
