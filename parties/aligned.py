@@ -33,29 +33,23 @@ def label_of(job: Job) -> Label:
     return RealLabel(low_high if job.schema.unbounded([job.partition.label_column]) == () else None)
 
 
-def open_with_ids(job: Job, party: str, spec: Any, *, label: bool = True) -> Source:
+def open_with_ids(job: Job, party: str, spec: Any, *, label: bool = True) -> Source | SparseSource:
     """Open a party's source with all that a run reads of it, so that what is missing is found before the alignment.
 
     label : whether the label is wanted where the party holds it.
     """
     held = (job.partition.label_column, label_of(job)) if label and party == job.partition.label_party else None
-    text: dict[str, Content] = {job.ids[party]: "text"}
+    identified: dict[str, Content] = {job.ids[party]: "id"}
     # An array without names holds the ids in its first column, then what it holds without them.
-    return _open_rows(spec, text | contents_of(job.schema, job.partition.columns(party), held), party)
+    return open_source(spec, identified | contents_of(job.schema, job.partition.columns(party), held), party=party)
 
 
-def _open_rows(spec: Any, contents: Mapping[str, Content], party: str) -> Source:
-    """Open a source that can hold ids. Raises DataError for a sparse matrix, which holds numbers only."""
-    opened = open_source(spec, contents, party=party)
-    if isinstance(opened, SparseSource):
-        raise opened.origin.error(
-            "is a sparse matrix, which holds no ids: bring its rows into the order of the other parties' and leave id out "
-            "of the job, or give a table"
-        )
-    return opened
+def _open_ids(job: Job, party: str, spec: Any) -> Source | SparseSource:
+    identified: dict[str, Content] = {job.ids[party]: "id"}
+    return open_source(spec, identified, party=party)
 
 
-def read_ids(job: Job, party: str, source: Source) -> tuple[list[bytes], IdKind]:
+def read_ids(job: Job, party: str, source: Source | SparseSource) -> tuple[list[bytes], IdKind]:
     """Return the ids of all rows as they are compared, and their kind. Raises DataError; see vfl.security.identifiers."""
     column, cells = job.ids[party], _cells(source, job.ids[party])
     kind = IdKind(job.id_kind) if job.id_kind is not None else None
@@ -63,19 +57,19 @@ def read_ids(job: Job, party: str, source: Source) -> tuple[list[bytes], IdKind]
     return normal, kind or kind_of(cells, party=party, column=column)
 
 
-def _cells(source: Source, column: str) -> list[Any]:
+def _cells(source: Source | SparseSource, column: str) -> list[Any]:
     return [cell for batch in source.batches([column]) for cell in batch.column(0).to_pylist()]
 
 
 def raw_ids(job: Job, party: str, spec: Any) -> list[Any]:
     """Return the ids of all rows as they are in the source, for their owner to know its records by."""
-    return _cells(_open_rows(spec, {job.ids[party]: "text"}, party), job.ids[party])
+    return _cells(_open_ids(job, party, spec), job.ids[party])
 
 
 def holds_ids(job: Job, party: str, spec: Any) -> bool:
     """Whether a source holds the party's id column. Raises DataError for a file that is not there."""
     try:
-        _open_rows(spec, {job.ids[party]: "text"}, party)
+        _open_ids(job, party, spec)
     except DataError:
         if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for what is no file
             raise
@@ -107,7 +101,7 @@ def joined_rows(
     """
     if not all_hold_ids(job, {party: holds_ids(job, party, spec) for party, spec in sources.items()}):
         return {}
-    found = {p: read_ids(job, p, _open_rows(spec, {job.ids[p]: "text"}, p)) for p, spec in sources.items()}
+    found = {p: read_ids(job, p, _open_ids(job, p, spec)) for p, spec in sources.items()}
     check_kinds({party: kind for party, (_, kind) in found.items()})
     row_of = {party: {identifier: row for row, identifier in enumerate(own)} for party, (own, _) in found.items()}
     first = next(iter(sources)) if first is None else first
@@ -135,8 +129,10 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], job: Job, p
         )
 
 
-def open_aligned(job: Job, party: str, spec: Any, index: Index, *, label: bool = True) -> AlignedSource:
+def open_aligned(job: Job, party: str, spec: Any, index: Index, *, label: bool = True) -> AlignedSource | SparseSource:
     """Open a source for its aligned rows alone, once it is seen to be what was aligned; DataError otherwise.
+
+    The rows of a sparse matrix, which is read whole, are in the common order already.
 
     label : as for `open_with_ids`.
     """
@@ -144,6 +140,8 @@ def open_aligned(job: Job, party: str, spec: Any, index: Index, *, label: bool =
     stamp = stamp_of(spec)
     ids, _ = read_ids(job, party, source)
     check_unchanged(index, digest_of(spec, party), ids, job, party)
+    if isinstance(source, SparseSource):
+        return source.ordered(index.rows)
     return AlignedSource(source, index, len(ids), lambda: stamp_of(spec) == stamp)
 
 
