@@ -121,7 +121,9 @@ class Alignment:
         """Return the index that the run goes on with."""
         if self.index is None:
             raise FederationError(f"party {self._party!r} is to load its columns before its records are aligned")
-        if self._of_run is not None and not self._of_run.exists():
+        if self._of_run is not None and self._keeping.last:
+            self._of_run.unlink(missing_ok=True)
+        elif self._of_run is not None and not self._of_run.exists():
             self.index.write(self._of_run)
         return self.index
 

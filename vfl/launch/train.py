@@ -53,7 +53,7 @@ def stream(
 
     Where the job aligns records, the progress and the outcome of that come first.
     """
-    budget = Budget(uuid.uuid4().hex, _ledger(job, ledger))
+    budget = Budget(uuid.uuid4().hex, ledger_path(job, ledger))
     how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
     agreed = paths_of(job.partition, policies, "policy")
     yield from _events(job, data, budget, Log(), engine, address, agreed, how)
@@ -97,13 +97,14 @@ def train(
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
-    path = _ledger(job, ledger)
+    path = ledger_path(job, ledger)
     agreed = paths_of(job.partition, policies, "policy")
     how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
     signer = None if key is None and output is None else signing_key(key)  # a run without one should fail here
     if output is None:
-        budget = Budget(uuid.uuid4().hex, path)
-        return _signed(_finished(_events(job, data, budget, Log(), engine, address, agreed, how), watch), signer)
+        return arranged(
+            job, data, how, engine=engine, address=address, ledger=path, policies=agreed, signer=signer, watch=watch
+        )
     folder = fresh_folder(output)
     if path is None and job.dataset is None:
         path = str(folder.resolve() / LEDGER)
@@ -125,6 +126,23 @@ def train(
         result = _signed(result, signer)
         result.save(folder)
     return result
+
+
+def arranged(
+    job: Job,
+    data: Any,
+    how: Arrangement,
+    *,
+    engine: str,
+    address: str | None,
+    ledger: str | None,
+    policies: Mapping[str, str],
+    signer: SigningKey | None,
+    watch: Watch | None,
+) -> Result:
+    """Train without an output, as `train` does, on the alignment that `how` says; paths are absolute."""
+    budget = Budget(uuid.uuid4().hex, ledger)
+    return _signed(_finished(_events(job, data, budget, Log(), engine, address, policies, how), watch), signer)
 
 
 def resume(
@@ -163,7 +181,8 @@ def resume(
     return result
 
 
-def _ledger(job: Job, ledger: str | Path | None) -> str | None:
+def ledger_path(job: Job, ledger: str | Path | None) -> str | None:
+    """Return the absolute path of a ledger; SpecificationError where the job names no data set to keep in it."""
     if ledger is not None and job.dataset is None:
         raise SpecificationError(
             "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
