@@ -111,9 +111,17 @@ def test_each_party_predicts_on_ray_from_its_own_part(
     found = vfl.predict(parts, data, engine="ray", cores=1)
     assert list(found.ids or ()) == list(expected.index)
     assert found.margins.tobytes() == expected.to_numpy().tobytes()
+    data["telco"] = split(table())["telco"].assign(calls="many")
+    with pytest.raises(
+        DataError, match="party 'telco', the table: column 'calls' holds text where numbers are declared"
+    ):
+        vfl.predict(result, data, engine="ray", cores=1)
+
+
+def test_rows_as_they_are_have_to_be_as_many_everywhere(result: Result) -> None:
     without = {party: part.drop(columns="customer") for party, part in split(table()).items()}
-    with pytest.raises(DataError, match="a party holds another number of records"):
-        vfl.predict(result, {**without, "telco": without["telco"][:-1]}, engine="ray")
+    with pytest.raises(DataError, match="party 'telco' holds another number of records than the parties before it"):
+        vfl.predict(result, {**without, "telco": without["telco"][:-1]})
 
 
 def test_a_part_holds_its_own_coefficients_and_gives_the_same_answers(

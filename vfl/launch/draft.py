@@ -145,7 +145,7 @@ def draft(
         f"format = {FORMAT}",
         'name = "draft"',
         'loss = "logistic"  # for a label that is a number: "squared", "huber" or "poisson"',
-        *_id_lines(id_of, found),
+        *_id_lines(id_of, found, "found by its name" if ids is None else "as given"),
         *_class_lines(labelled),
         "",
         "[partition]",
@@ -210,7 +210,7 @@ def _ids(found: Mapping[str, Mapping[str, Found]], given: str | None) -> dict[st
     return chosen
 
 
-def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]) -> list[str]:
+def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]], how: str) -> list[str]:
     if not id_of:
         return [
             '# id = "..."  # the column by which records are aligned; without it, rows are in the same order everywhere'
@@ -221,7 +221,7 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]
         if len(names) == 1
         else "{ " + ", ".join(f"{_key(party)} = {_text(column)}" for party, column in id_of.items()) + " }"
     )
-    lines = [f"id = {spelt}  # by which records are aligned; found by its name"]
+    lines = [f"id = {spelt}  # by which records are aligned; {how}"]
     if all(found[party][column].kind == "numeric" for party, column in id_of.items()):
         lines.append('id_kind = "integer"')
     return lines
