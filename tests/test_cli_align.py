@@ -193,3 +193,21 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     ):
         failed = call(*words)
         assert (failed.code, message in failed.err) == (code, True), failed.err
+
+
+def test_a_drafted_job_is_refused_by_name_until_it_is_declared(folder: Path, call: Callable[..., Said]) -> None:
+    files = ("bank=bank.parquet", "telco.csv")
+    said = call("init", *files, "--id", "customer", "--output", "draft.toml")
+    assert said.out.startswith("draft.toml: 2 declarations are left to you, marked 'taken from the data: NOT PRIVATE")
+    assert call("init", *files, "--id", "customer").out == (folder / "draft.toml").read_text(encoding="utf-8")
+    refused = call("run", "draft.toml", "--engine", "inprocess")
+    assert (refused.code, refused.err.startswith("error: no bounds for column 'income'")) == (2, True)
+    declared = ("--set", "bounds.income=[-1, 1]", "--set", "bounds.calls=[-1, 1]", "--set", "alignment.cores=1")
+    assert call("run", "draft.toml", "--engine", "inprocess", "--output", "run", *declared).code == 0
+    for words, code, message in (
+        ((*files, "--output", "draft.toml"), 6, "exists: name a new one"),
+        ((*files, "bank=telco.csv"), 2, "two files are given for party 'bank': name each, PARTY=FILE"),
+        (("absent.csv",), 3, "party 'absent', file 'absent.csv': is not there"),
+    ):
+        failed = call("init", *words)
+        assert (failed.code, message in failed.err) == (code, True), failed.err
