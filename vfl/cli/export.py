@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import click
@@ -10,7 +11,9 @@ import click
 @click.command("export")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--party", metavar="NAME", help="The part of one party: its own coefficients and nobody else's.")
-@click.option("--sklearn", "plain", is_flag=True, help="A scikit-learn Pipeline, for joblib.load; it needs no vfl.")
+@click.option(
+    "--sklearn", "plain", is_flag=True, help="A scikit-learn Pipeline, for pickle.load or joblib.load; it needs no vfl."
+)
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
@@ -33,11 +36,9 @@ def command(run: Path, party: str | None, output: Path, *, plain: bool) -> None:
     if output.exists() and (plain or party is not None):
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     if plain:
-        import joblib
-
-        model = result.to_sklearn()
+        model = pickle.dumps(result.to_sklearn())
         try:
-            joblib.dump(model, output)
+            output.write_bytes(model)
         except OSError as error:
             raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
     elif party is not None:

@@ -33,7 +33,9 @@ def pipeline_of(result: Result) -> Any:
     try:
         import pandas as pd
     except ImportError:
-        raise SpecificationError("to_sklearn needs pandas, by whose frames the columns are named: install it") from None
+        raise SpecificationError(
+            "to_sklearn needs pandas, by whose frames the columns are named: pip install 'vfl[frames]'"
+        ) from None
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import make_pipeline
 
