@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from coordinator.alignment import align
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Made
+from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost, VflError
+from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
-    from coordinator.rounds import Log, Round
+    from coordinator.rounds import Log, Lost, Round
     from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
     from vfl.job import Job
+    from vfl.job.faults import Faults
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.security.psi import Points
     from vfl.types import Integers, Vector
 
+    Event: TypeAlias = Plan | Reserved | Round | Lost | Made | Outcome
+
 INLINE_BYTES = 100_000
 """Up to here an argument is cheaper inline than through the object store."""
+PAUSE_SECONDS = 0.2
+"""Between two questions to an actor that is being restarted."""
 
 
 class RayTransport:
@@ -36,12 +45,18 @@ class RayTransport:
 
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
+    sources : {party: what it is told to load when it is back}.
+    n_bytes : of per-record vectors asked and answered so far.
+    party_seconds : that the parties spent on their answers so far, the slowest of each question.
     """
 
-    def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
+    def __init__(self, actors: Mapping[str, Any], timeout: float, sources: Mapping[str, Any] | None = None) -> None:
         self._actors = actors
         self._timeout = timeout
+        self._sources = sources or {}
         self._labels: tuple[Vector, Any] | None = None
+        self.n_bytes = 0
+        self.party_seconds = 0.0
 
     def greet(self) -> dict[str, Greeting]:
         """Return every party's greeting."""
@@ -65,7 +80,27 @@ class RayTransport:
             name: self._actors[name].answer.remote(share, key, weights, margins, labels)
             for name, share in shares.items()
         }
-        return self._gather(refs)
+        replies: dict[str, Reply] = self._gather(refs)
+        sent = sum(vector.nbytes for vector in (records.weights, records.margins, records.labels) if vector is not None)
+        self.n_bytes += len(shares) * sent
+        self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
+        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+        return replies
+
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Wait until Ray has restarted the party's actor, where it restarts it, and have it load its data again."""
+        until = time.monotonic() + seconds
+        while True:
+            left = max(until - time.monotonic(), 0.1)
+            try:
+                answer_of(party, self._actors[party].load.remote(self._sources[party]), left)
+                greeting: Greeting = answer_of(party, self._actors[party].greet.remote(), left)
+            except PartyLost:
+                if time.monotonic() + PAUSE_SECONDS > until:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+            else:
+                return greeting
 
     def _argument(self, vector: Vector | None, shared: bool) -> Any:
         return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector
@@ -140,40 +175,89 @@ def answer_of(name: str, ref: Any, timeout: float) -> Any:
         return ray.get(ref, timeout=timeout)
     except RayTaskError as error:
         cause = error.cause
+        if isinstance(cause, RayError):  # it could not fetch what it was sent
+            raise PartyLost(f"{name!r} was cut off: {_first_line(cause)}", name) from error
         raise (cause if isinstance(cause, VflError) else error) from None
     except GetTimeoutError:
-        raise PartyLost(f"{name!r} did not answer within {timeout:g} s") from None
-    except RayActorError as error:
-        raise PartyLost(f"{name!r} died: {error}") from error
+        raise PartyLost(f"{name!r} did not answer within {timeout:g} s", name) from None
+    except RayError as error:
+        raise PartyLost(f"{name!r} died: {_first_line(error)}", name) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return what happened, without the tables of ids that Ray adds."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+class RayMeters:
+    """Hands numbers to Ray, whose nodes offer them to Prometheus."""
+
+    def __init__(self, job: str, run: str) -> None:
+        from ray.util.metrics import Counter, Gauge
+
+        tags = {"job": job, "run": run}
+        self._meters = {
+            name: kind(name, description=text, tag_keys=tuple(tags))
+            for kind, named in ((Counter, COUNTERS), (Gauge, GAUGES))
+            for name, text in named.items()
+        }
+        for meter in self._meters.values():
+            meter.set_default_tags(tags)
+
+    def add(self, name: str, amount: float) -> None:
+        """Add to a counter."""
+        if amount > 0:
+            self._meters[name].inc(amount)
+
+    def set(self, name: str, value: float) -> None:
+        """Set a gauge."""
+        self._meters[name].set(value)
 
 
 class CoordinatorActor:
     """Runs a job over the parties' actors. It waits for the driver twice: before any release, and before it settles.
 
     So a driver that refuses the plan refuses it in time, and what it logs is complete before the books are closed.
+
+    faults : what becomes of lost parties. job, run : what its metrics and log lines are tagged with.
     """
 
-    def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
-        self._coordinator = Coordinator(RayTransport(actors, timeout))
-        self._alignment = RayAlignment(actors, timeout)
+    def __init__(
+        self, actors: Mapping[str, Any], sources: Mapping[str, Any], faults: Faults, job: str, run: str
+    ) -> None:
+        transport = RayTransport(actors, faults.answer_seconds, sources)
+        self._coordinator = Coordinator(transport, faults=faults)
+        self._alignment = RayAlignment(actors, faults.answer_seconds)
+        self._telemetry = Telemetry(job, run, RayMeters(job, run), lambda: (transport.n_bytes, transport.party_seconds))
+        log.setLevel(logging.INFO)
+        log.addHandler(logging.StreamHandler())
+
+    def version(self) -> str:
+        """Return the version of the code that runs here."""
+        return __version__
 
     def align(self, *, required: bool) -> Iterator[Aligning | Aligned]:
         """Align the parties' records, which have read their ids: yield progress, then the outcome."""
         aligned = yield from align(self._alignment, required=required)
         yield aligned
 
-    def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Plan | Reserved | Round | Made | Outcome, ...]:
+    def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Event, ...]:
         """Reserve the plan; returns the plan, and that it was reserved."""
-        self._events = self._coordinator.stream(job, budget, log)
+        self._events = self._noted(self._coordinator.stream(job, budget, log))
         return tuple(islice(self._events, 2))
 
-    def rounds(self) -> Iterator[Plan | Reserved | Round | Made | Outcome]:
+    def rounds(self) -> Iterator[Event]:
         """Make the releases: yield the rounds."""
         for event in self._events:
             if isinstance(event, Made):
                 return
             yield event
 
-    def finish(self) -> Plan | Reserved | Round | Made | Outcome:
+    def finish(self) -> Event:
         """Settle; returns the outcome."""
         return next(self._events)
+
+    def _noted(self, events: Iterator[Event]) -> Iterator[Event]:
+        for event in events:
+            self._telemetry(event)
+            yield event

@@ -10,7 +10,7 @@ from vfl.messages import Notice, Phase
 from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from coordinator.transport import Transport
     from vfl.messages import BookHeads
@@ -64,12 +64,23 @@ class PartyBooks:
         """Have every book set the plan aside; raises ConsentRefused when one does not."""
         self._exchange(Phase.OPEN)
 
+    def reopen(self, party: str) -> None:
+        """Announce the run to the book of a party that was restarted; nothing if it keeps none."""
+        if party in self._parties:
+            again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._path)
+            again.compare()
+            again.open()
+
     def abandon(self) -> None:
         """Take the run back from every book in which nothing was released yet."""
         self._told(Phase.ABANDON)
 
-    def close(self) -> dict[str, Head]:
-        """Close the run in every book; returns where their chains stand then."""
+    def close(self, without: Collection[str] = ()) -> dict[str, Head]:
+        """Close the run in every book; returns where their chains stand then.
+
+        without : parties that were given up: what they set aside stays so in their books.
+        """
+        self._parties = tuple(party for party in self._parties if party not in without)
         return self._exchange(Phase.CLOSE)
 
     def _exchange(self, phase: Phase) -> dict[str, Head]:

@@ -31,10 +31,12 @@ class Reserved:
 
     n_records : n, on which the plan rests.
     head : the ledger's chain after reserving, None for a budget in memory.
+    flags : what the certificate has to say of the place where the run takes place.
     """
 
     n_records: int
     head: Head | None
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ from coordinator.books import PartyBooks
 from coordinator.budget import Budget, Reserved
 from coordinator.executor import Executor
 from coordinator.margins import Margins
-from coordinator.rounds import Log, Made, Round, rounds
-from vfl.errors import DataError, VersionMismatch, VflError
+from coordinator.recovery import Recovery
+from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
+from vfl.errors import DataError, SpecificationError, VersionMismatch, VflError
+from vfl.job.faults import Faults
 from vfl.planning import Plan, unnoised
 from vfl.planning import plan as make_plan
 from vfl.version import __version__
@@ -35,6 +37,7 @@ class Outcome:
     statement : what the book says of the run; None without privacy.
     findings : what the inquiries of the job found, by name.
     books : {party: where the chain of its own book stands}, for the parties whose owners kept one.
+    left : the parties that were given up on the way.
     """
 
     plan: Plan
@@ -42,6 +45,7 @@ class Outcome:
     statement: Statement | None
     findings: Mapping[str, Findings] = field(default_factory=dict)
     books: Mapping[str, Head] = field(default_factory=dict)
+    left: tuple[str, ...] = ()
 
 
 def agreed_records(greetings: Mapping[str, Greeting]) -> int:
@@ -87,15 +91,17 @@ class Coordinator:
     """Drives one job. It holds the margins and the reservation; it cannot name the class that holds raw columns.
 
     expand : put every Descend as its parts.
+    faults : what becomes of lost parties.
     """
 
-    def __init__(self, transport: Transport, *, expand: bool = False) -> None:
+    def __init__(self, transport: Transport, *, expand: bool = False, faults: Faults | None = None) -> None:
         self._transport = transport
         self._expand = expand
+        self._faults = faults or Faults()
 
     def run(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
-    ) -> Generator[Plan | Reserved | Round | Made, None, Outcome]:
+    ) -> Generator[Plan | Reserved | Round | Lost | Made, None, Outcome]:
         """Yield the plan, that it was reserved, then a record for every query; return the model.
 
         The whole plan is reserved before any party computes on its columns; every release is charged before it is made.
@@ -111,7 +117,11 @@ class Coordinator:
             raise DataError("the parties hold other records than when this run began: start a new run")
         problem = plan.problem
         if plan.solver.sealed and problem.private:  # its log holds nothing to go on from: it begins again
-            log = replace(log, released=(), rebuilt=0)
+            log = replace(log, released=(), rebuilt=0, left={})
+        if self._faults.on_party_lost == "skip" and not getattr(plan.solver, "goes_on_without", False):
+            raise SpecificationError(
+                f"{plan.solver.name} cannot go on without a party: set [faults] on_party_lost to 'wait' or 'abort'"
+            )
         keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
         books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.ledger)
         reservation = _reserved(budget, plan, books, log)
@@ -129,19 +139,37 @@ class Coordinator:
             split=plan.split,
             attempts=budget.attempts(job, reservation),
         )
-        (w, findings), lasted = yield from rounds(
-            plan.schedule(), execute, log, sealed=plan.solver.sealed and problem.private
-        )
+
+        def welcome(party: str, greeting: Greeting) -> None:
+            agreed_records({party: greeting})
+            began = greetings[party]
+            if (greeting.n_records, greeting.alignment) != (began.n_records, began.alignment):
+                raise DataError(f"party {party!r} came back with other records than it began with: start a new run")
+            books.reopen(party)
+
+        recovery = Recovery(self._transport, self._faults, welcome, keep=job.partition.label_party)
+        sealed, left = plan.solver.sealed and problem.private, list(log.left.values())
+        going = rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)
+        while True:
+            try:
+                event = next(going)
+            except StopIteration as end:
+                (w, findings), lasted = end.value
+                break
+            if isinstance(event, Round) and event.kind == LEFT:
+                left += event.parties
+            yield event
         yield Made()
         if reservation is None:
-            return Outcome(plan, w, None, findings)
+            return Outcome(plan, w, None, findings, left=tuple(left))
         # A filter is no odometer: where what was released could decide how much, the whole reservation is stated.
-        statement = budget.settle(job, reservation, stopped_early=plan.solver.adaptive or not lasted)
-        return Outcome(plan, w, statement, findings, books.close())
+        stopped_early = plan.solver.adaptive or not lasted or bool(left)
+        statement = budget.settle(job, reservation, stopped_early=stopped_early)
+        return Outcome(plan, w, statement, findings, books.close(without=left), tuple(left))
 
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
-    ) -> Iterator[Plan | Reserved | Round | Made | Outcome]:
+    ) -> Iterator[Plan | Reserved | Round | Lost | Made | Outcome]:
         """Yield what `run` yields and then what it returns, for carriers that know no return value."""
         outcome = yield from self.run(job, budget, log)
         yield outcome

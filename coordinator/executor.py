@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from coordinator.folds import Folds
-from vfl.errors import PrivacyError
+from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local, Tally
 from vfl.privacy.events import ReleaseKey, on_part
+from vfl.privacy.ledger import ChargeAhead
 from vfl.privacy.mechanisms import release
 from vfl.privacy.noise import CryptographicNoise
 
@@ -27,10 +28,24 @@ if TYPE_CHECKING:
     Charges = tuple[tuple[ReleaseKey, Event], ...]
 
 
+class Unanswered(Exception):
+    """A party was lost while it was asked: nothing came of the query, and its charges stay.
+
+    lost : which party, and how. charges : what was charged for the attempt.
+    """
+
+    def __init__(self, lost: PartyLost, charges: Charges) -> None:
+        super().__init__(str(lost))
+        self.lost = lost
+        self.charges = charges
+
+
 class Executor:
     """Every release is charged, durably where the book is durable, before any party is asked for it.
 
-    A failure after the charge leaves it charged. Nothing is retried here: a second attempt is a second release.
+    A failure after the charge leaves it charged. Nothing is retried here: a second attempt is a second release. A query
+    that is put again after Unanswered is a new attempt, with noise and a charge of its own, on the margins as they were;
+    seeded noise repeats itself to the bit, so there it is the same release.
 
     reservation : what the book granted; None for a run without privacy, which charges nothing.
     noise : for the queries that the coordinator answers itself; None is the operating system's.
@@ -62,6 +77,9 @@ class Executor:
         self._split = split
         self._attempts = attempts
         self._round = 0
+        self._again = 0
+        self._astray = 0
+        self.lost_any = False
         self._pass = Folds(self._noise.private)
 
     def replay(self, query: Query, released: Released, *, margins: bool = True) -> None:
@@ -80,18 +98,47 @@ class Executor:
         else:
             self._ask(again, key)
 
+    def refuse(self) -> NoReturn:
+        """Count a query that an earlier process could not pay for, and raise what was raised there."""
+        self._round += 1
+        raise BudgetExceeded("an earlier process of this run could not pay for this release")
+
+    def give_up(self, query: Query) -> None:
+        """Count a query that nobody will answer. What follows is not what was planned, so it has keys of its own."""
+        self._pass.replayed(query)
+        self._round += 1
+        self._again = 0
+        self._astray += 1
+        if isinstance(self._reservation, ChargeAhead):
+            self._reservation.stray()
+
     def __call__(self, query: Query) -> tuple[Released, Charges]:
-        """Return what the query releases, and what was charged for it."""
-        key = ReleaseKey(self._round, attempt=self._attempts(self._round))
+        """Return what the query releases, and what was charged for it; Unanswered when a party is lost meanwhile."""
+        attempt = self._attempts(self._round) + self._again + self._astray
+        key = ReleaseKey(self._round, attempt=attempt)
         self._round += 1
         charges = self._charge(query, key)
+        before = self._margins.state()
+        try:
+            released = self._asked(query, key)
+        except PartyLost as lost:
+            self.lost_any = True
+            self._margins.restore(before)
+            self._pass.lost()
+            self._round -= 1
+            self._again += self._noise.private
+            raise Unanswered(lost, charges) from lost
+        self._again = 0
+        return released, charges
+
+    def _asked(self, query: Query, key: ReleaseKey) -> Released:
         if isinstance(query, Local):
-            return self._answer(query, key), charges
+            return self._answer(query, key)
         if isinstance(query, Tally):
-            return (self._tally(query, key),), charges
+            return (self._tally(query, key),)
         if self._expand and isinstance(query, Descend):
-            return self._expanded(query, key), charges
-        return query.combine(self._ask(query, key)), charges
+            return self._expanded(query, key)
+        return query.combine(self._ask(query, key))
 
     def _tally(self, query: Tally, key: ReleaseKey) -> Vector:
         statistic, sums = query.statistic, self._margins.tally(query)

@@ -21,7 +21,12 @@ class Folds:
     def __init__(self, private: bool) -> None:
         self._private = private
         self._last: Query | None = None
+        self._before: Query | None = None
         self._earlier = False
+
+    def lost(self) -> None:
+        """Take note that the answer to the query charged last was lost: it may have been released."""
+        self._last, self._earlier = self._before, self._private
 
     def replayed(self, query: Query) -> None:
         """Take note of a fold that an earlier process released: the next may have been released there too."""
@@ -35,6 +40,7 @@ class Folds:
         for a query that releases something and names no event for it.
         """
         events, batch = query.events(), query.batch
+        self._before = self._last
         if query.sizes() and not events:
             raise PrivacyError(f"{type(query).__name__} would release what nothing is charged for")
         if batch is None or None in events:

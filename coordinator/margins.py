@@ -48,6 +48,14 @@ class Margins:
             raise PrivacyError("held-out records are tallied before their margins are known")
         return query.statistic(self._held_margins, self._held_labels)
 
+    def state(self) -> tuple[Vector, Vector | None, dict[str, Vector]]:
+        """Return all that queries change, for `restore`; vectors are replaced, never changed."""
+        return self._margins, self._held_margins, dict(self._kept)
+
+    def restore(self, state: tuple[Vector, Vector | None, dict[str, Vector]]) -> None:
+        """Undo all that happened since `state` was taken."""
+        self._margins, self._held_margins, self._kept = state[0], state[1], dict(state[2])
+
     def records(self, query: Query) -> Records:
         """Return the per-record vectors that the parties are shown for this query; state that it replaces is kept."""
         if query.need is Need.MARGINS:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from vfl.errors import BudgetExceeded
+from coordinator.executor import Unanswered
+from vfl.errors import BudgetExceeded, PartyLost
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from coordinator.executor import Charges, Executor
+    from coordinator.recovery import Recovery
     from vfl.messages import Query
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.solvers.protocol import Released
@@ -24,13 +26,14 @@ class Round:
     """One query that was answered: what it released and was charged for.
 
     number : running number of the query, from 0.
-    kind : name of the query.
+    kind : name of the query; LEFT where a party was given up over it: then nothing was released.
     parties : who answered.
     resets : whether it rebuilt Xw, so that nothing before it matters to the margins.
     released : what they released.
     charges : ((key, event), ...), what was charged for it, and under which keys.
     seconds : from the charge to the last reply. The one field that is not released: time depends on data, a little, and
         is for those who run the job.
+    refused : whether the budget of a resumed run no longer paid for it, so that nothing was done.
     """
 
     number: int
@@ -40,11 +43,29 @@ class Round:
     released: Released
     charges: Charges
     seconds: float
+    refused: bool = False
 
     @property
     def events(self) -> tuple[Event, ...]:
         """What was charged for it, without the keys."""
         return tuple(event for _, event in self.charges)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """An attempt at a query that came to nothing, because a party was lost. What was charged for it stays charged.
+
+    number : of the query. party : who was lost. charges : ((key, event), ...) of the attempt. why : in words.
+    """
+
+    number: int
+    party: str
+    charges: Charges
+    why: str
+
+
+LEFT = "Left"
+"""The kind of a round in which a party was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,55 +75,99 @@ class Made:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Log:
-    """What the first queries of a run released, in an earlier process.
+    """What the first queries of a run released, in an earlier process; None for one that was refused.
 
     charged : the keys under which each of them was charged.
     rebuilt : number of the last of them that rebuilt Xw.
     n_records : n of that process, None when it did not get that far.
+    left : {number of the query: the party that was given up over it}.
+    flags : what the certificate has to say of that process.
     resumed : whether there was an earlier process.
     """
 
-    released: tuple[Released, ...] = ()
+    released: tuple[Released | None, ...] = ()
     charged: tuple[tuple[ReleaseKey, ...], ...] = ()
     rebuilt: int = 0
     n_records: int | None = None
+    left: Mapping[int, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
     resumed: bool = False
 
 
 def rounds(
-    schedule: Generator[Query, Released, Ended], execute: Executor, log: Log | None = None, *, sealed: bool = False
-) -> Generator[Round, None, tuple[Ended, bool]]:
+    schedule: Generator[Query, Released, Ended],
+    execute: Executor,
+    log: Log | None = None,
+    *,
+    sealed: bool = False,
+    recovery: Recovery | None = None,
+) -> Generator[Round | Lost, None, tuple[Ended, bool]]:
     """Run a schedule to its end, one record a query; returns what it ends with, and whether the budget lasted.
 
     log : what the first queries released in an earlier process: the schedule is told, and nothing is released again.
     sealed : records hold nothing of what the queries return, because it is not noised.
+    recovery : what becomes of lost parties; None ends the run with the first.
 
-    A budget that ends early (a resumed run has paid for releases that were lost) is thrown into the schedule, which may
-    finish with what it has, or ask for something else.
+    A budget that ends early (a run has paid for releases that were lost) is thrown into the schedule, which may finish
+    with what it has, or ask for something else. So is the loss of a party that is given up; a schedule that does not
+    expect it ends the run.
     """
     log = log or Log()
     query, lasted = next(schedule), True
     for number in range(1 << 62):
         start = time.perf_counter()
         try:
-            if number < len(log.released):
-                released = log.released[number]
-                execute.replay(query, released, margins=number >= log.rebuilt)
+            if number in log.left:
+                execute.give_up(query)
+                query = schedule.throw(PartyLost("it was given up", log.left[number]))
+            elif number < len(log.released):
+                known = log.released[number]
+                if known is None:
+                    execute.refuse()
+                execute.replay(query, known, margins=number >= log.rebuilt)
+                query = schedule.send(known)
             else:
-                released, charges = execute(query)
-                yield _record(number, query, () if sealed else released, charges, time.perf_counter() - start)
-            query = schedule.send(released)
+                answer = yield from _answered(query, number, execute, recovery)
+                seconds = time.perf_counter() - start
+                if isinstance(answer, PartyLost):
+                    query = schedule.throw(answer)
+                    yield Round(number, LEFT, (answer.party,), False, (), (), seconds)  # it goes on without
+                else:
+                    released, charges = answer
+                    yield _record(number, query, () if sealed else released, charges, seconds)
+                    query = schedule.send(released)
         except StopIteration as end:
             return end.value, lasted
         except BudgetExceeded as error:
-            if not log.resumed:  # a plan that does not cover its own run is a defect, never to be smoothed over
+            # A plan that does not cover its own run is a defect, never to be smoothed over.
+            if not (log.resumed or execute.lost_any):
                 raise
             lasted = False
+            if number >= len(log.released):
+                kind, parties = type(query).__name__, tuple(query.shares())
+                yield Round(number, kind, parties, False, (), (), time.perf_counter() - start, refused=True)
             try:
                 query = schedule.throw(error)
             except StopIteration as end:
                 return end.value, False
     raise AssertionError("a schedule without end")
+
+
+def _answered(
+    query: Query, number: int, execute: Executor, recovery: Recovery | None
+) -> Generator[Lost, None, tuple[Released, Charges] | PartyLost]:
+    """Put a query until it is answered; returns what it released and was charged, or the party that was given up."""
+    for losses in range(1, 1 << 62):
+        try:
+            return execute(query)
+        except Unanswered as failed:
+            yield Lost(number, failed.lost.party, failed.charges, str(failed.lost))
+            if recovery is None:
+                raise failed.lost from None
+            if not recovery.restored(failed.lost, losses):
+                execute.give_up(query)
+                return failed.lost
+    raise AssertionError("a query put without end")
 
 
 def _record(number: int, query: Query, released: Released, charges: Charges, seconds: float) -> Round:

@@ -30,3 +30,7 @@ class Transport(Protocol):
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
         """Put each share to its party, all at the same time, and wait for the replies."""
         ...
+
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Return the greeting of a lost party that is back, its data loaded anew; PartyLost when it is not in time."""
+        ...

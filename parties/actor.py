@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import ray
 
 from parties.alignment import Alignment
 from parties.loading import consented, load
 from parties.prediction import Prediction
-from vfl.errors import FederationError
+from vfl.alignment import Keeping
+from vfl.errors import FederationError, PartyLost
 from vfl.messages import Records
+from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from parties.consent import Policy
+    from parties.party import Party
     from parties.prediction import ModelPart, PartGreeting
-    from vfl.alignment import IdsGreeting, Indexed, Keeping
+    from vfl.alignment import IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.messages import BookHeads, Greeting, Notice, Query, Reply
     from vfl.privacy.events import ReleaseKey
@@ -23,33 +28,81 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 
-class PartyActor:
-    """Loads its party's columns where it runs, then answers. Its methods are never retried: a retry is a new release."""
+FETCH_SECONDS = 600.0
 
-    _alignment: Alignment | None = None
+
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """A source in the memory of whoever started the run: a reference to it, which Ray passes on as it is."""
+
+    reference: Any
+
+
+def _opened(source: Any) -> Any:
+    return ray.get(source.reference, timeout=FETCH_SECONDS) if isinstance(source, InMemory) else source
+
+
+class PartyActor:
+    """Loads its party's columns where it runs, then answers. Its methods are never retried: a retry is a new release.
+
+    Ray may restart it: then it is as new, and answers nothing before `load` is asked for again.
+
+    job : to train; None for one that only predicts. keeping : what it leaves on its disk of an alignment.
+    """
+
     _prediction: Prediction
 
-    def prepare(
-        self, job: Job, name: str, source: Any, policy: str | None, salt: bytes, cores: int, keeping: Keeping
-    ) -> None:
+    def __init__(self, job: Job | None, name: str, policy: str | None = None, keeping: Keeping | None = None) -> None:
+        self._given, self._name, self._policy = job, name, policy
+        self._keeping = keeping or Keeping()
+        self._alignment: Alignment | None = None
+        self._loaded: Party | None = None
+
+    @property
+    def _job(self) -> Job:
+        if self._given is None:
+            raise FederationError(f"{self._name!r} takes part in a prediction alone, and was asked to train")
+        return self._given
+
+    @property
+    def _party(self) -> Party:
+        if self._loaded is None:
+            raise PartyLost(f"{self._name!r} was restarted and has not loaded its data again", self._name)
+        return self._loaded
+
+    def version(self) -> str:
+        """Return the version of the code that runs here."""
+        return __version__
+
+    def prepare(self, source: Any, salt: bytes, cores: int) -> None:
         """Read the party's ids for an alignment, once its owner has agreed to the job."""
-        agreed = consented(job, name, policy)
-        self._told: tuple[Job, str, Any, Policy | None] = (job, name, source, agreed)
-        self._alignment = Alignment(job, name, source, salt=salt, cores=cores, keeping=keeping)
+        consented(self._job, self._name, self._policy)
+        self._alignment = self._alignment_of(_opened(source), salt, cores, self._keeping)
 
-    def load(self, job: Job, name: str, source: Any, policy: str | None = None) -> None:
-        """Read the party's columns; what is wrong with them is raised here, before the federation starts."""
-        self._party = load(job, name, source, policy)
+    def load(self, source: Any) -> None:
+        """Read the party's columns, unless they are there; what is wrong with them is raised here, at their owner.
 
-    def load_aligned(self) -> None:
-        """Read the columns of the records that were aligned, from the source that `prepare` was told of."""
-        index = self._aligning().settled()
-        self._alignment = None
-        self._party = load(*self._told, index=index)
+        Of a job that aligns records those that were aligned: just now, or before a restart, in what the run has kept.
+        """
+        if self._loaded is not None:
+            return
+        agreed, index, source = consented(self._job, self._name, self._policy), None, _opened(source)
+        if self._job.id is not None:
+            if self._alignment is None and self._keeping.run is None:
+                raise FederationError(
+                    f"party {self._name!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
+                )
+            kept = replace(self._keeping, resumed=True)
+            index = (self._alignment or self._alignment_of(source, b"", 1, kept)).settled()
+            self._alignment = None
+        self._loaded = load(self._job, self._name, source, agreed, index=index)
+
+    def _alignment_of(self, source: Any, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
+        return Alignment(self._job, self._name, source, salt=salt, cores=cores, keeping=keeping)
 
     def prepare_prediction(self, part: ModelPart | str, name: str, source: Any) -> PartGreeting:
         """Take the party's part of a model, or read it here, and look at its new records; returns what is said of them."""
-        self._prediction = Prediction(part, name, source)
+        self._prediction = Prediction(part, name, _opened(source))
         return self._prediction.greet()
 
     def prepare_ids(self, salt: bytes, cores: int, keeping: Keeping) -> None:

@@ -124,11 +124,10 @@ class PartyBook:
         if batch is None or None in events:
             return events
         before, self._last = self._last, query
-        follows = before is not None and (before.batch, before.events()) == (
-            replace(batch, number=batch.number - 1),
-            events,
-        )
-        return () if batch.number > 0 and follows else events
+        if before is None or batch.number == 0:
+            return events
+        follows = (before.batch, before.events()) == (replace(batch, number=batch.number - 1), events)
+        return () if follows else events
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:
         """Look, and change nothing: a head of an older copy must not replace a newer one's before it was noticed."""

@@ -111,7 +111,7 @@ class Party:
             case Descend():
                 reply = self._together(query, records, key)
             case Backward(blocks=(block,), centres=(centre,), scales=(scale,)):
-                sums = self._sum(block, centre, scale, query.clip, _required(records.weights))
+                sums = self._sum(block, centre, scale, query.clip, self._weights(query, records))
                 reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part)),))
             case Forward(side=Side.HELD_OUT, coordinates={self.name: (block, w)}):
                 if self._held_out is None:
@@ -245,6 +245,13 @@ class Party:
         else:
             u = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale)
         return noisy_best(rule(w, u), rule.sensitivity, query.event, self._noise, key)
+
+    def _weights(self, query: Backward, records: Records) -> Vector:
+        """Return r, 0 outside of the query's batch: that no record is in two of a pass is not left to the coordinator."""
+        r = _required(records.weights)
+        if query.batch is None:
+            return r
+        return np.where(query.batch.members(len(r)) > 0.0, r, 0.0)
 
     def _block(self, block: Block) -> Any:
         return self._columns.block(block.start, block.stop)

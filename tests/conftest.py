@@ -47,6 +47,7 @@ def local_ray() -> Iterator[Any]:
         include_dashboard=False,
         log_to_driver=False,
         logging_level="ERROR",
+        _system_config={"automatic_object_spilling_enabled": False},
     )
     yield ray
     ray.shutdown()

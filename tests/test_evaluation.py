@@ -410,6 +410,10 @@ class TestOnRequest:
         assert any("un-noised and uncharged" in found.note for found in result.findings.values())
         assert train(job(seed=None)).certificate.private is True
 
+    def test_both_are_said(self) -> None:
+        both = job(seed=None, diagnostics=True, evaluation=vfl.Evaluation(public=True))
+        assert all(word in both.uncharged for word in ("(diagnostics)", "(evaluation.public)"))
+
     @pytest.mark.parametrize("options", STAMPED.values(), ids=STAMPED)
     def test_a_ledger_for_all_jobs_refuses_it(self, options: dict[str, Any], tmp_path: Path) -> None:
         with pytest.raises(PrivacyError, match=r"diagnostics, evaluation\.public"):

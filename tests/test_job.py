@@ -530,7 +530,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "an unknown key of ray": (
         ("address =", "adress ="),
         JobFileError,
-        "unknown key 'adress' in [ray] (did you mean 'address'?); known: address",
+        "unknown key 'adress' in [ray] (did you mean 'address'?); known: address, pin, resources, ready_seconds, party_cpus",
     ),
     "data of no party": (
         ('telco = "sub', 'telko = "sub'),

@@ -12,7 +12,7 @@ from sklearn.datasets import load_iris
 import vfl
 from vfl.alignment import Aligned
 from vfl.errors import BudgetExceeded, DataError, SpecificationError
-from vfl.launch.one_vs_rest import jobs_of
+from vfl.launch.one_vs_rest import _together, jobs_of
 from vfl.planning import plan
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.ledger import SqliteLedger
@@ -62,6 +62,14 @@ def test_the_budget_is_composed_exactly() -> None:
 def test_selections_are_composed_by_their_own_accountant() -> None:
     spec = job(privacy=vfl.Privacy(epsilon=2.0, delta=1e-6), solver=vfl.GCD(rounds=3))
     assert 1.0 < jobs_of(spec, CLASSES, N)[1] <= 2.0
+
+
+def test_splits_of_different_classes_count_apart() -> None:
+    """Each class's run may align the records anew, so a record may be trained on in one and held out in another."""
+    spec = job(privacy=vfl.Privacy(epsilon=2.0, delta=1e-6), solver=vfl.SkGD(passes=2), holdout=0.5)
+    plans = [plan(each, N) for each in jobs_of(spec, CLASSES, N)[0]]
+    releases = _together(plans)
+    assert len({event.split for event, _ in releases}) == len(CLASSES)
 
 
 def test_seeded_noise_differs_between_classes() -> None:

@@ -15,6 +15,7 @@ from coordinator.coordinator import Coordinator, Outcome, agreed_records
 from coordinator.rounds import Round
 from parties.loading import load
 from vfl.errors import DataError, PartyLost, VersionMismatch
+from vfl.job.faults import Faults
 from vfl.launch.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import Greeting
@@ -75,9 +76,9 @@ def on_ray(local_ray: Any) -> Iterator[Any]:
     from coordinator.actor import RayTransport
     from parties.actor import PartyActor
 
-    actors = {name: local_ray.remote(PartyActor).remote() for name in PARTITION.parties}
     sources = sources_of(PARTITION, table())
-    local_ray.get([actors[name].load.remote(job(), name, source) for name, source in sources.items()])
+    actors = {name: local_ray.remote(PartyActor).remote(job(), name) for name in sources}
+    local_ray.get([actors[name].load.remote(source) for name, source in sources.items()])
     yield RayTransport(actors, 60.0)
     for actor in actors.values():
         local_ray.kill(actor)
@@ -193,7 +194,7 @@ class TestFailures:
 
         long = job(sweep="block", passes=5000)
         with pytest.raises(PartyLost, match="'telco' died") as raised:
-            vfl.train(long, _split(table(30)) | {"telco": source}, watch=kill)
+            vfl.train(long, _split(table(30)) | {"telco": source}, watch=kill, faults=Faults(on_party_lost="abort"))
         assert killed
         assert type(raised.value) is PartyLost
 

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import vfl
 from vfl import cli
 from vfl.errors import OutputError, SpecificationError
+from vfl.launch.train import resume
 from vfl.launch.verification import verify_run
 from vfl.privacy.ledger import Accounting, SqliteLedger
 from vfl.security.signatures import SigningKey
@@ -163,7 +164,7 @@ def test_what_contradicts_itself_or_its_run(copy: Path, changes: dict[str, Any],
 
 
 def test_fewer_releases_than_were_made(copy: Path) -> None:
-    """With ε to match: only the ledger knows better."""
+    """With ε to match: the ledger knows better, and without one what was reserved does."""
     (event, count), *others = certificate(copy).events
     kept = tuple(others)
     fewer = dataclasses.replace(certificate(copy), events=kept)
@@ -172,7 +173,9 @@ def test_fewer_releases_than_were_made(copy: Path) -> None:
     resigned(
         copy, events=kept, releases=fewer.releases - count, epsilon=recomputed("gdp", kept, certificate(copy).delta)
     )
-    assert wrong(copy) == {"ledger"}
+    assert wrong(copy) == {"epsilon", "ledger"}
+    (copy / "ledger.db").unlink()
+    assert wrong(copy) == {"epsilon"}
     assert event.sigma > 0
 
 
@@ -281,6 +284,39 @@ def test_an_adaptive_solver_states_what_was_reserved(tmp_path: Path) -> None:
     trained(tmp_path / "out", solver=vfl.SkGD(passes=2, sampling="importance"))
     assert certificate(tmp_path / "out").basis == "reserved"
     assert all(findings(tmp_path / "out").values())
+
+
+class _Stop(Exception):
+    pass
+
+
+def test_a_run_that_could_not_pay_for_all_and_was_cut_off_again(tmp_path: Path) -> None:
+    """What was refused is in the log, so that a further process, and whoever verifies, goes the same way."""
+    folder = tmp_path / "out"
+
+    def stop_at(number: int) -> Any:
+        def watch(event: object) -> None:
+            if getattr(event, "number", -1) == number:
+                raise _Stop
+
+        return watch
+
+    spec = job(solver=vfl.SkGD(passes=4, sweep="block"), holdout=0.3)
+    with pytest.raises(_Stop):
+        vfl.train(spec, data(), engine="inprocess", output=folder, watch=stop_at(3))
+    log = folder / "rounds.log"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # lost, and charged
+    with pytest.raises(_Stop):
+        resume(folder, data(), engine="inprocess", watch=stop_at(17))
+    rounds: list[Any] = []
+    result = resume(folder, data(), engine="inprocess", watch=rounds.append)
+    lines = [json.loads(line.split(" ", 1)[1]) for line in log.read_text(encoding="utf-8").splitlines()]
+    refused = [line["round"] for line in lines if "round" in line and line["released"] is None]
+    assert refused
+    assert max(refused) < 17
+    assert result.certificate.basis == "reserved"
+    assert result.findings["held out"].measures
+    assert not wrong(folder)
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:

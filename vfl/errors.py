@@ -86,7 +86,11 @@ class FederationError(VflError):
 
 
 class PartyLost(FederationError):
-    """A party did not answer in time, or died."""
+    """A party did not answer in time, or died. `party` is its name."""
+
+    def __init__(self, message: str = "", party: str = "") -> None:
+        super().__init__(message)
+        self.party = party
 
 
 class PlacementError(FederationError):

@@ -40,6 +40,11 @@ class Split:
     salt: str
     share: float
 
+    @property
+    def name(self) -> str:
+        """Return 16 hexadecimal digits of a hash of salt and share: two splits of one name are the same."""
+        return hashlib.sha256(f"vfl split {self.share.hex()} {self.salt}".encode()).hexdigest()[:16]
+
     def held_out(self, n_records: int) -> np.ndarray:
         """Return (n,) booleans: True where word i of SHAKE-256(salt), as a number in [0, 1), lies below the share.
 

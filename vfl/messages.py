@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -391,12 +392,25 @@ class Fold:
     of: int
     seed: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.of:
+            raise PrivacyError(
+                f"a pass has its batches 0 to {self.of - 1}: one of number {self.number} would hold records a second time"
+            )
+
     def members(self, n_records: int) -> Vector:
         """Return (n,) 1 for the records of this fold, else 0."""
-        order = np.random.default_rng(self.seed).permutation(n_records)
         members = np.zeros(n_records)
-        members[order[self.number :: self.of]] = 1.0
+        members[_order(self.seed, n_records)[self.number :: self.of]] = 1.0
         return members
+
+
+@lru_cache(maxsize=1)
+def _order(seed: tuple[int, ...], n_records: int) -> Integers:
+    """Return the order of the records in a pass, (n,): the same for all of its batches."""
+    order: Integers = np.random.default_rng(seed).permutation(n_records)
+    order.flags.writeable = False
+    return order
 
 
 @dataclass(frozen=True, slots=True)

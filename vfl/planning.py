@@ -298,7 +298,7 @@ def plan(job: Job, n_records: int) -> Plan:
     solver = job.solver.resolve(problem)
     trained = solver.releases(problem)
     inquiries = inquiries_of(job, problem, n_records, trained)
-    name = None if job.split is None else job.split.salt[:16]
+    name = None if job.split is None else job.split.name
     asked = [(release, Side.TRAINING) for release in trained]
     asked += [(release, inquiry.side) for inquiry in inquiries for release in inquiry.releases()]
     releases = tuple((on_part(event, name, side.value), count) for (event, count), side in asked)

@@ -84,6 +84,12 @@ def test_views_hold_every_choice_of_parts() -> None:
     assert views({gaussian(1.0): 3}) == ({gaussian(1.0): 3},)
 
 
+def test_splits_alike_do_not_multiply() -> None:
+    """Of 2³⁰ choices, 31 differ in how often a record is held out."""
+    counts = {on(part, mu, str(k)): 1 for k in range(30) for part, mu in (("a", 0.5), ("b", 0.25))}
+    assert len(views(counts)) == 31
+
+
 def test_a_plan_of_gaussians_on_parts_is_accounted_exactly() -> None:
     mu = mu_of(1.0, DELTA)
     plan = [(on("a", mu / 2), 4), (on("b", mu), 1)]
@@ -201,6 +207,13 @@ class TestSplit:
 
     def test_larger_shares_hold_more_out_of_the_same(self) -> None:
         assert (Split("x", 0.2).held_out(500) <= Split("x", 0.4).held_out(500)).all()
+
+    def test_splits_that_differ_have_names_that_differ(self) -> None:
+        """A record that one of them trains on and the other holds out is in one part of each."""
+        same_beginning = '[["income", "age", '
+        splits = [Split(same_beginning + end, share) for end in ("a", "b") for share in (0.2, 0.5)]
+        assert len({split.name for split in splits}) == len(splits)
+        assert Split("x", 0.5).name == Split("x", 0.5).name
 
     def test_a_part_without_records_is_refused(self) -> None:
         from vfl.errors import SpecificationError

@@ -22,7 +22,7 @@ from tests.solvers import setting
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode, encode
 from vfl.launch.inprocess import InProcessTransport
-from vfl.messages import Fold, Query, Sample
+from vfl.messages import Fold, Piece, Query, Records, Sample
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.accountants import PldAccountant
@@ -127,6 +127,14 @@ def test_folds_hold_every_record_once() -> None:
     assert (Fold(0, 7, (3, 1)).members(100) != masks[0]).any()
 
 
+@pytest.mark.parametrize("number", [-1, 7, 8])
+@pytest.mark.parametrize("kind", [Fold, Piece])
+def test_a_pass_ends_with_its_last_fold(kind: type[Fold], number: int) -> None:
+    """One more would follow the last, free of charge, and hold records a second time."""
+    with pytest.raises(PrivacyError, match="batches 0 to 6"):
+        kind(number, 7, (3, 0))
+
+
 def folded(number: int, of: int = 3, seed: int = 0, sigma: float = 2.0) -> Any:
     problem = problem_of(setting.job(vfl.GD()), setting.N)
     event = Gaussian(Adjacency.REPLACE_ONE, 1.0, sigma, 4)
@@ -177,6 +185,20 @@ def test_margins_hold_a_fold_to_its_members() -> None:
     query = replace(query, weighting=joint.ClippedDerivative(Weights(np.ones(30)), 0.4))
     weights = margins.records(query).weights
     np.testing.assert_array_equal(weights != 0.0, query.fold.members(30) > 0)
+
+
+def test_so_does_a_party() -> None:
+    """Whatever weights it is shown: its book counts a pass once."""
+    n, own = 30, setting.PARTITION.parties[0]
+    names = setting.PARTITION.columns(own)
+    party = Party(own, Columns(np.ones((n, len(names)), order="F"), names), CryptographicNoise(), unnoised=(Query,))
+    sums = []
+    for number in range(3):
+        query = replace(folded(number), clip=Clip(math.inf, 4), event=None).shares()[own]
+        weights = np.where(query.batch.members(n) > 0.0, 2.0, 1000.0)
+        weights[np.flatnonzero(query.batch.members(n) == 0.0)[0]] = math.nan
+        sums.append(party.answer(query, Records(weights=weights), ReleaseKey(number)).released[0])
+    np.testing.assert_array_equal(sums, np.full((3, len(names)), 2.0 * n / 3))
 
 
 @BY_SOLVER

@@ -125,6 +125,7 @@ def certify(
     books: Mapping[str, Head] | None = None,
     run: str = "",
     account: str = "",
+    flags: Sequence[str] = (),
 ) -> Certificate:
     """Return the unsigned certificate of a run that the book has settled.
 
@@ -133,9 +134,10 @@ def certify(
 
     statement : None without privacy. model : what model.json holds. charged : {event: count} of the run's charges.
     released : what its first queries released. books : heads of the parties' own books. run, account : the ledger's
-    names of the run and of what it was charged to.
+    names of the run and of what it was charged to. flags : what went otherwise than the job says, a sentence each.
     """
     facts = planned(plan)
+    facts["flags"] += tuple(flags)
     common: dict[str, Any] = {
         "events": _counted(tuple(charged.items())),
         "moments_digest": moments_digest(plan, released),

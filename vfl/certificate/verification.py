@@ -154,6 +154,13 @@ def _epsilon(certificate: Certificate) -> str | None:
             raise _Mismatch(f"a release is stated for {event.adjacency}, the guarantee for {certificate.adjacency}")
     tolerance = TOLERANCE[certificate.accounting]
     found = recomputed(certificate.accounting, events, certificate.delta)
+    if certificate.basis == "charged" and dict(certificate.events) != dict(certificate.reserved):
+        # A run that makes less than was reserved was cut off, and states what was reserved.
+        planned = recomputed(certificate.accounting, certificate.reserved, certificate.delta)
+        if found < planned * (1.0 - tolerance):
+            raise _Mismatch(
+                f"fewer releases are stated (ε = {found!r}) than were reserved (ε = {planned!r}), as if the run had made all"
+            )
     if not math.isclose(found, certificate.epsilon, rel_tol=tolerance):
         raise _Mismatch(
             f"its releases amount to ε = {found!r} at δ = {certificate.delta!r}, not {certificate.epsilon!r}"

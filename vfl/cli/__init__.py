@@ -21,6 +21,10 @@ COMMANDS = {
     "evaluate": "show how a model does on held-out or other records",
     "report": "draw a finished run as one HTML page",
     "ledger": "set, show and check the budgets of data sets",
+    "submit": "send a job to a Ray cluster",
+    "status": "show how jobs on a cluster stand",
+    "logs": "show what a job on a cluster has printed",
+    "cancel": "end a job on a cluster",
     "doctor": "check this installation",
 }
 

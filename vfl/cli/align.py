@@ -49,6 +49,7 @@ def command(
             policies=environment.policies,
             indexes=environment.indexes,
             cores=cores or environment.cores,
+            placement=environment.placement,
             watch=progress,
         )
     seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties))

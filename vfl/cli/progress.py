@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from coordinator.rounds import Round
+from coordinator.rounds import Lost, Round
 from vfl.alignment import Aligned, Aligning
 from vfl.planning import Plan
 
@@ -115,7 +115,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._steps.end()
 
-    def __call__(self, event: Aligning | Aligned | Plan | Reserved | Round) -> None:
+    def __call__(self, event: Aligning | Aligned | Plan | Reserved | Round | Lost) -> None:
         """Take note of the alignment if there is one, then of the plan, then of each round."""
         if self._quiet:
             return
@@ -129,6 +129,9 @@ class Progress:
             self._begin(event)
         elif isinstance(event, Round):
             self._advance(event)
+        elif isinstance(event, Lost):
+            self._compose(event)
+            click.echo(f"round {event.number + 1}: lost party {event.party!r}: {event.why}", err=True)
 
     def _align(self, event: Aligning) -> None:
         if not self._aligning:
@@ -148,10 +151,14 @@ class Progress:
         self._steps.begin(plan.round_trips)
 
     def _advance(self, record: Round) -> None:
-        for event in dict.fromkeys(record.events):
-            self._accountant.compose(event, record.events.count(event))
+        self._compose(record)
         done = record.number + 1
         self._steps.advance(done, f"round {done}/{self._plan.round_trips}  {self._spent()}")
+
+    def _compose(self, record: Round | Lost) -> None:
+        events = [event for _, event in record.charges]
+        for event in dict.fromkeys(events):
+            self._accountant.compose(event, events.count(event))
 
     def _spent(self) -> str:
         privacy, delta = self._plan.job.privacy, self._plan.problem.delta

@@ -25,8 +25,18 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     job, _ = jobfile.read(run / jobfile.NAME)
     kept = dict(checkpoint.read(run, job)[0].environment)
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
-    data = data_of(job, jobfile.Environment(**kept))
+    environment = jobfile.Environment(**kept)
+    data = data_of(job, environment)
     earlier = {} if (run / MODEL).exists() else checkpoint.charged_before(run, job)
     with Progress(quiet=as_json, earlier=earlier) as progress:
-        result = resume(run, data, engine=engine, address=address, key=key, watch=progress)
+        result = resume(
+            run,
+            data,
+            engine=engine,
+            address=address,
+            key=key,
+            watch=progress,
+            placement=environment.placement,
+            faults=environment.faults,
+        )
     show(result, run, as_json=as_json)

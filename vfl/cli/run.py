@@ -62,6 +62,8 @@ def command(
             policies=environment.policies,
             indexes=environment.indexes,
             cores=environment.cores,
+            placement=environment.placement,
+            faults=environment.faults,
             output=folder,
             key=key,
             watch=progress,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from vfl.evaluation.specification import Evaluation
-    from vfl.messages import Query, Statistic
+    from vfl.messages import Block, Query, Statistic
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
@@ -84,6 +84,12 @@ def _event(statistic: Statistic, mu: float | None) -> Gaussian | None:
         raise PrivacyError("epsilon is too small to measure anything: raise it, or leave the measures out")
     Δ = statistic.sensitivity
     return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, statistic.dimension)
+
+
+def _moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
+    """Return the parties' coordinates, without parties where all are 0, which add nothing: one may have been given up."""
+    whole = {q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}
+    return {q: own for q, own in whole.items() if own[1].any()} or whole
 
 
 def _tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
@@ -168,8 +174,7 @@ class HeldOut:
 
     def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
         """Ask for the margins, which go no further, then tally."""
-        whole = self.problem.layout.whole()
-        yield Forward({q: (block, w[block.coordinates]) for q, block in whole.items()}, side=Side.HELD_OUT)
+        yield Forward(_moved(self.problem, w), side=Side.HELD_OUT)
         found: dict[str, Estimate] = {}
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
         try:
@@ -284,8 +289,7 @@ class Diagnosis:
     def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
         """Ask for Xw at the final w, then for the mean loss."""
         problem = self.problem
-        whole = problem.layout.whole()
-        yield Forward({q: (block, w[block.coordinates]) for q, block in whole.items()}, into="reset")
+        yield Forward(_moved(problem, w), into="reset")
         ((total,),) = yield Unnoised(Losses(problem.loss), None)
         loss = float(total) / problem.n_records
         found = {"loss": Estimate(loss, 0.0), "objective": Estimate(loss + problem.penalty_of(w), 0.0)}

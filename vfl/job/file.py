@@ -16,7 +16,9 @@ sparse = ["telco"]     (parties whose columns are scaled by a factor only)
 [data]                 bank = "bank.parquet"       environment: where each party's actor finds its columns
                        telco = "warehouse://calls" environment: or an address of a source that is installed there
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
-[ray]                  address = "auto"            environment
+[ray]                  address = "auto"            environment: which cluster, and where on it (vfl.job.placement)
+[ray.resources]        bank = "node:10.0.0.7"      environment: the resource of a party's node, where it is not party:NAME
+[faults]               on_party_lost = "wait"      environment: what becomes of a lost party (vfl.job.faults)
 [policy]               bank = "bank-policy.toml"   environment: what each party's owner allows
 [alignment]            cores = 4                   environment: of each party, to align records
 [alignment.index]      bank = "bank-index"         environment: folder in which the party keeps its aligned rows
@@ -33,6 +35,8 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation
+from vfl.job.faults import Faults
+from vfl.job.placement import Placement
 from vfl.job.specification import Job
 from vfl.losses import LOSSES
 from vfl.partition import FeaturePartition
@@ -49,7 +53,7 @@ FORMAT = 1
 NAME = "job.toml"
 EXAMPLE = "example:"
 ADDRESS = "://"
-ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment")
+ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ class Environment:
     policies : {party: path of its owner's policy}, each read by that party's actor.
     indexes : {party: folder for the index of its aligned rows}, each written by that party's actor.
     cores : of each party, to align records; None lets the engine decide.
+    placement : where on the cluster the actors run.
+    faults : what becomes of a party that is lost.
     """
 
     data: Mapping[str, str] = field(default_factory=dict)
@@ -72,12 +78,18 @@ class Environment:
     policies: Mapping[str, str] = field(default_factory=dict)
     indexes: Mapping[str, str] = field(default_factory=dict)
     cores: int | None = None
+    placement: Placement = field(default_factory=Placement)
+    faults: Faults = field(default_factory=Faults)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain values."""
         return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def __post_init__(self) -> None:
+        for name, kind in (("placement", Placement), ("faults", Faults)):  # plain where `to_dict` wrote them
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                object.__setattr__(self, name, kind(**value))
         if self.table is not None and self.data:
             raise JobFileError("give [data] with a source for each party, or [simulation] with one table, not both")
 
@@ -247,12 +259,15 @@ def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
 
 
 def _environment(plain: dict[str, Any], folder: Path) -> Environment:
-    data, simulation, ray, ledger, policies, alignment = (_table(plain, key) for key in ENVIRONMENT)
+    data, simulation, ray, ledger, policies, alignment, faults = (_table(plain, key) for key in ENVIRONMENT)
     indexes = _table(alignment, "index")
     if "holdout" in simulation:
         raise JobFileError("a hold-out is part of the job: move holdout out of [simulation], above the tables")
     _known(simulation, ("table",), "[simulation]")
-    _known(ray, ("address",), "[ray]")
+    placement = {key: value for key, value in ray.items() if key != "address"}
+    if "resources" in placement:
+        placement["resources"] = _table(placement, "resources")
+    _known(ray, ("address", *(f.name for f in dataclasses.fields(Placement))), "[ray]")
     _known(ledger, ("path",), "[ledger]")
     _known(alignment, ("cores", "index"), "[alignment]")
     _check_types(Environment, alignment, "[alignment]")
@@ -273,6 +288,8 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         policies={party: str(folder / path) for party, path in policies.items()},
         indexes={party: str(folder / path) for party, path in indexes.items()},
         cores=alignment.get("cores"),
+        placement=_built(Placement, placement, "[ray]"),
+        faults=_built(Faults, faults, "[faults]"),
     )
 
 
@@ -295,4 +312,5 @@ def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Enviro
     _known(environment.data, job.partition.parties, "[data]")
     _known(environment.policies, job.partition.parties, "[policy]")
     _known(environment.indexes, job.partition.parties, "[alignment.index]")
+    _known(environment.placement.resources, job.partition.parties, "[ray.resources]")
     return job, environment

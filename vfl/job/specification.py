@@ -286,14 +286,15 @@ class Job:
     @property
     def uncharged(self) -> str:
         """What the job releases un-noised and uncharged beside its model, in words; '' for nothing."""
+        said = []
         if self.diagnostics:
-            return "the objective at the end is released un-noised and uncharged (diagnostics)"
+            said.append("the objective at the end is released un-noised and uncharged (diagnostics)")
         if self.evaluation is not None and self.evaluation.public:
-            return (
+            said.append(
                 "the held-out records were declared public: measures on them are un-noised and uncharged "
                 "(evaluation.public), and ε is about the other records only"
             )
-        return ""
+        return "; ".join(said)
 
     def noise_source(self) -> NoiseSource:
         """Return where noise comes from: the operating system, unless the job asks for seeded noise by name."""

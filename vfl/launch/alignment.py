@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import Aligned, Aligning, Keeping
 from vfl.errors import SpecificationError
+from vfl.job.placement import Placement
 from vfl.launch.sources import paths_of, sources_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def align(
     policies: Mapping[str, str | Path] | None = None,
     indexes: Mapping[str, str | Path] | None = None,
     cores: int | None = None,
+    placement: Placement | None = None,
     watch: Callable[[Aligning], None] | None = None,
 ) -> Aligned:
     """Align the records of the job's parties by private set intersection; nobody learns an id that is not its own.
@@ -83,7 +85,8 @@ def align(
     if engine == "ray":
         from vfl.launch import cluster
 
-        events = cluster.align_only(job, sources, how, address=address, policies=agreed)
+        place = cluster.Place(address, placement or Placement())
+        events = cluster.align_only(job, sources, how, place=place, policies=agreed)
     else:
         from vfl.launch import inprocess
 

@@ -112,7 +112,7 @@ def private_bounds(
     if engine == "ray":
         from vfl.launch import cluster
 
-        events = cluster.run(spec, sources, budget, Log(), address=address, policies=paths)
+        events = cluster.run(spec, sources, budget, Log(), place=cluster.Place(address), policies=paths)
     else:
         from vfl.launch import inprocess
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from coordinator.budget import Reserved
+from coordinator.rounds import Lost, Round
 from vfl.certificate import certify
 from vfl.errors import LedgerError
 from vfl.launch.result import Result, numbers
@@ -14,10 +16,16 @@ if TYPE_CHECKING:
 
     from coordinator.budget import Budget
     from coordinator.coordinator import Outcome
-    from coordinator.rounds import Log, Round
-    from vfl.privacy.events import Event
+    from coordinator.rounds import Log
+    from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger import Statement
     from vfl.solvers.protocol import Released
+
+
+GIVEN_UP = (
+    "party {party!r} was lost on the way and left out: the model's coefficients of its columns are 0, and the releases "
+    "that were charged for it before that stay charged"
+)
 
 
 class Witness:
@@ -29,13 +37,22 @@ class Witness:
     def __init__(self, budget: Budget, log: Log) -> None:
         self._budget = budget
         self._charged: Counter[Event] = Counter()
-        self._first: tuple[Released, ...] = log.released[:1]
+        self._lost: set[ReleaseKey] = set()
+        self._first: tuple[Released, ...] = tuple(u for u in log.released[:1] if u is not None)
+        self._flags = dict.fromkeys(log.flags)
 
-    def note(self, record: Round) -> None:
-        """Take note of a round."""
-        self._charged.update(record.events)
-        if record.number == 0:
-            self._first = (record.released,)
+    def note(self, event: object) -> None:
+        """Take note of a round, of an attempt that was lost, and of what is said when the plan is reserved."""
+        if isinstance(event, Reserved):
+            self._flags.update(dict.fromkeys(event.flags))
+        elif isinstance(event, Lost):
+            # Seeded noise repeats a release under the key that was charged, which costs nothing more.
+            self._charged.update(charged for key, charged in event.charges if key not in self._lost)
+            self._lost.update(key for key, _ in event.charges)
+        elif isinstance(event, Round):
+            self._charged.update(charged for key, charged in event.charges if key not in self._lost)
+            if event.number == 0:
+                self._first = (event.released,)
 
     def result(self, outcome: Outcome) -> Result:
         """Return the result of the run, its certificate unsigned."""
@@ -50,6 +67,7 @@ class Witness:
             books=outcome.books,
             run=self._budget.run,
             account=self._budget.account(plan.job),
+            flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),
         )
         return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings)
 

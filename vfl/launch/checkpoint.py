@@ -8,20 +8,22 @@ leaves behind, is dropped: what it said was charged, and is not used.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from coordinator.budget import Budget, Reserved
-from coordinator.rounds import Log, Round
+from coordinator.rounds import LEFT, Log, Round
 from vfl.certificate.verification import charges
 from vfl.errors import OutputError
 from vfl.privacy.events import ReleaseKey
@@ -33,9 +35,12 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.privacy.events import Event
+    from vfl.solvers.protocol import Released
 
 FORMAT = 1
 NAME = "rounds.log"
+LEDGER = "ledger.db"
+"""A run without a data set keeps its ledger under this name in its folder."""
 SYNC_SECONDS = 1.0
 """Lines may be lost to a power cut for so long: what they released was charged, and is released anew."""
 
@@ -61,7 +66,8 @@ class Checkpoint:
         """Begin a log, or without `start` go on with the one that is there."""
         path = folder / NAME
         try:
-            self._file = path.open("r+b" if start is None else "x+b")
+            # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
+            self._file = path.open("r+b" if start is None else "x+b", buffering=0)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._file.close()
@@ -90,7 +96,8 @@ class Checkpoint:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._sync()
+        with contextlib.suppress(*([OutputError] if error is not None else [])):  # what went wrong first is told
+            self._sync()
         self._file.close()
 
     def __call__(self, event: object) -> None:
@@ -98,14 +105,15 @@ class Checkpoint:
         if isinstance(event, Reserved):
             head = event.head and [event.head.seq, event.head.hash]
             self.reserved = True
-            self._write({"reserved": {"n_records": event.n_records, "head": head}})
+            self._write({"reserved": {"n_records": event.n_records, "head": head, "flags": list(event.flags)}})
             self._sync()
         elif isinstance(event, Round):
             released = [[float(value).hex() for value in u] for u in event.released]
             attempt = event.charges[0][0].attempt if event.charges else 0
             self._write(
                 {"round": event.number, "kind": event.kind, "resets": event.resets, "attempt": attempt}
-                | {"charged": len(event.charges), "released": released}
+                | {"charged": len(event.charges), "released": None if event.refused else released}
+                | ({"left": event.parties[0]} if event.kind == LEFT else {})
             )
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self._sync()
@@ -113,14 +121,19 @@ class Checkpoint:
     def _write(self, entry: dict[str, Any]) -> None:
         text = json.dumps(entry, separators=(",", ":"))
         self._hash = _hash(self._hash, text)
+        line = f"{self._hash} {text}\n".encode()
         try:
-            self._file.write(f"{self._hash} {text}\n".encode())
-            self._file.flush()
+            written = self._file.write(line)
         except OSError as error:
             raise OutputError(f"cannot write the log of the run: {error.strerror}; it can be resumed") from error
+        if written != len(line):
+            raise OutputError(f"cannot write the log of the run: {os.strerror(errno.ENOSPC)}; it can be resumed")
 
     def _sync(self) -> None:
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OutputError(f"cannot write the log of the run: {error.strerror}; it can be resumed") from error
         self._synced = time.monotonic()
 
 
@@ -146,6 +159,14 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
     return lines, size
 
 
+def _found(ledger: str | None, folder: Path) -> str | None:
+    """Return where the ledger is: a run's own ledger moves with its folder. That it is the same one, its chain tells."""
+    moved = folder / LEDGER
+    if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
+        return ledger
+    return str(moved.resolve())
+
+
 def processes(folder: Path) -> int:
     """Return how many processes worked at the run: one, and one for each time that it was resumed; 0 without a log."""
     try:
@@ -165,6 +186,7 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     if entries[0]["start"].get("format") != FORMAT:
         raise OutputError(f"this vfl resumes runs of format {FORMAT}; {str(folder)!r} holds another")
     start = Start(**entries[0]["start"])
+    start = replace(start, ledger=_found(start.ledger, folder))
     if start.job != job.digest:
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
     # Each process notes the ledger's head after it reserved or resumed: the last one tells the newest copy.
@@ -176,11 +198,19 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
         tuple(ReleaseKey(number, part, entry["attempt"]) for part in range(entry["charged"]))
         for number, entry in enumerate(made)
     )
-    released = tuple(tuple(np.array([float.fromhex(x) for x in u]) for u in entry["released"]) for entry in made)
-    rebuilt = max((number for number, entry in enumerate(made) if entry["resets"]), default=0)
+    released = tuple(None if entry["released"] is None else _vectors(entry["released"]) for entry in made)
+    left = {number: entry["left"] for number, entry in enumerate(made) if "left" in entry}
+    # Whoever gives a party up rebuilds Xw next, whether the log still holds that or not.
+    rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
+    flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
     budget = Budget(start.run, start.ledger, resumed=True, head=head)
-    return start, budget, Log(released, charged, rebuilt, reserved["n_records"] if reserved else None, resumed=True)
+    n_records = reserved["n_records"] if reserved else None
+    return start, budget, Log(released, charged, rebuilt, n_records, left, tuple(flags), resumed=True)
+
+
+def _vectors(released: list[list[str]]) -> Released:
+    return tuple(np.array([float.fromhex(x) for x in u]) for u in released)
 
 
 def charged_before(folder: Path, job: Job) -> Mapping[Event, int]:

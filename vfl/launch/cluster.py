@@ -2,25 +2,34 @@
 
 A local Ray is started when no address is given and none is running, with as many CPUs as the job has actors, whatever
 the machine has, and one thread for each. Nothing is carried out: usage statistics are off and no working directory is
-uploaded. A Ray that is started here never spills vectors to disk; on a cluster that is its operator's to switch off.
+uploaded. A Ray that is started here never spills vectors to disk; on a cluster that is its operator's to switch off, and
+a certificate says where it was not. On a cluster that is named by an address every party is pinned to its node.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coordinator.budget import Reserved
+from coordinator.recovery import LOSSES_A_QUERY
 from vfl.errors import PlacementError
+from vfl.job.faults import Faults
+from vfl.job.placement import Placement
 from vfl.launch.alignment import Arrangement
+from vfl.launch.readiness import CENTRE, asked_of, options_of, require_offered, require_ready
+from vfl.launch.spilling import flags_of_cluster
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from coordinator.budget import Budget, Reserved
+    from coordinator.budget import Budget
     from coordinator.coordinator import Outcome
-    from coordinator.rounds import Log, Made, Round
+    from coordinator.rounds import Log, Lost, Made, Round
     from parties.prediction import ModelPart
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
@@ -38,9 +47,22 @@ QUIET = {
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 LOAD_SECONDS = 3600.0
-ANSWER_SECONDS = 600.0
+START_SECONDS = 60.0
+"""For the processes of actors that have a place: a node that is busy takes its time to import."""
 ROUNDS_AHEAD = 16
 """Rounds that the coordinator may be ahead of the driver, which logs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which cluster, where on it, and what becomes of a party that is lost there.
+
+    address : None uses the Ray that is running, or starts a local one.
+    """
+
+    address: str | None = None
+    placement: Placement = field(default_factory=Placement)
+    faults: Faults = field(default_factory=Faults)
 
 
 def import_ray() -> Any:
@@ -71,9 +93,14 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
                 _system_config={"automatic_object_spilling_enabled": False},
             )
         else:
+            if address.startswith("ray://"):
+                raise PlacementError(
+                    f"{address!r} is Ray Client, behind which this process is no node of the cluster and cannot keep a run: "
+                    "run on a node with --address auto, or send the job there with: vfl submit JOB"
+                )
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-            except ConnectionError as error:
+            except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
                 raise PlacementError(f"no Ray cluster answers at {address!r}: {error}") from error
     finally:
         for name, value in before.items():
@@ -94,22 +121,50 @@ def _this_node(ray: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _federation(names: Iterable[str], address: str | None, *, here: bool) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Start an actor for each party and one for the coordinator, and end them.
+def _federation(
+    job: Job | None,
+    sources: Mapping[str, Any],
+    place: Place,
+    how: Arrangement,
+    *,
+    policies: Mapping[str, str] | None,
+    run: str = "",
+    here: bool = False,
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], Any]]:
+    """Start an actor for each party and one for the coordinator, where the job places them, and end them.
 
-    here : the coordinator runs on this machine or not at all.
+    Yields the parties' actors, the sources as they are handed to these, and the coordinator's actor.
+
+    job : to train; None to predict. here : the coordinator runs on this machine or not at all.
     """
-    names = tuple(names)
-    with connected(len(names) + 1, address) as ray:
+    with connected(len(sources) + 1, place.address) as ray:
         from coordinator.actor import CoordinatorActor
-        from parties.actor import PartyActor
+        from parties.actor import InMemory, PartyActor
 
-        once = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        actors = {name: ray.remote(PartyActor).options(**once).remote() for name in names}
+        asked = asked_of(place.placement, sources, pinned=place.placement.pinned(place.address), here=here)
+        require_offered(ray, asked, place.placement.ready_seconds)
         pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
-        coordinator = ray.remote(CoordinatorActor).options(**once, **pinned).remote(actors, ANSWER_SECONDS)
+        once = {"max_restarts": 0, "max_task_retries": 0}
+        again = once | ({"max_restarts": -1} if place.faults.on_party_lost != "abort" else {})
+        # What lies in memory is held here for as long as the run lasts, since a restarted party asks for it again.
+        handed = {
+            name: source if isinstance(source, str | Path) else InMemory(ray.put(source))
+            for name, source in sources.items()
+        }
+        actors = {
+            name: ray.remote(PartyActor)
+            .options(**again, **options_of(asked[name]))
+            .remote(job, name, (policies or {}).get(name), how.keeping(name))
+            for name in sources
+        }
+        coordinator = (
+            ray.remote(CoordinatorActor)
+            .options(**once, **options_of(asked[CENTRE]), **pinned)
+            .remote(actors, handed, place.faults, "prediction" if job is None else job.name, run)
+        )
         try:
-            yield actors, coordinator
+            require_ready(ray, actors | {CENTRE: coordinator}, asked, max(place.placement.ready_seconds, START_SECONDS))
+            yield actors, handed, coordinator
         finally:
             for actor in (coordinator, *actors.values()):
                 ray.kill(actor)
@@ -121,33 +176,40 @@ def run(
     budget: Budget,
     log: Log,
     *,
-    address: str | None = None,
+    place: Place | None = None,
     policies: Mapping[str, str] | None = None,
     how: Arrangement | None = None,
-) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Made | Outcome]:
+) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
     """Start the actors, let each party load its source where it runs, then yield the plan, the rounds and the outcome.
+
+    A party that an earlier process of the run gave up is not started.
 
     how : the alignment is made before, if the job asks for one.
     """
+    place, how = place or Place(), how or Arrangement()
+    there = {name: source for name, source in sources.items() if name not in log.left.values()}
     # A ledger is a file on this machine: the coordinator, which writes it, runs here or not at all.
-    with _federation(sources, address, here=budget.ledger is not None) as (actors, coordinator):
+    here = budget.ledger is not None
+    with _federation(job, there, place, how, policies=policies, run=budget.run, here=here) as (
+        actors,
+        handed,
+        coordinator,
+    ):
         from coordinator.actor import answer_of
 
-        if job.id is None:
-            loading = {
-                name: actors[name].load.remote(job, name, source, (policies or {}).get(name))
-                for name, source in sources.items()
-            }
-        else:
-            yield from _aligned(job, sources, how or Arrangement(), actors, coordinator, policies or {}, address)
-            loading = {name: actor.load_aligned.remote() for name, actor in actors.items()}
+        if job.id is not None:
+            yield from _aligned(how, actors, handed, coordinator, place)
+        loading = {name: actor.load.remote(handed[name]) for name, actor in actors.items()}
         for name, ref in loading.items():
             answer_of(name, ref, LOAD_SECONDS)
-        yield from answer_of("coordinator", coordinator.begin.remote(job, budget, log), ANSWER_SECONDS)
+        flags = flags_of_cluster()
+        patience = place.faults.answer_seconds + (LOSSES_A_QUERY + 1) * place.faults.wait_seconds
+        for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):
+            yield replace(event, flags=flags) if isinstance(event, Reserved) else event
         ahead = {"num_returns": "streaming", "_generator_backpressure_num_objects": ROUNDS_AHEAD}
         for ref in coordinator.rounds.options(**ahead).remote():
-            yield answer_of("coordinator", ref, ANSWER_SECONDS)
-        yield answer_of("coordinator", coordinator.finish.remote(), ANSWER_SECONDS)
+            yield answer_of("coordinator", ref, patience)
+        yield answer_of("coordinator", coordinator.finish.remote(), patience)
 
 
 def align_only(
@@ -155,12 +217,13 @@ def align_only(
     sources: Mapping[str, Any],
     how: Arrangement,
     *,
-    address: str | None = None,
+    place: Place | None = None,
     policies: Mapping[str, str] | None = None,
 ) -> Iterator[Aligning | Aligned]:
     """Start the actors and yield the progress of an alignment, then its outcome."""
-    with _federation(sources, address, here=False) as (actors, coordinator):
-        yield from _aligned(job, sources, how, actors, coordinator, policies or {}, address)
+    place = place or Place()
+    with _federation(job, sources, place, how, policies=policies) as (actors, handed, coordinator):
+        yield from _aligned(how, actors, handed, coordinator, place)
 
 
 def predict(
@@ -179,20 +242,21 @@ def predict(
     from parties.prediction import agreed
     from vfl.alignment import Keeping
 
-    with _federation(sources, address, here=False) as (actors, coordinator):
+    place, how = Place(address, faults=Faults(on_party_lost="abort")), Arrangement(cores=cores)
+    with _federation(None, sources, place, how, policies=None) as (actors, handed, coordinator):
         from coordinator.actor import answer_of
 
-        asked = {name: actors[name].prepare_prediction.remote(parts[name], name, sources[name]) for name in sources}
+        asked = {name: actors[name].prepare_prediction.remote(parts[name], name, handed[name]) for name in sources}
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
         job = agreed(greetings)
         if len(actors) > 1 and job.ids and all_hold_ids(job, {name: said.ids for name, said in greetings.items()}):
             salt = new_salt()
-            each = Arrangement(cores=cores).cores_each(len(actors)) if address is None else cores or 1
+            each = how.cores_each(len(actors)) if address is None else cores or 1
             reading = {name: actor.prepare_ids.remote(salt, each, Keeping()) for name, actor in actors.items()}
             for name, ref in reading.items():
                 answer_of(name, ref, LOAD_SECONDS)
             for ref in coordinator.align.options(num_returns="streaming").remote(required=False):
-                yield answer_of("coordinator", ref, ANSWER_SECONDS)
+                yield answer_of("coordinator", ref, place.faults.answer_seconds)
         owner = job.partition.label_party
         first = owner if owner in actors else next(iter(actors))
         ordered = [name for name in job.partition.parties if name in actors]
@@ -202,23 +266,14 @@ def predict(
 
 
 def _aligned(
-    job: Job,
-    sources: Mapping[str, Any],
-    how: Arrangement,
-    actors: Mapping[str, Any],
-    coordinator: Any,
-    policies: Mapping[str, str],
-    address: str | None,
+    how: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Place
 ) -> Iterator[Aligning | Aligned]:
     from coordinator.actor import answer_of
 
     # The salt goes to the parties and not to the coordinator. On a cluster an actor has the one CPU that it asks for.
-    salt, cores = new_salt(), how.cores_each(len(actors)) if address is None else how.cores or 1
-    reading = {
-        name: actors[name].prepare.remote(job, name, source, policies.get(name), salt, cores, how.keeping(name))
-        for name, source in sources.items()
-    }
+    salt, cores = new_salt(), how.cores_each(len(actors)) if place.address is None else how.cores or 1
+    reading = {name: actor.prepare.remote(handed[name], salt, cores) for name, actor in actors.items()}
     for name, ref in reading.items():
         answer_of(name, ref, LOAD_SECONDS)
     for ref in coordinator.align.options(num_returns="streaming").remote(required=how.required):
-        yield answer_of("coordinator", ref, ANSWER_SECONDS)
+        yield answer_of("coordinator", ref, place.faults.answer_seconds)

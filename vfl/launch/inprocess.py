@@ -8,6 +8,7 @@ from coordinator.alignment import align
 from coordinator.coordinator import Coordinator
 from parties.alignment import Alignment
 from parties.loading import consented, load
+from vfl.errors import PartyLost
 from vfl.launch.alignment import Arrangement
 from vfl.security.psi import new_salt
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
-    from coordinator.rounds import Log, Made, Round
+    from coordinator.rounds import Log, Lost, Made, Round
     from parties.index import Index
     from parties.party import Party
     from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
@@ -49,6 +50,10 @@ class InProcessTransport:
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
         """Put each share to its party in turn."""
         return {name: self._parties[name].answer(share, records, key) for name, share in shares.items()}
+
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Raise PartyLost: what dies here takes the coordinator with it."""
+        raise PartyLost(f"{party!r} is lost, and in this process nothing restarts it", party)
 
 
 class InProcessAlignment:
@@ -92,16 +97,17 @@ def run(
     *,
     policies: Mapping[str, str] | None = None,
     how: Arrangement | None = None,
-) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Made | Outcome]:
+) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
     """Load every party here, each under its owner's policy, then yield the plan, the rounds and the outcome.
 
     how : the alignment is made before, if the job asks for one.
     """
-    agreed = {name: consented(job, name, (policies or {}).get(name)) for name in sources}
+    there = {name: source for name, source in sources.items() if name not in log.left.values()}
+    agreed = {name: consented(job, name, (policies or {}).get(name)) for name in there}
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
-        indexes = yield from _aligned(job, sources, how or Arrangement())
-    parties = {name: load(job, name, source, agreed[name], index=indexes.get(name)) for name, source in sources.items()}
+        indexes = yield from _aligned(job, there, how or Arrangement())
+    parties = {name: load(job, name, source, agreed[name], index=indexes.get(name)) for name, source in there.items()}
     yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)
 
 

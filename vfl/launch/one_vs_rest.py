@@ -12,10 +12,11 @@ import numpy as np
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
 from vfl.launch.alignment import Arrangement
 from vfl.launch.sources import paths_of
-from vfl.launch.train import arranged, ledger_path
+from vfl.launch.train import arranged, ledger_path, place_of
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import choose_accountant
+from vfl.privacy.events import of_run
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.privacy.ledger import SqliteLedger
 from vfl.schema import canonical_category
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vfl.job import Job
+    from vfl.job.faults import Faults
+    from vfl.job.placement import Placement
     from vfl.launch.result import Result
     from vfl.launch.train import Watch
+    from vfl.privacy.events import Event
     from vfl.schema import Category
     from vfl.types import Vector
 
@@ -103,6 +107,8 @@ def train_one_vs_rest(
     policies: Mapping[str, str | Path] | None = None,
     indexes: Mapping[str, str | Path] | None = None,
     cores: int | None = None,
+    placement: Placement | None = None,
+    faults: Faults | None = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
 ) -> OneVsRest:
@@ -129,13 +135,13 @@ def train_one_vs_rest(
     book = ledger_path(job, ledger)
     places, agreed = paths_of(job.partition, indexes, "index"), paths_of(job.partition, policies, "policy")
     signer = None if key is None else signing_key(key)
+    where = place_of(engine, address, placement, faults)
     results = tuple(
         arranged(
             each,
             data,
             replace(how, folders=places, cores=cores),
-            engine=engine,
-            address=address,
+            where,
             ledger=book,
             policies=agreed,
             signer=signer,
@@ -162,8 +168,13 @@ def _noised(privacy: Any, number: int) -> Any:
     return replace(privacy, noise=replace(privacy.noise, seed=privacy.noise.seed * 1_000_003 + number))
 
 
+def _together(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
+    """Return all releases. Splits of different runs count apart: records that are aligned anew may be cut otherwise."""
+    return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
+
+
 def _composed(plans: Sequence[Plan], delta: float) -> float:
-    releases = [release for plan in plans for release in plan.releases]
+    releases = _together(plans)
     accountant = choose_accountant(releases, committed=any(plan.committed for plan in plans))
     for event, count in releases:
         accountant.compose(event, count)
@@ -175,8 +186,7 @@ def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | None
     dataset = jobs[0].dataset
     if ledger is None or dataset is None or jobs[0].privacy is None:
         return
-    releases = tuple(release for job in jobs for release in make_plan(job, n_records).releases)
-    asked = SqliteLedger(str(ledger)).book(dataset).preview(releases)
+    asked = SqliteLedger(str(ledger)).book(dataset).preview(_together([make_plan(job, n_records) for job in jobs]))
     if not asked.fits:
         raise BudgetExceeded(
             f"{len(jobs)} classes together ask for ε = {asked.asked:.4g} at δ = {asked.delta:.3g} of data set "

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
-from coordinator.rounds import Log, Made, Round
+from coordinator.rounds import Log, Made
 from vfl.errors import SpecificationError, VflError
 from vfl.job import file as jobfile
-from vfl.launch import checkpoint
+from vfl.job.faults import Faults
+from vfl.job.placement import Placement
+from vfl.launch import checkpoint, cluster
 from vfl.launch.alignment import Arrangement
 from vfl.launch.certifying import Witness
 from vfl.launch.result import MODEL, Result, fresh_folder
@@ -26,16 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.budget import Reserved
+    from coordinator.rounds import Lost, Round
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
     from vfl.planning import Plan
     from vfl.security.signatures import SigningKey
 
-    Event = Aligning | Aligned | Plan | Reserved | Round
+    Event = Aligning | Aligned | Plan | Reserved | Round | Lost
     Watch = Callable[[Event], None]
 
 ENGINES = ("ray", "inprocess")
-LEDGER = "ledger.db"
 
 
 def stream(
@@ -48,6 +50,8 @@ def stream(
     policies: Mapping[str, str | Path] | None = None,
     indexes: Mapping[str, str | Path] | None = None,
     cores: int | None = None,
+    placement: Placement | None = None,
+    faults: Faults | None = None,
 ) -> Iterator[Event | Result]:
     """Train, and yield the plan, what was reserved, a record for every round, and at last the result. See `train`.
 
@@ -56,7 +60,8 @@ def stream(
     budget = Budget(uuid.uuid4().hex, ledger_path(job, ledger))
     how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
     agreed = paths_of(job.partition, policies, "policy")
-    yield from _events(job, data, budget, Log(), engine, address, agreed, how)
+    where = place_of(engine, address, placement, faults)
+    yield from _events(job, data, budget, Log(), where, agreed, how)
 
 
 def train(
@@ -69,6 +74,8 @@ def train(
     policies: Mapping[str, str | Path] | None = None,
     indexes: Mapping[str, str | Path] | None = None,
     cores: int | None = None,
+    placement: Placement | None = None,
+    faults: Faults | None = None,
     output: str | Path | None = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
@@ -87,6 +94,9 @@ def train(
         job before the data are opened, and keeps a book of the party's releases. A resumed run has the same policies.
     indexes, cores : for a job with an id column; see `vfl.launch.alignment.align`, whose outcome is used if its files have
         not changed since. With an output, every party keeps the run's index in its own place, for `vfl resume`.
+    placement : where on the cluster the actors run (vfl.job.placement); None pins each party to the node that offers
+        'party:NAME', on a cluster that is named by its address.
+    faults : what becomes of a party that is lost (vfl.job.faults); None waits for it.
     output : a new folder for model, certificate and the log from which a run that was cut off is resumed; the budget of
         a job without a data set is then kept in that folder too. None leaves nothing on disk.
     key : file of the Ed25519 key that signs the certificate. None signs what goes to `output` with this user's own key,
@@ -100,14 +110,13 @@ def train(
     path = ledger_path(job, ledger)
     agreed = paths_of(job.partition, policies, "policy")
     how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
+    where = place_of(engine, address, placement, faults)
     signer = None if key is None and output is None else signing_key(key)  # a run without one should fail here
     if output is None:
-        return arranged(
-            job, data, how, engine=engine, address=address, ledger=path, policies=agreed, signer=signer, watch=watch
-        )
+        return arranged(job, data, how, where, ledger=path, policies=agreed, signer=signer, watch=watch)
     folder = fresh_folder(output)
     if path is None and job.dataset is None:
-        path = str(folder.resolve() / LEDGER)
+        path = str(folder.resolve() / checkpoint.LEDGER)
     budget = Budget(uuid.uuid4().hex, path)
     budget.check(job)
     jobfile.write(job, folder / jobfile.NAME)
@@ -117,7 +126,7 @@ def train(
     with checkpoint.Checkpoint(folder, start) as log:
         try:
             result = _finished(
-                _events(job, data, budget, Log(), engine, address, agreed, how), _all(log, Stopwatch(folder), watch)
+                _events(job, data, budget, Log(), where, agreed, how), _all(log, Stopwatch(folder), watch)
             )
         except VflError:
             if not log.reserved:  # nothing began: leave nothing that looks like a run
@@ -132,17 +141,16 @@ def arranged(
     job: Job,
     data: Any,
     how: Arrangement,
+    where: cluster.Place | None,
     *,
-    engine: str,
-    address: str | None,
     ledger: str | None,
     policies: Mapping[str, str],
     signer: SigningKey | None,
     watch: Watch | None,
 ) -> Result:
-    """Train without an output, as `train` does, on the alignment that `how` says; paths are absolute."""
+    """Train without an output, as `train` does, on the alignment that `how` says, at `place_of`; paths are absolute."""
     budget = Budget(uuid.uuid4().hex, ledger)
-    return _signed(_finished(_events(job, data, budget, Log(), engine, address, policies, how), watch), signer)
+    return _signed(_finished(_events(job, data, budget, Log(), where, policies, how), watch), signer)
 
 
 def resume(
@@ -153,6 +161,8 @@ def resume(
     address: str | None = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
+    placement: Placement | None = None,
+    faults: Faults | None = None,
 ) -> Result:
     """Go on with a run that was cut off, from what its log says was released; a finished one is only loaded.
 
@@ -174,7 +184,8 @@ def resume(
             resumed=True,
             required=made.n_records is not None,
         )
-        events = _events(job, data, budget, made, engine, address, kept.get("policies") or {}, how)
+        where = place_of(engine, address, placement, faults)
+        events = _events(job, data, budget, made, where, kept.get("policies") or {}, how)
         result = _finished(events, _all(log, Stopwatch(folder), watch))
         result = _signed(result, signer)
         result.save(folder)
@@ -190,34 +201,39 @@ def ledger_path(job: Job, ledger: str | Path | None) -> str | None:
     return None if ledger is None else str(Path(ledger).resolve())
 
 
+def place_of(
+    engine: str, address: str | None, placement: Placement | None, faults: Faults | None
+) -> cluster.Place | None:
+    """Return where on which cluster a run takes place; None in this process."""
+    if engine not in ENGINES:
+        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
+    if engine == "ray":
+        return cluster.Place(address, placement or Placement(), faults or Faults())
+    if address is not None:
+        raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
+    return None
+
+
 def _events(
     job: Job,
     data: Any,
     budget: Budget,
     log: Log,
-    engine: str,
-    address: str | None,
+    where: cluster.Place | None,
     policies: Mapping[str, str],
     how: Arrangement,
 ) -> Iterator[Event | Result]:
-    if engine not in ENGINES:
-        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
-    if address is not None and engine != "ray":
-        raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
     budget.check(job)
     sources = sources_of(job.partition, data, ids=job.ids)
-    if engine == "ray":
-        from vfl.launch import cluster
-
-        events = cluster.run(job, sources, budget, log, address=address, policies=policies, how=how)
+    if where is not None:
+        events = cluster.run(job, sources, budget, log, place=where, policies=policies, how=how)
     else:
         from vfl.launch import inprocess
 
         events = inprocess.run(job, sources, budget, log, policies=policies, how=how)
     witness = Witness(budget, log)
     for event in events:
-        if isinstance(event, Round):
-            witness.note(event)
+        witness.note(event)
         if not isinstance(event, Made):
             yield witness.result(event) if isinstance(event, Outcome) else event
 

@@ -10,8 +10,8 @@ from vfl.certificate import Certificate
 from vfl.certificate.verification import Check, Report, examine
 from vfl.errors import OutputError, VflError
 from vfl.launch import checkpoint
+from vfl.launch.checkpoint import LEDGER
 from vfl.launch.result import CERTIFICATE, Result, read_model
-from vfl.launch.train import LEDGER
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:
@@ -61,10 +61,12 @@ def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | N
 
 
 def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
+    """Return what the first query released, if the log is there and whole, and what is wrong with it."""
     if not (run / checkpoint.NAME).exists():
         return (), None
     try:
-        return checkpoint.read(run, job)[2].released, None
+        first = checkpoint.read(run, job)[2].released[:1]
+        return tuple(released for released in first if released is not None), None
     except (OutputError, ValueError, KeyError, TypeError) as error:
         return (), Check("log", False, str(error))
 

@@ -7,7 +7,7 @@ Accountants (vfl.privacy.accountants) give events their meaning; one they do not
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
@@ -117,6 +117,11 @@ class OnPart(Event):
 def on_part(event: Event, split: str | None, part: str) -> Event:
     """Return the event on a part of a split, or the event itself where there is no split."""
     return event if split is None else OnPart(event.adjacency, event, split, part)
+
+
+def of_run(event: Event, run: str) -> Event:
+    """Return the event with its split named after its run: another run may cut the same records otherwise."""
+    return replace(event, split=f"{run}: {event.split}") if isinstance(event, OnPart) else event
 
 
 def bare(event: Event) -> Event:

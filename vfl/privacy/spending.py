@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import operator
+from collections import Counter
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -119,20 +119,20 @@ class Total:
 
 
 def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
-    """Return the bare events that touch a record, for every choice of its part in each split: at least one view."""
-    parts: dict[str, set[str]] = {}
-    for event in counts:
-        if isinstance(event, OnPart):
-            parts.setdefault(event.split, set()).add(event.part)
-    found = []
-    for choice in itertools.product(*map(sorted, parts.values())):
-        mine = dict(zip(parts, choice, strict=True))
-        view: dict[Event, int] = {}
-        for event, count in counts.items():
-            if not isinstance(event, OnPart) or mine[event.split] == event.part:
-                view[bare(event)] = view.get(bare(event), 0) + count
-        found.append(view)
-    return tuple(found)
+    """Return the bare events that touch a record, for every choice of its part in each split: the different views."""
+    whole: Counter[Event] = Counter()
+    splits: dict[str, dict[str, Counter[Event]]] = {}
+    for event, count in counts.items():
+        own = (
+            splits.setdefault(event.split, {}).setdefault(event.part, Counter()) if isinstance(event, OnPart) else whole
+        )
+        own[bare(event)] += count
+    found = [whole]
+    for parts in splits.values():
+        # Equal views are kept once, so that many splits alike do not multiply.
+        seen = {frozenset(view.items()): view for before in found for own in parts.values() for view in (before + own,)}
+        found = list(seen.values())
+    return tuple(map(dict, found))
 
 
 def ceil_units(value: Fraction) -> int:

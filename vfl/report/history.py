@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vfl.errors import BudgetExceeded
 from vfl.messages import Backward, Descend, Select
 from vfl.privacy.events import on_part
 
@@ -59,7 +60,7 @@ class History:
 def history(plan: Plan, log: Log) -> History:
     """Return what the log of this plan's run tells. A sealed run's log tells only how many rounds there were."""
     told = History()
-    for number, (query, released) in enumerate(_asked(plan, log, told)):
+    for number, query, released in _asked(plan, log, told):
         if tuple(map(len, released)) != query.sizes():
             told.whole = False
             break
@@ -74,13 +75,14 @@ def history(plan: Plan, log: Log) -> History:
     return told
 
 
-def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[Query, Released]]:
+def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Released]]:
     schedule = plan.schedule()
     query = next(schedule)
-    for released in log.released:
-        yield query, released
+    for number, released in enumerate(log.released):
+        if released is not None:
+            yield number, query, released
         try:
-            query = schedule.send(released)
+            query = schedule.throw(BudgetExceeded("refused")) if released is None else schedule.send(released)
         except StopIteration as end:
             _, told.findings = end.value
             return

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 Released: TypeAlias = tuple[Vector, ...]
 Schedule: TypeAlias = Generator[Query, Released, Vector]
-"""Yields queries, is sent what they released, returns w (p,) on the scaled features. It sees released values only."""
+"""Yields queries, is sent what they released, returns w (p,) on the scaled features. It sees released values only.
+
+What it cannot have is thrown in: BudgetExceeded when a run has paid for releases that were lost, and PartyLost when a party
+is given up. A solver that goes on without a party has `goes_on_without = True`, rebuilds Xw next, and ends with 0 for the
+party's coordinates.
+"""
 
 
 class Solver(Protocol):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
+from vfl.errors import BudgetExceeded, PartyLost, PrivacyError, SpecificationError
 from vfl.messages import Descend, Forward, Step
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
@@ -32,14 +32,14 @@ from vfl.solvers.smoothness import (
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
 
-    from vfl.messages import Block
+    from vfl.messages import Block, Query
     from vfl.penalties import Penalty
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.samplers import Draw, Sampler
-    from vfl.solvers.protocol import Schedule
+    from vfl.solvers.protocol import Released, Schedule
     from vfl.types import Vector
 
 SWEEPS = ("party", "visit", "block")
@@ -102,6 +102,7 @@ class SkGD:
 
     name: ClassVar[str] = "SkGD"
     sealed: ClassVar[bool] = False
+    goes_on_without: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
@@ -179,19 +180,26 @@ class SkGD:
         whole = problem.layout.whole()
         mean = Average(self.iterate or "last", self._n_draws // 2)
         w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
+        there = np.ones(problem.layout.n_coordinates)  # 0 for the coordinates of parties that are given up
         for t in range(self.outer_rounds or 0):
             if t or w.any():
-                v = known.uncentred(w, problem.intercept)
-                yield Forward({q: (block, v[block.coordinates]) for q, block in whole.items()}, into="reset")
+                w = yield from self._rebuild(problem, known, w, there)
             θ = w.copy()
-            for visit in self._visits(islice(draws, self.inner_rounds)):
+            for drawn in self._visits(islice(draws, self.inner_rounds)):
+                visit = {q: steps for q, steps in drawn.items() if there[whole[q].coordinates].all()}
+                if not visit:
+                    continue
                 query = Descend(
                     weighting, visit, {q: θ[whole[q].coordinates].copy() for q in visit}, sweep=self._sweeps
                 )
                 try:
                     released = yield query
                 except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has
-                    return known.uncentred(mean.final(mean.outer(θ)), problem.intercept)
+                    return known.uncentred(mean.final(mean.outer(θ)) * there, problem.intercept)
+                except PartyLost as lost:  # nothing came of this visit
+                    there[whole[lost.party].coordinates] = 0.0
+                    θ = yield from self._rebuild(problem, known, θ, there)
+                    continue
                 for step, u in zip(query.ordered(), released, strict=True):
                     S = step.block.coordinates
                     θ[S] += step.rule(θ[S], u)
@@ -200,7 +208,25 @@ class SkGD:
                 if not self._sweeps:  # the steps of a query are one draw, and blocks that move together one iterate
                     mean.add(θ, *(step.block.coordinates for step in query.ordered()))
             w = mean.outer(θ)
-        return known.uncentred(mean.final(w), problem.intercept)
+        return known.uncentred(mean.final(w) * there, problem.intercept)
+
+    def _rebuild(
+        self, problem: Problem, known: Curvature, w: Vector, there: Vector
+    ) -> Generator[Query, Released, Vector]:
+        """Have Xw computed anew from w, over the parties that are there; returns w with 0 for the others.
+
+        there : (p,) of 0 and 1; set to 0 in place for a party that is lost meanwhile.
+        """
+        whole = problem.layout.whole()
+        while True:
+            v = known.uncentred(w * there, problem.intercept)
+            present = {q: (block, v[block.coordinates]) for q, block in whole.items() if there[block.coordinates].all()}
+            try:
+                yield Forward(present, into="reset")
+            except PartyLost as lost:
+                there[whole[lost.party].coordinates] = 0.0
+                continue
+            return w * there
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
         """Return private moments, if any, and T·K draws of block releases, which all cost the same."""

@@ -69,6 +69,12 @@ class ChargeAhead:
             if following:
                 self._writing = following, self._writer.submit(self._reservation.charge, following)
 
+    def stray(self) -> None:
+        """Charge nothing ahead any more: what comes next is not what was upcoming."""
+        self._written()
+        self._upcoming = iter(())
+        self._pending.clear()
+
     def charged(self) -> frozenset[ReleaseKey]:
         """Return the keys charged so far, those ahead included."""
         self._written()

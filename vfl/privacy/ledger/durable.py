@@ -8,14 +8,14 @@ import threading
 import weakref
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vfl import markup
 from vfl.errors import BudgetError, LedgerError
-from vfl.privacy.events import OnPart
+from vfl.privacy.events import of_run
 from vfl.privacy.ledger.chain import FORMAT, Entry, Head, Kind, broken, link
 from vfl.privacy.ledger.codec import canonical
 from vfl.privacy.ledger.composition import Accounting, capacity, epsilon_of
@@ -216,7 +216,7 @@ class Ledger:
             self._catch_up(rows).scope(dataset)
             for entry, _ in rows.since(1):
                 if entry.kind == Kind.CHARGE and entry.dataset == dataset:
-                    counts[_in_run(charged(entry)[1], entry.run)] += 1
+                    counts[of_run(charged(entry)[1], entry.run)] += 1
         for event, count in counts.items():
             accountant.compose(event, count)
         return accountant
@@ -341,11 +341,6 @@ def _linked(state: LedgerState, drafts: list[Draft]) -> list[tuple[Entry, bytes]
         previous = link(previous, entry)
         links.append((entry, previous))
     return links
-
-
-def _in_run(event: Event, run: str) -> Event:
-    """Return the event with its split named after its run: another run may cut the same records otherwise."""
-    return replace(event, split=f"{run}: {event.split}") if isinstance(event, OnPart) else event
 
 
 def _unchanged(scope: Scope, adjacency: Adjacency, accounting: Accounting | None) -> Accounting | None:

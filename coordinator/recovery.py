@@ -1,0 +1,57 @@
+"""What becomes of a run whose party is lost: wait for it, go on without it, or end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.errors import PartyLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from coordinator.transport import Transport
+    from vfl.job.faults import Faults
+    from vfl.messages import Greeting
+
+LOSSES_A_QUERY = 3
+"""A query that loses its party so often in a row is not put again: each time it was charged."""
+
+
+class Recovery:
+    """Decides on lost parties by the policy of the run.
+
+    welcome : called with a party that is back and what it says of itself, before it is asked anything; it raises what
+        is wrong with that.
+    keep : the party without which there is no run, since its labels and intercept are everybody's.
+    """
+
+    def __init__(
+        self, transport: Transport, faults: Faults, welcome: Callable[[str, Greeting], None], *, keep: str
+    ) -> None:
+        self._transport = transport
+        self._faults = faults
+        self._welcome = welcome
+        self._keep = keep
+
+    def restored(self, lost: PartyLost, losses: int) -> bool:
+        """Return True when the party is back, so that the query can be put again, and False to go on without it.
+
+        losses : how often the query was put in vain. Raises PartyLost when the run is to end; it can be resumed.
+        """
+        policy, party = self._faults.on_party_lost, lost.party
+        if not party or policy == "abort":
+            raise lost
+        why = f"came back {losses - 1} times and was lost again over the same query"
+        if losses <= LOSSES_A_QUERY:
+            try:
+                greeting = self._transport.revive(party, self._faults.wait_seconds)
+            except PartyLost as still:
+                why = f"did not come back within {self._faults.wait_seconds:g} s ({still})"
+            else:
+                self._welcome(party, greeting)
+                return True
+        if policy == "skip" and party != self._keep:
+            return False
+        raise PartyLost(
+            f"party {party!r} was lost and {why}; when it runs again go on with: vfl resume", party
+        ) from lost

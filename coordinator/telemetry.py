@@ -1,0 +1,104 @@
+"""What a run tells those who operate it: numbers and lines with job and round, never data, residuals, ids or scores."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from coordinator.budget import Reserved
+from coordinator.rounds import Lost, Made, Round
+from vfl.planning import Plan
+from vfl.privacy.accountants import choose_accountant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EVERY_SECONDS = 1.0
+"""Between two reports of rounds; what is rare is reported at once."""
+
+COUNTERS = {
+    "vfl_rounds": "queries answered",
+    "vfl_bytes": "bytes of per-record vectors between coordinator and parties",
+    "vfl_visit_seconds": "seconds from the charge of a query to its last reply, summed",
+    "vfl_party_seconds": "seconds of these that parties spent on their answers, summed",
+    "vfl_retries": "attempts at a query that were lost with a party; each stays charged",
+}
+GAUGES = {"vfl_epsilon_spent": "epsilon of what this process of the run has charged"}
+
+log = logging.getLogger("vfl.run")
+
+
+class Meters(Protocol):
+    """Where numbers go, by the names of COUNTERS and GAUGES."""
+
+    def add(self, name: str, amount: float) -> None:
+        """Add to a counter."""
+        ...
+
+    def set(self, name: str, value: float) -> None:
+        """Set a gauge."""
+        ...
+
+
+class Telemetry:
+    """Watches the events of a run go by.
+
+    job, run : what every line is tagged with. travelled : returns bytes and the parties' seconds so far.
+    """
+
+    def __init__(self, job: str, run: str, meters: Meters, travelled: Callable[[], tuple[int, float]]) -> None:
+        self._tags = {"job": job, "run": run}
+        self._meters = meters
+        self._travelled = travelled
+        self._reported = 0.0
+        self._before = (0, 0.0)
+        self._rounds = 0
+        self._seconds = 0.0
+
+    def __call__(self, event: object) -> None:
+        """Take note of an event."""
+        if isinstance(event, Plan):
+            self._delta = event.problem.delta
+            self._accountant = choose_accountant(event.releases, committed=event.committed)
+            self._line("plan", rounds=event.round_trips, epsilon=event.problem.epsilon, delta=self._delta)
+        elif isinstance(event, Reserved):
+            self._line("reserved", records=event.n_records)
+        elif isinstance(event, Round):
+            self._charged(event)
+            self._rounds += 1
+            self._seconds += event.seconds
+            if time.monotonic() - self._reported > EVERY_SECONDS:
+                self._report(event.number)
+        elif isinstance(event, Lost):
+            self._charged(event)
+            self._meters.add("vfl_retries", 1.0)
+            self._line("lost", round=event.number, party=event.party, charged=len(event.charges))
+        elif isinstance(event, Made):
+            self._report(None)
+            self._line("made")
+
+    def _charged(self, event: Round | Lost) -> None:
+        events = [charged for _, charged in event.charges]
+        for charged in dict.fromkeys(events):
+            self._accountant.compose(charged, events.count(charged))
+
+    def _report(self, number: int | None) -> None:
+        self._reported = time.monotonic()
+        n_bytes, party_seconds = self._travelled()
+        for name, amount in (
+            ("vfl_rounds", self._rounds),
+            ("vfl_bytes", n_bytes - self._before[0]),
+            ("vfl_party_seconds", party_seconds - self._before[1]),
+            ("vfl_visit_seconds", self._seconds),
+        ):
+            self._meters.add(name, float(amount))
+        epsilon = self._accountant.epsilon(self._delta) if self._delta is not None else None
+        if epsilon is not None:
+            self._meters.set("vfl_epsilon_spent", epsilon)
+        self._line("rounds", round=number, made=self._rounds, seconds=round(self._seconds, 6), epsilon=epsilon)
+        self._before, self._rounds, self._seconds = (n_bytes, party_seconds), 0, 0.0
+
+    def _line(self, what: str, **values: Any) -> None:
+        log.info(json.dumps({"time": round(time.time(), 3), "event": what, **self._tags, **values}))

@@ -1,0 +1,68 @@
+"""A file that cannot grow, as on a full disk: the run ends in words, without a model, and goes on when there is room."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import vfl
+from vfl.errors import LedgerError, OutputError, VflError
+from vfl.launch.train import resume
+from vfl.privacy.ledger import SqliteLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FEATURES = [f"x{j}" for j in range(6)]
+
+
+@contextlib.contextmanager
+def room(n_bytes: int) -> Iterator[None]:
+    """Let no file grow beyond so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def table() -> dict[str, np.ndarray]:
+    X = np.random.default_rng(0).uniform(-1, 1, (200, 6))
+    return {name: X[:, j] for j, name in enumerate(FEATURES)} | {"y": (X[:, 0] > 0).astype(int)}
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "private", "kind", "said"),
+    [
+        (20_000, False, OutputError, "cannot write the log of the run: "),
+        (60_000, True, LedgerError, "so nothing was charged or released: the disk failed or is full"),
+    ],
+    ids=["the log", "the ledger"],
+)
+def test_no_room(tmp_path: Path, n_bytes: int, private: bool, kind: type[VflError], said: str) -> None:
+    job = vfl.Job(
+        partition=vfl.FeaturePartition({"bank": FEATURES[:3], "telco": FEATURES[3:]}, label=("telco", "y")),
+        bounds=dict.fromkeys(FEATURES, (-1.0, 1.0)),
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-6) if private else None,
+        solver=vfl.SkGD(passes=100, block_size=1, sweep="block"),
+    )
+    run = tmp_path / "run"
+    whole = vfl.train(job, table(), engine="inprocess")  # compiled kernels are kept, so there is room for them
+    with room(n_bytes), pytest.raises(kind) as raised:
+        vfl.train(job, table(), engine="inprocess", output=run)
+    assert type(raised.value) is kind
+    assert said in str(raised.value)
+    assert not (run / "model.json").exists()
+    result = resume(run, table(), engine="inprocess")
+    if private:
+        SqliteLedger(run / "ledger.db").verify()
+        assert result.certificate.epsilon <= 1.0
+        assert result.verify(ledger=run / "ledger.db").ok
+    else:
+        assert result.coef_.tobytes() == whole.coef_.tobytes()

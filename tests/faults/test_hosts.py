@@ -1,0 +1,215 @@
+"""A job on three hosts by `vfl submit`: one is cut off and healed while it runs; once with TLS and a token."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tests.faults.hosts import ROOT, Hosts, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+N = 4000
+JOB = """
+format = 1
+name = "credit"
+loss = "logistic"
+[partition]
+label = ["bank", "default"]
+[partition.parties]
+bank = ["income", "age"]
+telco = ["calls", "data_mb"]
+[bounds]
+income = [0, 200000]
+age = [18, 100]
+calls = [0, 500]
+data_mb = [0, 100000]
+[penalty]
+kind = "l2"
+strength = 1e-4
+[privacy]
+epsilon = 1.0
+delta = 1e-9
+[solver]
+kind = "SkGD"
+passes = 800
+block_size = 1
+sweep = "block"
+[data]
+bank = "bank.csv"
+telco = "telco.csv"
+[ray]
+ready_seconds = 30
+[faults]
+on_party_lost = "wait"
+wait_seconds = 90
+answer_seconds = 20
+"""
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    hosts = Hosts()
+    try:
+        yield hosts
+    finally:
+        hosts.close()
+
+
+def furnish(hosts: Hosts) -> None:
+    """Give each host what is its own: the job file is on none, the data of a party on its host alone."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "income": rng.uniform(1e4, 1.5e5, N),
+        "age": rng.uniform(18, 90, N),
+        "calls": rng.uniform(0, 400, N),
+        "data_mb": rng.uniform(0, 9e4, N),
+    }
+    score = columns["income"] / 5e4 - columns["calls"] / 200 + 0.5 * rng.normal(size=N)
+    columns["default"] = (score > 0.5).astype(float)
+    for k, party, names in ((1, "bank", ("income", "age", "default")), (2, "telco", ("calls", "data_mb"))):
+        rows = np.column_stack([columns[name] for name in names])
+        np.savetxt(hosts.own(k) / f"{party}.csv", rows, delimiter=",", header=",".join(names), comments="")
+
+
+def started(hosts: Hosts) -> None:
+    furnish(hosts)
+    hosts.start(0, coordinator=1)
+    hosts.start(1, **{"party:bank": 1})
+    hosts.start(2, **{"party:telco": 1})
+
+
+def submitted(hosts: Hosts, text: str = JOB) -> dict[str, str]:
+    (hosts.own(0) / "mine.toml").write_text(text)
+    said = hosts.vfl(0, "submit", "mine.toml", "--address", hosts.server, "--folder", hosts.folder, "--json")
+    sent: dict[str, str] = json.loads(said.splitlines()[-1])
+    return sent
+
+
+def status(hosts: Hosts, ident: str) -> dict[str, Any]:
+    (job,) = json.loads(hosts.vfl(0, "status", ident, "--address", hosts.server, "--json"))
+    return dict(job)
+
+
+def rounds(hosts: Hosts, sent: dict[str, str]) -> int:
+    log = hosts.own(0) / sent["output"] / "rounds.log"
+    return log.read_bytes().count(b'"round"') if log.exists() else 0
+
+
+def wait(what: Any, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "in vain"
+        time.sleep(0.3)
+
+
+def ended(hosts: Hosts, sent: dict[str, str], seconds: float) -> str:
+    wait(lambda: status(hosts, sent["id"])["status"] in ("SUCCEEDED", "FAILED", "STOPPED"), seconds)
+    text = hosts.vfl(0, "logs", sent["id"], "--address", hosts.server)
+    assert status(hosts, sent["id"])["status"] == "SUCCEEDED", text
+    return text
+
+
+def test_cut_off_and_healed(hosts: Hosts) -> None:
+    """The run waits for the host, pays for what was lost, makes fewer releases, and ends under its ε."""
+    started(hosts)
+    assert hosts.run(1, "ls", hosts.folder).stdout.split() == ["bank.csv", "ray"]
+    sent = submitted(hosts)
+    wait(lambda: rounds(hosts, sent) > 300, 120)
+    hosts.cut(2)
+    time.sleep(1)
+    hosts.heal(2)  # for a moment: nobody need notice
+    before = rounds(hosts, sent)
+    wait(lambda: rounds(hosts, sent) > before + 100, 60)
+    hosts.cut(2)
+    time.sleep(1)
+    stopped = rounds(hosts, sent)
+    time.sleep(8)  # Ray takes the node for dead
+    assert rounds(hosts, sent) <= stopped + 40
+    assert status(hosts, sent["id"])["status"] == "RUNNING"
+    hosts.kill(2)
+    hosts.heal(2)
+    hosts.start(2, **{"party:telco": 1})
+    text = ended(hosts, sent, 240)
+    assert "lost party 'telco'" in text
+    folder = hosts.own(0) / sent["output"]
+    certificate = json.loads((folder / "certificate.json").read_text())
+    assert certificate["epsilon"] <= 1.0
+    assert certificate["flags"] == []
+    said = hosts.vfl(0, "verify", sent["output"], "--ledger", f"{sent['output']}/ledger.db")
+    assert "ε" in said
+    entries = json.loads(hosts.vfl(0, "ledger", "export", f"{sent['output']}/ledger.db"))["entries"]
+    assert {entry["attempt"] for entry in entries if entry["kind"] == "charge"} == {0, 1}
+
+
+def test_a_host_that_stays_away_is_left_out(hosts: Hosts) -> None:
+    """Its power is cut: the run goes on without its blocks, and says so in the certificate."""
+    started(hosts)
+    sent = submitted(hosts, JOB.replace('"wait"', '"skip"').replace("wait_seconds = 90", "wait_seconds = 5"))
+    wait(lambda: rounds(hosts, sent) > 200, 120)
+    hosts.cut(2)
+    hosts.kill(2)
+    ended(hosts, sent, 240)
+    folder = hosts.own(0) / sent["output"]
+    certificate = json.loads((folder / "certificate.json").read_text())
+    assert certificate["epsilon"] <= 1.0
+    assert certificate["flags"][0].startswith("party 'telco' was lost on the way and left out")
+    coef = json.loads((folder / "model.json").read_text())["coef"]
+    assert coef["calls"] == coef["data_mb"] == 0
+    assert coef["income"] != 0
+    assert "flag: party 'telco'" in hosts.vfl(0, "verify", sent["output"], "--ledger", f"{sent['output']}/ledger.db")
+
+
+def test_cancelled_then_resumed(hosts: Hosts) -> None:
+    started(hosts)
+    sent = submitted(hosts)
+    wait(lambda: rounds(hosts, sent) > 200, 120)
+    hosts.vfl(0, "cancel", sent["id"], "--address", hosts.server)
+    wait(lambda: status(hosts, sent["id"])["status"] == "STOPPED", 60)
+    assert not (hosts.own(0) / sent["output"] / "model.json").exists()
+    said = hosts.vfl(
+        0, "submit", "--resume", sent["output"], "--address", hosts.server, "--folder", hosts.folder, "--json"
+    )
+    ended(hosts, json.loads(said.splitlines()[-1]), 240)
+    certificate = json.loads((hosts.own(0) / sent["output"] / "certificate.json").read_text())
+    assert certificate["epsilon"] <= 1.0
+
+
+def test_a_host_that_is_not_there_is_named_with_the_line_that_adds_it(hosts: Hosts) -> None:
+    furnish(hosts)
+    hosts.start(0, coordinator=1)
+    hosts.start(1, **{"party:bank": 1})
+    sent = submitted(hosts, JOB.replace("ready_seconds = 30", "ready_seconds = 2"))
+    wait(lambda: status(hosts, sent["id"])["status"] == "FAILED", 90)
+    text = hosts.vfl(0, "logs", sent["id"], "--address", hosts.server)
+    assert "party 'telco' needs one node with the resource 'party:telco' and 1 CPU" in " ".join(text.split())
+    assert "ray start --address=10.77.0.10:6379 --num-cpus=1 --resources='{\"party:telco\": 1}'" in text
+
+
+def test_with_tls_and_a_token(hosts: Hosts) -> None:
+    """With the certificates that deploy/certificates.py makes; without them nobody gets in."""
+    keys = hosts.scratch / "keys"
+    addresses = [hosts.address(k) for k in range(hosts.count)]
+    subprocess.run([sys.executable, str(ROOT / "deploy/certificates.py"), str(keys), *addresses], check=True)
+    for k, address in enumerate(addresses):
+        lines = (keys / address / "env.sh").read_text().splitlines()
+        hosts.environment[k] = dict(line.removeprefix("export ").split("=", 1) for line in lines)
+    started(hosts)
+    sent = submitted(hosts, JOB.replace("passes = 800", "passes = 50"))
+    ended(hosts, sent, 240)
+    assert (hosts.own(0) / sent["output"] / "model.json").exists()
+    hosts.environment[1] = hosts.environment[1] | {"RAY_AUTH_TOKEN_PATH": str(hosts.scratch / "nothing")}
+    (hosts.scratch / "nothing").write_text("0" * 64)
+    refused = hosts.run(1, "vfl", "status", "--address", hosts.server)
+    assert refused.returncode != 0

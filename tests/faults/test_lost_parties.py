@@ -1,0 +1,461 @@
+"""The fault table: a party is lost at every kind of moment, under every policy, and what the budget says afterwards.
+
+In one process, with a transport that loses parties on purpose: the policy is the same however messages travel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.budget import Budget
+from coordinator.coordinator import Coordinator, Outcome
+from coordinator.rounds import LEFT, Log, Lost, Round
+from parties.loading import load
+from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
+from vfl.job import file as jobfile
+from vfl.job.faults import Faults
+from vfl.launch import checkpoint
+from vfl.launch.certifying import Witness
+from vfl.launch.inprocess import InProcessAlignment, InProcessTransport
+from vfl.launch.sources import sources_of
+from vfl.privacy.ledger import SqliteLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from vfl.privacy.events import ReleaseKey
+
+PARTITION = vfl.FeaturePartition(
+    {"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"], "shop": ["c0", "c1"]}, label=("telco", "y")
+)
+N = 400
+EPSILON = 1.0
+
+
+def table() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-1, 1, (N, 7))
+    columns = {name: X[:, j] for j, name in enumerate(PARTITION.features)}
+    return columns | {"y": (X[:, 0] - X[:, 3] + X[:, 5] + 0.3 * rng.logistic(size=N) > 0).astype(int)}
+
+
+def job(*, noise: str = "seeded", solver: Any = None, passes: int = 6) -> vfl.Job:
+    privacy = {
+        "none": None,
+        "seeded": vfl.Privacy(epsilon=EPSILON, delta=1e-6, noise=vfl.SeededNoise(5)),
+        "true": vfl.Privacy(epsilon=EPSILON, delta=1e-6),
+    }[noise]
+    return vfl.Job(
+        partition=PARTITION,
+        bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
+        penalty=vfl.L2(1e-2),
+        privacy=privacy,
+        solver=solver or vfl.SkGD(passes=passes, outer_rounds=None, block_size=1),
+    )
+
+
+@dataclass
+class Lossy:
+    """A transport that loses the party at question number `at`: 'before' it answered, or 'after', or brings it 'late'.
+
+    returns : whether a lost party comes back. times : how often it is lost in a row.
+    """
+
+    job: vfl.Job
+    party: str = "shop"
+    at: int = -1
+    moment: str = "before"
+    returns: bool = True
+    times: int = 1
+    changed: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    asked: list[tuple[ReleaseKey, tuple[str, ...]]] = field(default_factory=list)
+    folds: list[int] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.inner = InProcessTransport({name: self.loaded(name) for name in PARTITION.parties})
+
+    def loaded(self, name: str) -> Any:
+        whole = table() if self.changed is None or not self.asked else self.changed(table())
+        return load(self.job, name, sources_of(PARTITION, whole)[name])
+
+    def greet(self) -> Any:
+        return self.inner.greet()
+
+    def hear(self, notices: Any) -> Any:
+        return self.inner.hear(notices)
+
+    def labels(self, party: str) -> Any:
+        return self.inner.labels(party)
+
+    def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
+        number = len(self.asked)
+        self.asked.append((key, tuple(shares)))
+        batch = next(iter(shares.values())).batch
+        self.folds.append(-1 if batch is None else batch.number)
+        assert not self.gone & set(shares), "a party that was given up is asked"
+        if self.party in shares and self.at <= number and self.times:
+            self.times -= 1
+            if self.moment == "after":
+                self.inner.ask(shares, records, key)
+            raise PartyLost(f"{self.party!r} died", self.party)
+        return self.inner.ask(shares, records, key)
+
+    def revive(self, party: str, seconds: float) -> Any:
+        if not self.returns:
+            self.gone.add(party)
+            raise PartyLost(f"{party!r} did not answer within {seconds:g} s", party)
+        self.inner._parties[party] = self.loaded(party)
+        return self.inner.greet()[party]
+
+
+def drive(transport: Lossy, faults: Faults, budget: Budget | None = None, log: Any = None) -> tuple[list[Any], Outcome]:
+    *events, outcome = Coordinator(transport, faults=faults).stream(transport.job, budget, log)
+    return events, outcome
+
+
+def charged(events: list[Any]) -> int:
+    return sum(len(event.charges) for event in events if isinstance(event, Round | Lost))
+
+
+WAIT, SKIP, ABORT = (Faults(on_party_lost=policy, wait_seconds=1.0) for policy in ("wait", "skip", "abort"))
+MOMENTS = {"the moments": 0, "the first visit": 1, "a visit": 3, "the last visit": -1}
+"""Which of the questions to the party."""
+
+
+@pytest.fixture(scope="module")
+def whole() -> dict[str, tuple[list[Any], Outcome]]:
+    """Runs that nobody disturbs."""
+    return {noise: drive(Lossy(job(noise=noise), times=0), WAIT) for noise in ("seeded", "true", "none")}
+
+
+@pytest.fixture(params=MOMENTS.values(), ids=list(MOMENTS))
+def at(request: Any) -> int:
+    """Number of the question over which the party is lost."""
+    transport = Lossy(job(noise="seeded"), times=0)
+    drive(transport, WAIT)
+    return [number for number, (_, parties) in enumerate(transport.asked) if "shop" in parties][request.param]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+class TestWait:
+    """The party comes back: no policy but 'abort' gives it up."""
+
+    @pytest.mark.parametrize("noise", ["seeded", "none"])
+    @pytest.mark.parametrize("faults", [WAIT, SKIP], ids=["wait", "skip"])
+    def test_the_same_model_to_the_bit(self, whole: Any, at: int, moment: str, noise: str, faults: Faults) -> None:
+        """Xw is as it was, and seeded noise repeats itself under the same key and charge."""
+        events, outcome = drive(Lossy(job(noise=noise), at=at, moment=moment), faults)
+        assert [event.party for event in events if isinstance(event, Lost)] == ["shop"]
+        assert outcome.w.tobytes() == whole[noise][1].w.tobytes()
+        assert outcome.statement == whole[noise][1].statement
+        assert outcome.left == ()
+
+    def test_true_noise_pays_again_and_makes_fewer_releases(self, whole: Any, at: int, moment: str) -> None:
+        """The lost attempt stays charged, its repeat has keys of its own, and ε is that of the plan."""
+        transport = Lossy(job(noise="true"), at=at, moment=moment)
+        events, outcome = drive(transport, WAIT)
+        undisturbed, planned = whole["true"]
+        made = sum(len(event.charges) for event in events if isinstance(event, Round))
+        lost = sum(len(event.charges) for event in events if isinstance(event, Lost))
+        assert lost > 0
+        assert made < charged(undisturbed)
+        assert made + lost <= charged(undisturbed)
+        assert outcome.statement.releases == made + lost
+        assert outcome.statement.epsilon <= planned.statement.epsilon <= EPSILON
+        keys = [key for event in events if isinstance(event, Round | Lost) for key, _ in event.charges]
+        assert len(keys) == len(set(keys))
+        drawn = [(key, parties) for key, parties in transport.asked]
+        assert len(drawn) == len(set(drawn))
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [vfl.SGD(sampling="disjoint"), vfl.SVRG(sampling="disjoint"), vfl.SCD(sampling="disjoint")],
+    ids=lambda solver: solver.name,
+)
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+def test_lost_within_a_pass_over_disjoint_batches(solver: Any, noise: str) -> None:
+    """A fold is paid for with the first of its pass; repeated it pays for itself, and state at the margins is put back."""
+    spec = job(noise=noise, solver=solver)
+    undisturbed = Lossy(spec, times=0)
+    whole = drive(undisturbed, WAIT)[1]
+    second = [number for number, fold in enumerate(undisturbed.folds) if fold == 1][1]
+    transport = Lossy(spec, at=second, moment="after")
+    events, outcome = drive(transport, WAIT)
+    (lost,) = [event for event in events if isinstance(event, Lost)]
+    (again,) = [event for event in events if isinstance(event, Round) and event.number == lost.number]
+    if noise == "seeded":
+        assert outcome.w.tobytes() == whole.w.tobytes()
+    else:
+        assert len(lost.charges) == 0
+        assert len(again.charges) == 1
+        assert outcome.statement.releases == charged(events)
+        assert outcome.statement.epsilon <= EPSILON
+
+
+def test_lost_between_the_parts_of_one_query() -> None:
+    """The margins have moved by then, and are put back: the same model to the bit."""
+    spec = job()
+
+    def expanded(transport: Lossy) -> bytes:
+        *_, outcome = Coordinator(transport, faults=WAIT, expand=True).stream(spec)
+        return outcome.w.tobytes()
+
+    undisturbed = Lossy(spec, times=0)
+    model = expanded(undisturbed)
+    asked = [number for number, (_, parties) in enumerate(undisturbed.asked) if parties == ("shop",)]
+    assert expanded(Lossy(spec, at=asked[2])) == model  # the second of two steps, after the first one's Forward
+
+
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+@pytest.mark.parametrize(("faults", "returns"), [(WAIT, True), (SKIP, False)], ids=["wait", "skip"])
+def test_what_the_certificate_says(noise: str, faults: Faults, returns: bool) -> None:
+    """With a budget in memory too it counts what was charged, lost attempts included, and names who was left out."""
+    spec, budget = job(noise=noise, passes=12), Budget("run")
+    events, outcome = drive(Lossy(spec, at=5, returns=returns, times=2), faults, budget)
+    witness = Witness(budget, Log())
+    for event in events:
+        witness.note(event)
+    certificate = witness.result(outcome).certificate
+    assert sum(count for _, count in certificate.events) == outcome.statement.releases == certificate.releases
+    assert certificate.epsilon <= EPSILON
+    said = [flag for flag in certificate.flags if flag.startswith("party 'shop' was lost on the way and left out")]
+    assert len(said) == (not returns)
+
+
+@pytest.mark.parametrize("faults", [WAIT, ABORT], ids=["wait", "abort"])
+def test_gone_for_good_ends_the_run(faults: Faults) -> None:
+    with pytest.raises(PartyLost) as raised:
+        drive(Lossy(job(), at=5, returns=False), faults)
+    expected = {
+        "abort": "'shop' died",
+        "wait": "party 'shop' was lost and did not come back within 1 s ('shop' did not answer within 1 s); when it runs "
+        "again go on with: vfl resume",
+    }
+    assert str(raised.value) == expected[faults.on_party_lost]
+    assert raised.value.party == "shop"
+
+
+def test_lost_over_the_same_query_again_and_again() -> None:
+    """A query that kills its party is not paid for without end."""
+    transport = Lossy(job(noise="true"), at=5, times=99)
+    with pytest.raises(PartyLost, match="came back 3 times and was lost again over the same query"):
+        drive(transport, WAIT)
+    assert len([parties for _, parties in transport.asked if parties == ("shop",)]) <= 6
+
+
+def test_back_with_other_records() -> None:
+    def fewer(columns: dict[str, Any]) -> dict[str, Any]:
+        return {name: values[:-1] for name, values in columns.items()}
+
+    with pytest.raises(DataError, match="party 'shop' came back with other records than it began with"):
+        drive(Lossy(job(), at=5, changed=fewer), WAIT)
+
+
+class TestSkip:
+    """The party is gone for good, and the run goes on without its blocks."""
+
+    @pytest.mark.parametrize("noise", ["seeded", "true", "none"])
+    @pytest.mark.parametrize("at", [1, 5, 15, 18])
+    def test_its_coefficients_are_zero_and_it_is_not_asked_again(self, at: int, noise: str) -> None:
+        spec = job(noise=noise, passes=12)
+        events, outcome = drive(Lossy(spec, at=at, returns=False), SKIP)
+        assert outcome.left == ("shop",)
+        gone = outcome.plan.problem.layout.whole()["shop"].coordinates
+        others = np.ones(len(outcome.w), dtype=bool)
+        others[gone] = False
+        assert (outcome.w[gone] == 0).all()
+        assert (outcome.w[others] != 0).all()
+        assert [event.kind for event in events if isinstance(event, Round)].count(LEFT) == 1
+        if outcome.statement is not None:
+            assert outcome.statement.releases == charged(events)
+            assert outcome.statement.stopped_early
+            assert outcome.statement.epsilon <= EPSILON
+
+    def test_without_noise_it_ends_where_training_without_the_party_ends(self) -> None:
+        """Xw was rebuilt without it, intercept and centres included."""
+        spec = job(noise="none", passes=300)
+        _, outcome = drive(Lossy(spec, at=5, returns=False), SKIP)
+        smaller = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
+        alone = vfl.Job(
+            partition=smaller,
+            bounds=dict.fromkeys(smaller.features, (-1.0, 1.0)),
+            penalty=vfl.L2(1e-2),
+            privacy=None,
+            solver=vfl.SkGD(passes=300, block_size=1),
+        )
+        other = vfl.train(alone, {name: table()[name] for name in (*smaller.features, "y")}, engine="inprocess")
+        kept = [name in other.coordinates for name in outcome.plan.problem.layout.names]
+        np.testing.assert_allclose(outcome.w[kept], other.w, rtol=0, atol=1e-9)
+
+    @pytest.mark.parametrize("at", [5, "held out"])
+    def test_the_model_is_measured_without_it(self, at: int | str) -> None:
+        """Lost while it trains it is not asked for held-out margins; lost over those it ends the run, to be resumed."""
+        spec = dataclasses.replace(job(), holdout=0.25, evaluation=vfl.Evaluation())
+        undisturbed = Lossy(spec, times=0)
+        drive(undisturbed, SKIP)
+        last = len(undisturbed.asked) - 1
+        transport = Lossy(spec, at=last if at == "held out" else at, returns=False)
+        if at == "held out":
+            with pytest.raises(PartyLost):
+                drive(transport, SKIP)
+            return
+        events, outcome = drive(transport, SKIP)
+        assert outcome.left == ("shop",)
+        assert list(outcome.findings) == ["held out"]
+        assert outcome.statement.releases == charged(events)
+
+    def test_the_label_party_is_not_given_up(self) -> None:
+        with pytest.raises(PartyLost, match="party 'telco' was lost and did not come back"):
+            drive(Lossy(job(), party="telco", at=5, returns=False), SKIP)
+
+    def test_a_solver_that_cannot_is_refused_before_anything_is_charged(self) -> None:
+        transport = Lossy(job(solver=vfl.GD()))
+        with pytest.raises(SpecificationError, match="GD cannot go on without a party: set"):
+            drive(transport, SKIP)
+        assert transport.asked == []
+
+
+class TestLedger:
+    """The same with a durable ledger and a log: what is lost is found, and a resumed run knows who left."""
+
+    def begin(self, folder: Path, transport: Lossy, faults: Faults, stop: int = 10**9) -> Outcome | None:
+        budget = Budget("run", str(folder / checkpoint.LEDGER))
+        jobfile.write(transport.job, folder / jobfile.NAME)
+        start = checkpoint.Start(transport.job.digest, budget.run, budget.ledger, {})
+        events = Coordinator(transport, faults=faults).stream(transport.job, budget)
+        return self.follow(folder, start, events, stop)
+
+    def go_on(self, folder: Path, transport: Lossy, faults: Faults) -> Outcome | None:
+        with checkpoint.Checkpoint(folder) as log:
+            _, budget, made = checkpoint.read(folder, transport.job)
+            transport.gone |= set(made.left.values())
+            for event in Coordinator(transport, faults=faults).stream(transport.job, budget, made):
+                log(event)
+        return event
+
+    def follow(self, folder: Path, start: Any, events: Any, stop: int) -> Outcome | None:
+        event = None
+        with checkpoint.Checkpoint(folder, start) as log, contextlib.closing(events):
+            for event in events:
+                log(event)
+                if isinstance(event, Round) and event.number == stop:
+                    return None
+        return event
+
+    def charges(self, folder: Path) -> list[tuple[int, int, int]]:
+        entries = json.loads(SqliteLedger(folder / checkpoint.LEDGER).export())["entries"]
+        return [(e["round"], e["part"], e["attempt"]) for e in entries if e["kind"] == "charge"]
+
+    @pytest.mark.parametrize("at", [1, 7, 15])
+    @pytest.mark.parametrize("noise", ["seeded", "true"])
+    def test_skipped_then_cut_off_then_resumed(self, tmp_path: Path, noise: str, at: int) -> None:
+        spec = job(noise=noise, passes=12)
+        for name, stop in (("whole", 10**9), ("cut", 18)):
+            (tmp_path / name).mkdir()
+            outcome = self.begin(tmp_path / name, Lossy(spec, at=at, returns=False), SKIP, stop)
+            if name == "cut":
+                assert outcome is None
+                outcome = self.go_on(tmp_path / name, Lossy(spec, times=0), SKIP)
+            assert outcome.left == ("shop",)
+            assert outcome.statement.epsilon <= EPSILON
+            keys = self.charges(tmp_path / name)
+            assert len(keys) == len(set(keys)) == outcome.statement.releases
+            if noise == "seeded" and name == "whole":
+                undisturbed = outcome.w
+        if noise == "seeded":
+            np.testing.assert_array_equal(outcome.w, undisturbed)
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_what_was_charged_ahead_stays_charged_and_no_more_is(self, tmp_path: Path, size: int) -> None:
+        """Blocks of other sizes have other events: what follows a skip must not claim keys that were charged for them."""
+        spec = job(noise="true", solver=vfl.SkGD(passes=60, block_size=size))
+        budget = Budget("run", str(tmp_path / checkpoint.LEDGER))
+        events, outcome = drive(Lossy(spec, at=5, returns=False), SKIP, budget)
+        assert outcome.left == ("shop",)
+        ahead = 2 * (sum(count for _, count in outcome.plan.releases) // 50)
+        assert 0 <= outcome.statement.releases - charged(events) < ahead
+        assert outcome.statement.epsilon <= EPSILON
+
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    def test_waited_for_with_a_ledger(self, tmp_path: Path, moment: str) -> None:
+        transport = Lossy(job(noise="true", passes=30), at=20, moment=moment)
+        outcome = self.begin(tmp_path, transport, WAIT)
+        assert outcome.statement.epsilon <= EPSILON
+        paid = set(self.charges(tmp_path))
+        assert {(key.round, key.attempt) for key, _ in transport.asked if key.round} <= {(r, a) for r, _, a in paid} | {
+            (key.round, key.attempt) for key, parties in transport.asked if len(parties) > 1
+        }
+        assert any(attempt == 1 for _, _, attempt in paid)
+
+    def test_a_run_that_moved_takes_its_own_ledger_along(self, tmp_path: Path) -> None:
+        spec = job(noise="true")
+        (tmp_path / "here").mkdir()
+        self.begin(tmp_path / "here", Lossy(spec, times=0), WAIT, stop=5)
+        (tmp_path / "here").rename(tmp_path / "there")
+        outcome = self.go_on(tmp_path / "there", Lossy(spec, times=0), WAIT)
+        assert outcome.statement.epsilon <= EPSILON
+
+
+def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
+    """It loads the rows that were aligned from what the run kept, and refuses where nothing was kept."""
+    from coordinator.alignment import align
+    from parties.actor import PartyActor
+    from vfl.alignment import Keeping
+
+    spec = dataclasses.replace(job(), id="who")
+    rng = np.random.default_rng(1)
+    for party in PARTITION.parties:
+        order = rng.permutation(N)[:300]
+        names = ["who", *PARTITION.wanted(party)]
+        rows = np.column_stack([(np.arange(N) if name == "who" else table()[name])[order] for name in names])
+        np.savetxt(tmp_path / f"{party}.csv", rows, delimiter=",", header=",".join(names), comments="", fmt="%.17g")
+
+    def actors(run: str | None) -> dict[str, PartyActor]:
+        keeping = {party: Keeping(str(tmp_path / f"{party}-index"), run) for party in PARTITION.parties}
+        return {party: PartyActor(spec, party, None, keeping[party]) for party in PARTITION.parties}
+
+    def sources() -> dict[str, str]:
+        return {party: str(tmp_path / f"{party}.csv") for party in PARTITION.parties}
+
+    first = actors("run")
+    for party, actor in first.items():
+        actor.prepare(sources()[party], b"s" * 32, 1)
+    for _ in align(InProcessAlignment({party: actor._aligning() for party, actor in first.items()}), required=False):
+        pass
+    for party, actor in first.items():
+        actor.load(sources()[party])
+    with pytest.raises(PartyLost, match="'shop' was restarted and has not loaded its data again"):
+        actors("run")["shop"].greet()
+    again = actors("run")["shop"]
+    again.load(sources()["shop"])
+    assert again.greet() == first["shop"].greet()
+    with pytest.raises(FederationError, match="a run without an output folder keeps no aligned rows: name one"):
+        actors(None)["shop"].load(sources()["shop"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('on_party_lost = "pray"', "[faults] on_party_lost must be one of wait, skip, abort, not 'pray'"),
+        ("wait_seconds = 0", "[faults] wait_seconds must be a positive number of seconds, not 0"),
+        ("wait_secs = 3", "unknown key 'wait_secs' in [faults] (did you mean 'wait_seconds'?)"),
+        ('wait_seconds = "long"', "[faults]: wait_seconds must be a number, not 'long'"),
+    ],
+)
+def test_wrong_policies(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(jobfile.to_toml(job()) + f"\n[faults]\n{text}\n")
+    with pytest.raises(vfl.VflError) as raised:
+        jobfile.read(path)
+    assert said in str(raised.value)

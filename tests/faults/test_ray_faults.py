@@ -1,0 +1,251 @@
+"""Kills on a real Ray: the party's process, the coordinator's, the driver's. What each policy makes of it is tested apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.rounds import Lost, Round
+from vfl.errors import PartyLost, PlacementError
+from vfl.job import file as jobfile
+from vfl.job.faults import Faults
+from vfl.job.placement import Placement
+from vfl.launch.train import resume
+from vfl.privacy.ledger import SqliteLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
+N = 4000  # of which a party's table is too large to travel with a call
+
+
+def table() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-1, 1, (N, 5))
+    columns = {name: X[:, j] for j, name in enumerate(PARTITION.features)}
+    return columns | {"y": (X[:, 0] - X[:, 3] + 0.3 * rng.logistic(size=N) > 0).astype(int)}
+
+
+def job(*, seeded: bool = True, passes: int = 60) -> vfl.Job:
+    return vfl.Job(
+        partition=PARTITION,
+        bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, noise=vfl.SeededNoise(5) if seeded else None),
+        solver=vfl.SkGD(passes=passes, block_size=1, sweep="block"),
+    )
+
+
+def sources(folder: Path) -> dict[str, Callable[[], Any]]:
+    """Return sources that leave the process id of whoever opens them."""
+
+    def source(party: str) -> Callable[[], Any]:
+        part = {c: table()[c] for c in PARTITION.wanted(party)}
+        path = folder / f"{party}.pids"
+
+        def opened() -> Any:
+            with path.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            return part
+
+        return opened
+
+    return {party: source(party) for party in PARTITION.parties}
+
+
+def pids(folder: Path, party: str) -> list[int]:
+    return [int(line) for line in (folder / f"{party}.pids").read_text().split()]
+
+
+def killing(folder: Path, party: str, number: int, signals: int = signal.SIGKILL) -> tuple[list[Any], Any]:
+    """Return what went by, and a watch that kills the party's process at a round."""
+    seen: list[Any] = []
+
+    def watch(event: Any) -> None:
+        seen.append(event)
+        if isinstance(event, Round) and event.number == number:
+            os.kill(pids(folder, party)[-1], signals)
+
+    return seen, watch
+
+
+@pytest.mark.parametrize("party", ["bank", pytest.param("telco", marks=pytest.mark.slow)])
+def test_a_killed_party_comes_back_and_the_model_is_the_same(local_ray: Any, tmp_path: Path, party: str) -> None:
+    seen, watch = killing(tmp_path, party, 20)
+    result = vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch)
+    assert [event.party for event in seen if isinstance(event, Lost)] == [party]
+    assert len(set(pids(tmp_path, party))) == 2
+    assert result.coef_.tobytes() == vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
+
+
+def test_true_noise_pays_for_what_was_lost(local_ray: Any, tmp_path: Path) -> None:
+    seen, watch = killing(tmp_path, "bank", 20)
+    result = vfl.train(job(seeded=False), sources(tmp_path), output=tmp_path / "run", watch=watch)
+    assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
+    assert result.certificate.epsilon <= 1.0
+    entries = json.loads(SqliteLedger(tmp_path / "run" / "ledger.db").export())["entries"]
+    assert {entry["attempt"] for entry in entries if entry["kind"] == "charge"} == {0, 1}
+    assert result.verify(ledger=tmp_path / "run" / "ledger.db").ok
+
+
+@pytest.mark.slow
+def test_a_party_that_hangs_is_given_up_in_time(local_ray: Any, tmp_path: Path) -> None:
+    """Stopped, not dead: the answer is late, then the restart is."""
+    _, watch = killing(tmp_path, "bank", 20, signal.SIGSTOP)
+    policy = Faults(on_party_lost="skip", wait_seconds=2.0, answer_seconds=2.0)
+    began = time.monotonic()
+    result = vfl.train(job(), sources(tmp_path), faults=policy, watch=watch, output=tmp_path / "run")
+    assert time.monotonic() - began < 60
+    assert (result.coef_[:3] == 0).all()
+    assert (result.coef_[3:] != 0).all()
+    (flag,) = [flag for flag in result.certificate.flags if "'bank'" in flag]
+    assert flag.startswith("party 'bank' was lost on the way and left out")
+    assert result.verify().ok
+
+
+@pytest.mark.slow
+def test_aborted_then_resumed(local_ray: Any, tmp_path: Path) -> None:
+    """The end leaves no model, an intact ledger, and a run that goes on to the same model."""
+    _, watch = killing(tmp_path, "bank", 20)
+    with pytest.raises(PartyLost, match="'bank' died"):
+        vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch, faults=Faults(on_party_lost="abort"))
+    assert not (tmp_path / "run" / "model.json").exists()
+    SqliteLedger(tmp_path / "run" / "ledger.db").verify()
+    result = resume(tmp_path / "run", sources(tmp_path))
+    assert result.coef_.tobytes() == vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
+
+
+def test_a_killed_coordinator_leaves_a_run_to_resume(local_ray: Any, tmp_path: Path) -> None:
+    killed = []
+
+    def watch(event: Any) -> None:
+        if isinstance(event, Round) and event.number == 20 and not killed:
+            killed.extend(coordinators(pids(tmp_path, "bank")[-1]))
+            os.kill(killed[-1], signal.SIGKILL)
+
+    with pytest.raises(PartyLost, match="'coordinator' died"):
+        vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch)
+    assert not (tmp_path / "run" / "model.json").exists()
+    result = resume(tmp_path / "run", sources(tmp_path))
+    assert result.coef_.tobytes() == vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
+
+
+@pytest.mark.slow
+def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
+    """And no process: a local Ray ends with who started it."""
+    rows = np.column_stack([table()[name] for name in (*PARTITION.features, "y")])
+    names = ",".join((*PARTITION.features, "y"))
+    np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
+    spec = job(passes=400)
+    (tmp_path / "job.toml").write_text(jobfile.to_toml(spec) + '[simulation]\ntable = "all.csv"\n')
+    vfl_command = [sys.executable, "-c", "from vfl.cli import main; main()"]
+    root = str(Path(__file__).parents[2])
+    options: dict[str, Any] = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": root}, "text": True}
+    driver = subprocess.Popen(
+        [*vfl_command, "run", "job.toml", "--output", "run"], stderr=subprocess.DEVNULL, **options
+    )
+    log, until = tmp_path / "run" / "rounds.log", time.monotonic() + 90
+    while not (log.exists() and log.read_bytes().count(b"round") > 60):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    driver.kill()
+    assert driver.wait(timeout=20) == -signal.SIGKILL
+    assert not (tmp_path / "run" / "model.json").exists()
+    SqliteLedger(tmp_path / "run" / "ledger.db").verify()
+    done = subprocess.run([*vfl_command, "resume", "run", "--json"], capture_output=True, timeout=120, **options)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    whole = vfl.train(spec, str(tmp_path / "all.csv"), engine="inprocess")
+    assert said["coef"] == dict(zip(whole.feature_names, map(float, whole.coef_), strict=True))
+
+
+def coordinators(party: int) -> list[int]:
+    """Return the ids of the processes that are coordinators on the node of this party's process."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            name, parent = (path / "cmdline").read_bytes(), _parent(int(path.name))
+        except OSError:
+            continue
+        if name.startswith(b"ray::CoordinatorActor") and parent == _parent(party):
+            found.append(int(path.name))
+    return found
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+class TestPlacement:
+    def test_pinned_where_the_resource_is(self, local_ray: Any) -> None:
+        result = vfl.train(job(passes=2), table(), placement=Placement(pin="always"))
+        assert result.certificate.epsilon <= 1.0
+
+    def test_a_resource_that_nobody_offers(self, local_ray: Any) -> None:
+        """Within seconds, with what is asked, what is offered, and the line that adds it."""
+        began = time.monotonic()
+        with pytest.raises(PlacementError) as raised:
+            vfl.train(
+                job(passes=2),
+                table(),
+                placement=Placement(pin="always", resources={"bank": "vault"}, ready_seconds=1.0),
+            )
+        assert time.monotonic() - began < 10
+        address = local_ray.get_runtime_context().gcs_address
+        said = str(raised.value)
+        assert "party 'bank' needs one node with the resource 'vault' and 1 CPU" in said
+        assert "telco" not in said.partition("It offers")[0]
+        assert "CPU 8, coordinator 1, party:bank 1" in said
+        assert f"party 'bank': ray start --address={address} --num-cpus=1 --resources='{{\"vault\": 1}}'" in said
+
+    def test_a_place_that_others_hold(self, local_ray: Any) -> None:
+        @local_ray.remote(num_cpus=8)
+        class Greedy:
+            def here(self) -> bool:
+                return True
+
+        greedy = Greedy.remote()
+        local_ray.get(greedy.here.remote(), timeout=60)
+        try:
+            with pytest.raises(
+                PlacementError, match=r"is in use, after 1 s: the job asks for 2 CPU of which 0 is free"
+            ):
+                vfl.train(job(passes=2), table(), placement=Placement(pin="always", ready_seconds=1.0))
+        finally:
+            local_ray.kill(greedy)
+
+    def test_ray_client_is_refused(self) -> None:
+        code = (
+            "import vfl, numpy as np\n"
+            "from vfl.launch.cluster import connected\n"
+            "with connected(1, 'ray://127.0.0.1:10001'): pass\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert "is Ray Client, behind which this process is no node of the cluster" in done.stderr
+
+
+def test_environment_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        jobfile.to_toml(job())
+        + '[ray]\naddress = "auto"\nready_seconds = 5\n[ray.resources]\nbank = "node:10.0.0.7"\n'
+        + '[faults]\non_party_lost = "skip"\nwait_seconds = 9\n'
+    )
+    spec, environment = jobfile.read(path)
+    assert spec.digest == job().digest
+    assert environment.placement == Placement(ready_seconds=5, resources={"bank": "node:10.0.0.7"})
+    assert environment.faults == Faults(on_party_lost="skip", wait_seconds=9)
+    assert jobfile.Environment(**json.loads(json.dumps(environment.to_dict()))) == environment
+    path.write_text(path.read_text().replace('bank = "node', 'bnk = "node'))
+    with pytest.raises(vfl.VflError, match=r"unknown key 'bnk' in \[ray\.resources\] \(did you mean 'bank'\?\)"):
+        jobfile.read(path)

@@ -1,0 +1,18 @@
+"""`vfl cancel ID`: end a job on a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from vfl.cli.submit import ADDRESS
+
+
+@click.command("cancel")
+@click.argument("ident", metavar="ID")
+@ADDRESS
+def command(ident: str, address: str | None) -> None:
+    """End job ID. What it released stays charged, and its run can go on with: vfl submit --resume RUN."""
+    from vfl.launch.submission import JobServer
+
+    JobServer(address).cancel(ident)
+    click.echo(f"{ident}: ended; its run can be resumed")

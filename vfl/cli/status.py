@@ -1,0 +1,27 @@
+"""`vfl status [ID]`: how the jobs on a cluster stand."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from vfl.cli.submit import ADDRESS
+
+
+@click.command("status")
+@click.argument("ident", metavar="[ID]", required=False)
+@ADDRESS
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def command(ident: str | None, address: str | None, *, as_json: bool) -> None:
+    """Show how the job ID stands, or all jobs that the cluster's job server knows."""
+    from vfl.launch.submission import JobServer
+
+    server = JobServer(address)
+    jobs = [server.status(ident)] if ident is not None else server.list()
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(job) for job in jobs]))
+        return
+    for job in jobs:
+        click.echo(f"{job.id}  {job.status.lower()}  {job.message}".rstrip())

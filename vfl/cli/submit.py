@@ -1,0 +1,80 @@
+"""`vfl submit JOB`: send a job to a cluster, and leave it there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+ADDRESS = click.option(
+    "--address", metavar="URL", help="The cluster's job server, http://HEAD:8265 (default: RAY_ADDRESS)."
+)
+
+
+@click.command("submit")
+@click.argument("job", metavar="JOB", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--resume", "run", metavar="RUN", help="Instead of a job: go on with the run in this folder of the cluster."
+)
+@ADDRESS
+@click.option(
+    "--folder",
+    required=True,
+    metavar="FOLDER",
+    help="Folder on the cluster's nodes to which paths in JOB are relative, and where runs are kept.",
+)
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a value of the job.")
+@click.option("--ledger", metavar="FILE", help="The ledger of the job's data set, where the coordinator runs.")
+@click.option("--key", metavar="FILE", help="The key that signs the certificate, where the coordinator runs.")
+@click.option("--follow", is_flag=True, help="Stay, and show what the job prints.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
+def command(
+    job: Path | None,
+    run: str | None,
+    address: str | None,
+    folder: str,
+    assignments: tuple[str, ...],
+    ledger: str | None,
+    key: str | None,
+    *,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Send the job file JOB to a Ray cluster. Its text goes there; data and folders stay where they are.
+
+    The job is checked here first. Follow it with: vfl status, vfl logs, vfl cancel.
+    """
+    from vfl.job import file as jobfile
+    from vfl.launch.submission import RUNS, JobServer
+
+    if (job is None) == (run is None):
+        raise click.UsageError("give a job file, or --resume with the folder of a run")
+    if job is None:
+        sent = JobServer(address).resume(str(run), folder=folder)
+        output = str(run)
+    else:
+        spec, _ = jobfile.read(job, assignments)
+        options = [("--set", value) for value in assignments]
+        options += [(name, value) for name, value in (("--ledger", ledger), ("--key", key)) if value is not None]
+        text = job.read_text(encoding="utf-8")
+        arguments = [part for option in options for part in option]
+        sent = JobServer(address).submit(spec.name, text, folder=folder, arguments=arguments)
+        output = f"{RUNS}/{sent.id}"
+    if as_json:
+        click.echo(json.dumps({"id": sent.id, "output": output}))
+    else:
+        click.echo(f"{sent.id}: sent; its run is kept in {output}")
+    if follow:
+        for text in JobServer(address).follow(sent.id):
+            click.echo(text, nl=False)
+        finish(JobServer(address).status(sent.id))
+
+
+def finish(job: Any) -> None:
+    """End with the code of a federation that failed, if the job did."""
+    from vfl.errors import FederationError
+
+    if job.status == "FAILED":
+        raise FederationError(f"{job.id} failed: {job.message or 'see vfl logs'}")

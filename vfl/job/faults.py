@@ -1,0 +1,36 @@
+"""What a run does when a party is lost: environment, no part of the job."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vfl.errors import JobFileError
+
+POLICIES = ("wait", "skip", "abort")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """The policy for lost parties. Whatever it is, an attempt that was charged and lost stays charged.
+
+    on_party_lost : 'wait' for its restart and repeat the query as a new attempt with a charge of its own; 'skip' waits as
+        long and then goes on without that party's blocks, which the certificate says; 'abort' ends the run at once.
+        A run that ends so can be resumed.
+    wait_seconds : how long a lost party may take to come back with its data loaded.
+    answer_seconds : how long one answer may take before its party counts as lost.
+    """
+
+    on_party_lost: str = "wait"
+    wait_seconds: float = 120.0
+    answer_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.on_party_lost not in POLICIES:
+            raise JobFileError(
+                f"[faults] on_party_lost must be one of {', '.join(POLICIES)}, not {self.on_party_lost!r}"
+            )
+        for name in ("wait_seconds", "answer_seconds"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise JobFileError(f"[faults] {name} must be a positive number of seconds, not {value!r}")

@@ -1,0 +1,147 @@
+"""Whether a cluster offers what a job asks for, said within seconds: what is asked, what there is, and what adds the rest."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import PlacementError, VersionMismatch
+from vfl.job.placement import COORDINATOR
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vfl.job.placement import Placement
+
+    Asked = Mapping[str, float]
+
+CENTRE = ""
+"""The coordinator among the actors; a party may have any name but this."""
+PIN = 0.001
+"""How much of its node's resource an actor takes: a pin, not a share, so that jobs can run side by side."""
+POLL_SECONDS = 0.2
+HIDDEN = ("node:", "memory", "object_store_memory", "accelerator_type:")
+
+
+def asked_of(placement: Placement, parties: Iterable[str], *, pinned: bool, here: bool) -> dict[str, Asked]:
+    """Return {actor: {resource: amount}}, the coordinator's under CENTRE.
+
+    pinned : whether actors are pinned by resources. here : whether the coordinator's node is given otherwise.
+    """
+    asked: dict[str, Asked] = {
+        party: {"CPU": placement.party_cpus} | ({placement.resource(party): PIN} if pinned else {}) for party in parties
+    }
+    asked[CENTRE] = {COORDINATOR: PIN} if pinned and not here else {"CPU": 0.0 if pinned else 1.0}
+    return asked
+
+
+def options_of(asked: Asked) -> dict[str, Any]:
+    """Return what Ray is told of an actor that asks for this; CPUs are always named, since Ray's defaults differ."""
+    return {
+        "num_cpus": asked.get("CPU", 0.0),
+        "resources": {name: amount for name, amount in asked.items() if name != "CPU"},
+    }
+
+
+def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> None:
+    """Return when every actor has a node that could hold it, and nobody else holds what they ask for together.
+
+    Raises PlacementError when that does not come about in time.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        offers = {node["NodeManagerAddress"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
+        missing = {who: what for who, what in asked.items() if not any(_holds(node, what) for node in offers.values())}
+        short = {} if missing else _short(ray, asked)
+        if not missing and not short:
+            return
+        if time.monotonic() > until:
+            break
+        time.sleep(POLL_SECONDS)
+    if short:
+        raise PlacementError(
+            f"the cluster is in use, after {seconds:g} s: the job asks for "
+            + ", ".join(f"{amount:g} {name} of which {free:g} is free" for name, (amount, free) in short.items())
+            + f". It offers {_offered(offers)}. Wait for the other jobs, end them, or start Ray with more --num-cpus"
+        )
+    raise PlacementError(
+        f"the cluster lacks what the job asks for, after {seconds:g} s: "
+        + "; ".join(f"{_name(who)} needs one node with {_said(what)}" for who, what in missing.items())
+        + f". It offers {_offered(offers)}. To add what is missing, run on the machine of each:\n"
+        + "\n".join(f"  {_name(who)}: {_start_line(ray, what)}" for who, what in missing.items())
+    )
+
+
+def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked], seconds: float) -> None:
+    """Return when every actor runs, and runs this version of vfl; PlacementError or VersionMismatch otherwise."""
+    from coordinator.actor import answer_of
+    from vfl.errors import PartyLost
+
+    versions = {actor.version.remote(): name for name, actor in actors.items()}
+    _, pending = ray.wait(list(versions), num_returns=len(versions), timeout=seconds)
+    if pending:
+        late = sorted(versions[ref] for ref in pending)
+        raise PlacementError(
+            f"{', '.join(map(_name, late))} did not start within {seconds:g} s, though there is a node with "
+            f"{'; '.join(_said(asked[name]) for name in late)}: others took it meanwhile (ray list actors), or its Ray logs "
+            "say what is wrong"
+        )
+    for ref, name in versions.items():
+        try:
+            version = answer_of(name, ref, seconds)
+        except PartyLost as lost:
+            raise PlacementError(
+                f"{_name(name)} does not start where it was placed: {lost}. Every node needs vfl {__version__} in the "
+                "Python that Ray was started with; the node's Ray logs say more"
+            ) from lost
+        if version != __version__:
+            raise VersionMismatch(
+                f"{_name(name)} runs vfl {version}, this is {__version__}: install one version everywhere"
+            )
+
+
+def _short(ray: Any, asked: Mapping[str, Asked]) -> dict[str, tuple[float, float]]:
+    """Return {resource: (asked by all actors together, free)} for what is not free now."""
+    free, total = ray.available_resources(), Counter[str]()
+    for what in asked.values():
+        total.update(what)
+    return {name: (amount, free.get(name, 0.0)) for name, amount in total.items() if free.get(name, 0.0) < amount}
+
+
+def _holds(node: Mapping[str, float], asked: Asked) -> bool:
+    return all(node.get(name, 0.0) >= amount for name, amount in asked.items())
+
+
+def _name(who: str) -> str:
+    return "the coordinator" if who == CENTRE else f"party {who!r}"
+
+
+def _said(asked: Asked) -> str:
+    said = [f"the resource {name!r}" for name in asked if name != "CPU"]
+    if asked.get("CPU"):
+        said.append(f"{asked['CPU']:g} CPU")
+    return " and ".join(said)
+
+
+def _offered(offers: Mapping[str, Asked]) -> str:
+    if not offers:
+        return "no node at all"
+    return "; ".join(
+        f"{address}: " + ", ".join(f"{name} {amount:g}" for name, amount in sorted(node.items()) if not _hidden(name))
+        for address, node in offers.items()
+    )
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(HIDDEN)
+
+
+def _start_line(ray: Any, asked: Asked) -> str:
+    named = {name: 1 for name in asked if name != "CPU" and not name.startswith("node:")}
+    cpus = f" --num-cpus={math.ceil(asked['CPU'])}" if asked.get("CPU") else ""
+    resources = f" --resources='{json.dumps(named)}'" if named else ""
+    return f"ray start --address={ray.get_runtime_context().gcs_address}{cpus}{resources}"
