@@ -150,6 +150,7 @@ def certificate(run: Path) -> Certificate:
         ({"noise": "SeededNoise"}, "claims"),
         ({"clip": 1e-9}, "plan"),
         ({"n_records": 61}, "plan"),
+        ({"clip": 1e-9, "code_version": "0.0.0"}, "plan"),  # no excuse to leave the plan unread
         ({"who_sees_what": dict.fromkeys(("outsider", "party", "coordinator"), "nothing")}, "plan"),
         ({"job_digest": "0" * 64}, "job"),
         ({"model_digest": "0" * 64}, "model"),
@@ -322,3 +323,13 @@ def test_a_run_that_could_not_pay_for_all_and_was_cut_off_again(tmp_path: Path) 
 def test_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot read the certificate"):
         verify_run(tmp_path)
+
+
+def test_findings_are_certified_too(tmp_path: Path) -> None:
+    trained(tmp_path / "out", holdout=0.4)
+    assert findings(tmp_path / "out")["findings"]
+    path = tmp_path / "out" / "findings.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"value": 0', '"value": 1'), encoding="utf-8")
+    assert wrong(tmp_path / "out") == {"findings"}
+    path.unlink()
+    assert wrong(tmp_path / "out") == {"findings"}

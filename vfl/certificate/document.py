@@ -71,7 +71,7 @@ class Certificate:
         columns, from which smoothness follows; their values are in the run's log. '' where none were bought.
     n_records : public, as is who is a member. who_sees_what : what noise does and does not protect.
     job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of its data ('' for this fit only).
-    model_digest : SHA-256 of the model.
+    model_digest, findings_digest : SHA-256 of the model, and of what was released beside it; '' for nothing.
     ledger : {run, account, entries, head}: where the ledger's chain stood when the run was settled; {} for a budget in
         memory. books : {party: {entries, head}} of the parties that keep a book of their own.
     signature : None until it is signed; dataclasses.replace makes an unsigned copy.
@@ -101,6 +101,7 @@ class Certificate:
     job_digest: str
     dataset: str
     model_digest: str
+    findings_digest: str
     ledger: Mapping[str, Any] = field(default_factory=dict)
     books: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     code_version: str = __version__
@@ -130,6 +131,7 @@ class Certificate:
         self,
         *,
         model: Mapping[str, Any] | None = None,
+        findings: Mapping[str, Any] | None = None,
         plan: Plan | None = None,
         released: tuple[Released, ...] = (),
         ledger: str | Path | None = None,
@@ -137,15 +139,17 @@ class Certificate:
     ) -> Report:
         """Check the signature, compute ε again from the events, and compare with what is given; return the findings.
 
-        model : what model.json holds. plan : of the job and n, which fixes what must have been reserved. released : what
-        the run's log says its first queries released. ledger : path of the ledger. key : public key of who should have
-        signed, as 64 hexadecimal digits or the path of a PEM file. What is not given is not checked, and the report says so.
+        model, findings : what model.json and findings.json hold, {} where there is none of the latter.
+        plan : of the job and n, which fixes what must have been reserved.
+        released : what the run's log says its first queries released. ledger : path of the ledger.
+        key : public key of who should have signed, as 64 hexadecimal digits or the path of a PEM file.
+        What is not given is not checked, and the report says so.
 
         Raises OutputError that names all that does not hold.
         """
         from vfl.certificate.verification import examine
 
-        report = examine(self, model=model, plan=plan, released=released, ledger=ledger, key=key)
+        report = examine(self, model=model, findings=findings, plan=plan, released=released, ledger=ledger, key=key)
         report.require()
         return report
 
@@ -277,6 +281,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "job_digest": _is_digest,
     "dataset": _is_text,
     "model_digest": _is_digest,
+    "findings_digest": lambda v: v == "" or _is_digest(v),
     "ledger": lambda v: v == {} or _is_head(v, run=True),
     "books": lambda v: _is_table(v, None, lambda head: _is_head(head, run=False)),
     "code_version": _is_text,

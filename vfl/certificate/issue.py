@@ -120,6 +120,7 @@ def certify(
     statement: Statement | None,
     *,
     model: Mapping[str, Any],
+    findings: Mapping[str, Any],
     charged: Mapping[Event, int],
     released: Sequence[Released] = (),
     books: Mapping[str, Head] | None = None,
@@ -132,7 +133,8 @@ def certify(
     A run of Gaussian releases alone is stated by itself: exactly, at the δ of its job, whatever its ledger adds up and at
     whichever δ. That is fixed by its plan, before any release. Other runs are stated as their book counts them.
 
-    statement : None without privacy. model : what model.json holds. charged : {event: count} of the run's charges.
+    statement : None without privacy. model, findings : what model.json and findings.json hold.
+    charged : {event: count} of the run's charges.
     released : what its first queries released. books : heads of the parties' own books. run, account : the ledger's
     names of the run and of what it was charged to. flags : what went otherwise than the job says, a sentence each.
     """
@@ -142,6 +144,7 @@ def certify(
         "events": _counted(tuple(charged.items())),
         "moments_digest": moments_digest(plan, released),
         "model_digest": model_digest(model),
+        "findings_digest": findings_digest(findings),
         "books": {party: {"entries": head.seq, "head": head.hash} for party, head in (books or {}).items()},
     }
     if statement is None:
@@ -177,6 +180,11 @@ def model_digest(model: Mapping[str, Any]) -> str:
     counted = {"coordinates": model.get("coordinates"), "w": model.get("w")}
     # Text that no UTF-8 file can hold is another model, not an accident.
     return hashlib.sha256(canonical(_exact(counted)).encode(errors="surrogatepass")).hexdigest()
+
+
+def findings_digest(findings: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of what a findings.json holds, whatever its spelling; '' when nothing was found."""
+    return hashlib.sha256(canonical(_exact(dict(findings))).encode()).hexdigest() if findings else ""
 
 
 def moments_digest(plan: Plan, released: Sequence[Released]) -> str:

@@ -13,7 +13,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from vfl.certificate.issue import NOT_PRIVATE, UNCHARGED, flags_of, is_exact, model_digest, moments_digest, planned
+from vfl.certificate.issue import (
+    NOT_PRIVATE,
+    UNCHARGED,
+    findings_digest,
+    flags_of,
+    is_exact,
+    model_digest,
+    moments_digest,
+    planned,
+)
 from vfl.certificate.words import sentences
 from vfl.errors import OutputError, VflError
 from vfl.privacy.events import Event
@@ -82,6 +91,7 @@ def examine(
     certificate: Certificate,
     *,
     model: Mapping[str, Any] | None,
+    findings: Mapping[str, Any] | None,
     plan: Plan | None,
     released: Sequence[Released],
     ledger: str | Path | None,
@@ -95,8 +105,9 @@ def examine(
         ("epsilon", lambda: _epsilon(certificate), "there is none"),
         ("claims", lambda: _claims(certificate), ""),
         ("model", lambda: _model(certificate, model), "not looked at: only the certificate was given"),
+        ("findings", lambda: _findings(certificate, findings), "not looked at: only the certificate was given"),
         ("job", lambda: _job(certificate, plan), "not looked at: only the certificate was given"),
-        ("plan", lambda: _plan(certificate, plan), _why_no_plan(certificate, plan)),
+        ("plan", lambda: _plan(certificate, plan), "not looked at: only the certificate was given"),
         ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
         ("ledger", lambda: _ledger(certificate, ledger), _why_no_ledger(certificate)),
     )
@@ -210,6 +221,14 @@ def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str | N
     return f"the one that was certified, SHA-256 {certificate.model_digest[:16]}…"
 
 
+def _findings(certificate: Certificate, findings: Mapping[str, Any] | None) -> str | None:
+    if findings is None:
+        return None
+    if findings_digest(findings) != certificate.findings_digest:
+        raise _Mismatch("what is said to have been measured is not what was certified")
+    return "those that were certified" if findings else "none: nothing was released beside the model"
+
+
 def _job(certificate: Certificate, plan: Plan | None) -> str | None:
     if plan is None:
         return None
@@ -223,11 +242,15 @@ def _job(certificate: Certificate, plan: Plan | None) -> str | None:
 
 
 def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
-    if plan is None or certificate.code_version != __version__:
+    if plan is None:
         return None
+    made = certificate.code_version
+    elsewhere = (
+        "" if made == __version__ else f"; vfl {made} made it and this is {__version__}: verify it with that one"
+    )
     for name, value in planned(plan).items():
         if name != "flags" and not alike(getattr(certificate, name), value):
-            raise _Mismatch(f"the job and n decide the field {name!r}, and not as the certificate states it")
+            raise _Mismatch(f"the job and n decide the field {name!r}, and not as the certificate states it{elsewhere}")
     missing = [flag for flag in flags_of(plan) if flag not in certificate.flags]
     if missing:
         raise _Mismatch(f"the job demands a flag that the certificate lacks: {missing[0]}")
@@ -237,12 +260,6 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
             f"the job and n decide δ = {plan.problem.delta!r}, the certificate states {certificate.delta!r}"
         )
     return f"what was reserved, clipped and noised is what this job plans for {certificate.n_records} records"
-
-
-def _why_no_plan(certificate: Certificate, plan: Plan | None) -> str:
-    if plan is None:
-        return "not looked at: only the certificate was given"
-    return f"not looked at: vfl {certificate.code_version} made the plan, this is {__version__}"
 
 
 def alike(one: Any, other: Any) -> bool:

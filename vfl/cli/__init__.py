@@ -29,6 +29,10 @@ COMMANDS = {
 }
 
 
+TOLD_TOGETHER = ("status", "logs", "cancel")
+"""Commands that share a line of --help, which fits one screen."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, so that --help is instant."""
 
@@ -46,7 +50,9 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            rows = {name: said for name, said in COMMANDS.items() if name not in TOLD_TOGETHER}
+            last = rows.popitem()
+            formatter.write_dl([*rows.items(), (", ".join(TOLD_TOGETHER), "follow or end jobs on a cluster"), last])
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -9,7 +9,7 @@ from coordinator.budget import Reserved
 from coordinator.rounds import Lost, Round
 from vfl.certificate import certify
 from vfl.errors import LedgerError
-from vfl.launch.result import Result, numbers
+from vfl.launch.result import Result, numbers, told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +62,7 @@ class Witness:
             plan,
             statement,
             model=numbers(outcome.w, coordinates),
+            findings=told(outcome.findings),
             charged={} if statement is None else self._charges(statement),
             released=self._first,
             books=outcome.books,

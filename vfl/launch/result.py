@@ -91,6 +91,11 @@ def labels_of(job: Job, margins: Vector) -> Any:
     return np.where(margins > 0, positive, negative)
 
 
+def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
+    """Return findings as a findings.json holds them."""
+    return {name: found.to_dict() for name, found in findings.items()}
+
+
 def _read_findings(folder: Path) -> dict[str, Findings]:
     path = folder / FINDINGS
     if not path.exists():
@@ -236,7 +241,7 @@ class Result:
         Raises OutputError that names all that does not hold.
         """
         plan = make_plan(self.job, self.certificate.n_records)
-        return self.certificate.verify(model=self.document(), plan=plan, ledger=ledger, key=key)
+        return self.certificate.verify(model=self.document(), findings=self.told(), plan=plan, ledger=ledger, key=key)
 
     def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
         """Write model, signed certificate and job to a folder that is new, empty, or this run's own; returns it.
@@ -254,11 +259,14 @@ class Result:
             fresh_folder(folder)
             jobfile.write(self.job, folder / jobfile.NAME)
         if self.findings:
-            found = {name: findings.to_dict() for name, findings in self.findings.items()}
-            write_whole(folder / FINDINGS, json.dumps(found, indent=2, ensure_ascii=False))
+            write_whole(folder / FINDINGS, json.dumps(self.told(), indent=2, ensure_ascii=False))
         write_whole(folder / CERTIFICATE, certificate.to_json())
         write_whole(folder / MODEL, json.dumps(self.document(), indent=2, ensure_ascii=False))
         return folder
+
+    def told(self) -> dict[str, Any]:
+        """Return what findings.json holds: all that was released beside the model."""
+        return told(self.findings)
 
     def document(self) -> dict[str, Any]:
         """Return what model.json holds: w on the scaled features, and the same model in original units."""

@@ -36,14 +36,15 @@ def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | 
     run = Path(run)
     if run.is_file():
         certificate = Certificate.load(run)
-        return examine(certificate, model=None, plan=None, released=(), ledger=ledger, key=key)
+        return examine(certificate, model=None, findings=None, plan=None, released=(), ledger=ledger, key=key)
     certificate = Certificate.load(run / CERTIFICATE)
     result, model = Result.load(run), read_model(run)
     plan, job = _planned(result.job, certificate)
     released, log = _log(run, result.job)
     if ledger is None and not certificate.dataset and certificate.ledger and (run / LEDGER).exists():
         ledger = run / LEDGER
-    report = examine(certificate, model=model, plan=plan, released=released, ledger=ledger, key=key)
+    facts: dict[str, Any] = {"model": model, "findings": result.told(), "plan": plan, "released": released}
+    report = examine(certificate, **facts, ledger=ledger, key=key)
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
         found["units"] = _units(result, model)

@@ -141,7 +141,7 @@ def findings(facts: Facts) -> Markup | None:
     )
     whence = None
     if facts.told is None:
-        whence = element("p", "As findings.json has it, which the certificate does not speak of.", class_="note")
+        whence = element("p", "As findings.json has it.", class_="note")
     return section(
         "Beside the model",
         table(("", "measure", "value", "standard error"), rows, numbers=(2, 3)) if rows else None,
