@@ -9,6 +9,7 @@ import ray
 
 from parties.alignment import Alignment
 from parties.loading import consented, load
+from parties.prediction import Prediction
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.messages import Records
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from parties.party import Party
+    from parties.prediction import ModelPart, PartGreeting
     from vfl.alignment import IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.messages import BookHeads, Greeting, Notice, Query, Reply
@@ -45,14 +47,22 @@ class PartyActor:
 
     Ray may restart it: then it is as new, and answers nothing before `load` is asked for again.
 
-    keeping : what it leaves on its disk of an alignment.
+    job : to train; None for one that only predicts. keeping : what it leaves on its disk of an alignment.
     """
 
-    def __init__(self, job: Job, name: str, policy: str | None = None, keeping: Keeping | None = None) -> None:
-        self._job, self._name, self._policy = job, name, policy
+    _prediction: Prediction
+
+    def __init__(self, job: Job | None, name: str, policy: str | None = None, keeping: Keeping | None = None) -> None:
+        self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
         self._alignment: Alignment | None = None
         self._loaded: Party | None = None
+
+    @property
+    def _job(self) -> Job:
+        if self._given is None:
+            raise FederationError(f"{self._name!r} takes part in a prediction alone, and was asked to train")
+        return self._given
 
     @property
     def _party(self) -> Party:
@@ -89,6 +99,25 @@ class PartyActor:
 
     def _alignment_of(self, source: Any, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
         return Alignment(self._job, self._name, source, salt=salt, cores=cores, keeping=keeping)
+
+    def prepare_prediction(self, part: ModelPart | str, name: str, source: Any) -> PartGreeting:
+        """Take the party's part of a model, or read it here, and look at its new records; returns what is said of them."""
+        self._prediction = Prediction(part, name, _opened(source))
+        return self._prediction.greet()
+
+    def prepare_ids(self, salt: bytes, cores: int, keeping: Keeping) -> None:
+        """Read the ids of the new records for their alignment."""
+        self._alignment = self._prediction.alignment(salt, cores, keeping)
+
+    def margins(self) -> Vector:
+        """Return the party's part of the margins, (n,)."""
+        if self._alignment is not None:
+            self._prediction.align(self._alignment.settled())
+        return self._prediction.margins()
+
+    def receive(self, *parts: Vector) -> tuple[list[Any] | None, Vector]:
+        """Add up every party's part of the margins, in the partition's order; returns ids and margins of the records."""
+        return self._prediction.receive(parts)
 
     def greet_ids(self) -> IdsGreeting:
         """Return what the party says of its ids."""

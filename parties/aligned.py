@@ -33,71 +33,87 @@ def label_of(job: Job) -> Label:
     return RealLabel(low_high if job.schema.unbounded([job.partition.label_column]) == () else None)
 
 
-def open_with_ids(job: Job, party: str, spec: Any) -> Source:
-    """Open a party's source with all that a run reads of it, so that what is missing is found before the alignment."""
-    label = (job.partition.label_column, label_of(job)) if party == job.partition.label_party else None
-    text: dict[str, Content] = {job.ids[party]: "text"}
+def open_with_ids(job: Job, party: str, spec: Any, *, label: bool = True) -> Source | SparseSource:
+    """Open a party's source with all that a run reads of it, so that what is missing is found before the alignment.
+
+    label : whether the label is wanted where the party holds it.
+    """
+    held = (job.partition.label_column, label_of(job)) if label and party == job.partition.label_party else None
+    identified: dict[str, Content] = {job.ids[party]: "id"}
     # An array without names holds the ids in its first column, then what it holds without them.
-    return _open_rows(spec, text | contents_of(job.schema, job.partition.columns(party), label), party)
+    return open_source(spec, identified | contents_of(job.schema, job.partition.columns(party), held), party=party)
 
 
-def _open_rows(spec: Any, contents: Mapping[str, Content], party: str) -> Source:
-    """Open a source that can hold ids. Raises DataError for a sparse matrix, which holds numbers only."""
-    opened = open_source(spec, contents, party=party)
-    if isinstance(opened, SparseSource):
-        raise opened.origin.error(
-            "is a sparse matrix, which holds no ids: bring its rows into the order of the other parties' and leave id out "
-            "of the job, or give a table"
-        )
-    return opened
+def _open_ids(job: Job, party: str, spec: Any) -> Source | SparseSource:
+    identified: dict[str, Content] = {job.ids[party]: "id"}
+    return open_source(spec, identified, party=party)
 
 
-def read_ids(job: Job, party: str, source: Source) -> tuple[list[bytes], IdKind]:
+def read_ids(job: Job, party: str, source: Source | SparseSource) -> tuple[list[bytes], IdKind]:
     """Return the ids of all rows as they are compared, and their kind. Raises DataError; see vfl.security.identifiers."""
-    column = job.ids[party]
-    cells: list[Any] = []
-    for batch in source.batches([column]):
-        cells += batch.column(0).to_pylist()
+    column, cells = job.ids[party], _cells(source, job.ids[party])
     kind = IdKind(job.id_kind) if job.id_kind is not None else None
     normal = normalise(cells, party=party, column=column, kind=kind)
     return normal, kind or kind_of(cells, party=party, column=column)
 
 
-def joined_rows(job: Job, sources: Mapping[str, Any]) -> dict[str, Integers]:
-    """Return {party: its rows in the order of the first party's} by equal ids, to predict where one process reads all.
+def _cells(source: Source | SparseSource, column: str) -> list[Any]:
+    return [cell for batch in source.batches([column]) for cell in batch.column(0).to_pylist()]
 
-    Empty when no source holds its id column: their rows are taken to be in the same order already.
 
-    Raises DataError when some hold it and others do not, or lack one of the first party's ids.
-    """
-    ids: dict[str, list[bytes]] = {}
-    kinds: dict[str, IdKind] = {}
-    lacking = []
-    for party, spec in sources.items():
-        try:
-            source = _open_rows(spec, {job.ids[party]: "text"}, party)
-        except DataError:
-            if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for what is no file
-                raise
-            lacking.append(party)
-            continue
-        ids[party], kinds[party] = read_ids(job, party, source)
-    if not ids:
-        return {}
-    if lacking:
+def raw_ids(job: Job, party: str, spec: Any) -> list[Any]:
+    """Return the ids of all rows as they are in the source, for their owner to know its records by."""
+    return _cells(_open_ids(job, party, spec), job.ids[party])
+
+
+def holds_ids(job: Job, party: str, spec: Any) -> bool:
+    """Whether a source holds the party's id column. Raises DataError for a file that is not there."""
+    try:
+        _open_ids(job, party, spec)
+    except DataError:
+        if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for what is no file
+            raise
+        return False
+    return True
+
+
+def all_hold_ids(job: Job, holding: Mapping[str, bool]) -> bool:
+    """Whether records are to be joined by their ids. Raises DataError when some parties' data hold them and others' not."""
+    lacking = [party for party, ids in holding.items() if not ids]
+    if lacking and len(lacking) < len(holding):
         raise DataError(
             f"the data of party {lacking[0]!r} have no id column {job.ids[lacking[0]]!r}, and others have one: give it for "
             "all parties, or leave it out everywhere where the rows are in the same order"
         )
-    check_kinds(kinds)
-    first, wanted = next(iter(ids.items()))
-    rows = {}
-    for party, own in ids.items():
-        row_of = {identifier: row for row, identifier in enumerate(own)}
-        if any(identifier not in row_of for identifier in wanted):
+    return not lacking
+
+
+def joined_rows(
+    job: Job, sources: Mapping[str, Any], *, first: str | None = None, common: bool = False
+) -> dict[str, Integers]:
+    """Return {party: its rows in the order of the first party's} by equal ids, to predict where one process reads all.
+
+    Empty when no source holds its id column: their rows are taken to be in the same order already.
+
+    first : whose order; None is the first of `sources`. common : leave out records that a party lacks.
+
+    Raises DataError when some hold it and others do not, or, unless `common`, lack one of the first party's ids.
+    """
+    if not all_hold_ids(job, {party: holds_ids(job, party, spec) for party, spec in sources.items()}):
+        return {}
+    found = {p: read_ids(job, p, _open_ids(job, p, spec)) for p, spec in sources.items()}
+    check_kinds({party: kind for party, (_, kind) in found.items()})
+    row_of = {party: {identifier: row for row, identifier in enumerate(own)} for party, (own, _) in found.items()}
+    first = next(iter(sources)) if first is None else first
+    wanted = found[first][0]
+    if common:
+        wanted = [identifier for identifier in wanted if all(identifier in rows for rows in row_of.values())]
+        if not wanted:
+            raise DataError("the parties have no record in common: check that their id columns hold the same ids")
+    for party, rows in row_of.items():
+        if any(identifier not in rows for identifier in wanted):
             raise DataError(f"party {party!r} lacks records that party {first!r} holds: give the same records for all")
-        rows[party] = np.array([row_of[identifier] for identifier in wanted], np.int64)
-    return rows
+    return {p: np.array([rows[identifier] for identifier in wanted], np.int64) for p, rows in row_of.items()}
 
 
 def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], job: Job, party: str) -> None:
@@ -113,12 +129,19 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], job: Job, p
         )
 
 
-def open_aligned(job: Job, party: str, spec: Any, index: Index) -> AlignedSource:
-    """Open a source for its aligned rows alone, once it is seen to be what was aligned; DataError otherwise."""
-    source = open_with_ids(job, party, spec)
+def open_aligned(job: Job, party: str, spec: Any, index: Index, *, label: bool = True) -> AlignedSource | SparseSource:
+    """Open a source for its aligned rows alone, once it is seen to be what was aligned; DataError otherwise.
+
+    The rows of a sparse matrix, which is read whole, are in the common order already.
+
+    label : as for `open_with_ids`.
+    """
+    source = open_with_ids(job, party, spec, label=label)
     stamp = stamp_of(spec)
     ids, _ = read_ids(job, party, source)
     check_unchanged(index, digest_of(spec, party), ids, job, party)
+    if isinstance(source, SparseSource):
+        return source.ordered(index.rows)
     return AlignedSource(source, index, len(ids), lambda: stamp_of(spec) == stamp)
 
 

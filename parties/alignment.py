@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from parties.aligned import check_unchanged, open_with_ids, read_ids
-from parties.index import SUFFIX, Index, digest_of, file_of, label, place
+from parties.index import SUFFIX, Index, digest_of, file_of, place
+from parties.index import label as named
 from parties.pending import Pending
 from vfl.alignment import IdsGreeting, alignment_name
 from vfl.errors import FederationError
@@ -34,26 +35,28 @@ class Alignment:
     Its owner must have agreed to the job before this is made: it reads the id column.
 
     salt : of a new alignment, 32 bytes, the same for all parties and fresh for every run.
-    cores : that it may use.
+    cores : that it may use. label : whether the label is wanted, as it is to train.
 
     Raises DataError for ids that are missing, repeated, of another kind, or of a file that changed since `vfl align`.
     """
 
-    def __init__(self, job: Job, party: str, source: Any, *, salt: bytes, cores: int, keeping: Keeping) -> None:
+    def __init__(
+        self, job: Job, party: str, source: Any, *, salt: bytes, cores: int, keeping: Keeping, label: bool = True
+    ) -> None:
         self._party, self._salt, self._cores, self._keeping = party, salt, cores, keeping
         self._digest = digest_of(source, party)
-        self._ids, self._kind = read_ids(job, party, open_with_ids(job, party, source))
+        self._ids, self._kind = read_ids(job, party, open_with_ids(job, party, source, label=label))
         self._points: dict[str, Points] = {}
         self._blinder: psi.Blinder | None = None
         self._pending: Pending | None = None
         path = file_of(source)
         described = (list(job.ids.items()), job.id_kind, party, path)
         folder = place(keeping.folder)
-        self._of_job = folder / (label("job", *described) + SUFFIX) if path else None
-        self._of_run = folder / (label("run", keeping.run, party) + SUFFIX) if keeping.run else None
+        self._of_job = folder / (named("job", *described) + SUFFIX) if path else None
+        self._of_run = folder / (named("run", keeping.run, party) + SUFFIX) if keeping.run else None
         self.index = self._found(job)
         if self.index is None and (keeping.run or keeping.later):
-            self._pending = Pending(folder, label("pending", *described), party, self._ids)
+            self._pending = Pending(folder, named("pending", *described), party, self._ids)
 
     def greet(self) -> IdsGreeting:
         """Return what the party says of its ids."""
@@ -118,7 +121,9 @@ class Alignment:
         """Return the index that the run goes on with."""
         if self.index is None:
             raise FederationError(f"party {self._party!r} is to load its columns before its records are aligned")
-        if self._of_run is not None and not self._of_run.exists():
+        if self._of_run is not None and self._keeping.last:
+            self._of_run.unlink(missing_ok=True)
+        elif self._of_run is not None and not self._of_run.exists():
             self.index.write(self._of_run)
         return self.index
 

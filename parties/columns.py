@@ -227,11 +227,12 @@ def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
 def _number_writer(
     column: str, declared: Numeric, coordinates: Sequence[_Coordinate], origin: Origin
 ) -> Callable[[pa.Array, Matrix], None]:
-    (coordinate,) = coordinates
+    coordinate, *indicator = coordinates
 
     def write(cells: pa.Array, rows: Matrix) -> None:
-        values = _filled(numbers(cells, column, origin), declared.fill, column, origin)
-        stored = coordinate.scale(values)
+        values = numbers(cells, column, origin)
+        _indicate(np.isnan(values), indicator, rows)
+        stored = coordinate.scale(_filled(values, declared.instead, column, origin))
         if not coordinate.bounded and not np.isfinite(stored).all():
             raise origin.error(infinite(column))
         rows[:, coordinate.j] = stored
@@ -242,7 +243,7 @@ def _number_writer(
 def _boolean_writer(
     column: str, declared: Boolean, coordinates: Sequence[_Coordinate], origin: Origin
 ) -> Callable[[pa.Array, Matrix], None]:
-    (coordinate,) = coordinates
+    coordinate, *indicator = coordinates
 
     def write(cells: pa.Array, rows: Matrix) -> None:
         if pa.types.is_dictionary(cells.type):
@@ -252,8 +253,9 @@ def _boolean_writer(
             cells = _unless_refused(lambda: text.cast(pa.string()).cast(pa.bool_()))
             if cells is None:
                 raise origin.not_boolean(column)
-        fill = None if declared.fill is None else float(declared.fill)
-        values = _filled(numbers(cells, column, origin), fill, column, origin)
+        values = numbers(cells, column, origin)
+        _indicate(np.isnan(values), indicator, rows)
+        values = _filled(values, declared.instead, column, origin)
         if not ((values == 0) | (values == 1)).all():
             raise origin.not_boolean(column)
         rows[:, coordinate.j] = coordinate.scale(values)
@@ -266,22 +268,30 @@ def _category_writer(
 ) -> Callable[[pa.Array, Matrix], None]:
     code_of = _lookup(declared.categories)
     fill = None if declared.fill is None else code_of(declared.fill)
+    own, indicator = coordinates[: len(declared.texts)], coordinates[len(declared.texts) :]
 
     def write(cells: pa.Array, rows: Matrix) -> None:
         codes = _codes(cells, code_of, column, origin)
+        _indicate(codes == _MISSING, indicator, rows)
         if fill is not None:
             codes[codes == _MISSING] = fill
-        if (codes == _MISSING).any():
+        if not indicator and (codes == _MISSING).any():
             raise origin.error(missing(column))
         if declared.unknown == "refuse" and (codes == _UNKNOWN).any():
             raise origin.error(
                 f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
                 "them: Categorical(..., unknown='zero')"
             )
-        for code, coordinate in enumerate(coordinates):
+        for code, coordinate in enumerate(own):
             rows[:, coordinate.j] = coordinate.scale((codes == code).astype(np.float64))
 
     return write
+
+
+def _indicate(absent: npt.NDArray[np.bool_], indicator: Sequence[_Coordinate], rows: Matrix) -> None:
+    """Write which cells are missing to the column's indicator, if it has one."""
+    for coordinate in indicator:
+        rows[:, coordinate.j] = coordinate.scale(absent.astype(np.float64))
 
 
 def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:

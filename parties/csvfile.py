@@ -28,7 +28,7 @@ _NEW_LINE, _RETURN, _QUOTE = b'\n\r"'
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
 
-_TYPES = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string()}
+_TYPES = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "id": pa.string()}
 _ENCODING = "is not text in the encoding {!r}: name the file's own, Csv(path, encoding=...)"
 _SHAPE = (
     "is no well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one "

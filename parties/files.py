@@ -148,7 +148,7 @@ def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> So
     """Arrays by column names, a single array as in an .npy file, or a sparse matrix; an archive is read whole."""
     held, arrays = origin.attempt(lambda: _npz_arrays(path, contents), f"{DAMAGED}, or holds objects")
     if {"format", "shape", "data"} <= set(held):
-        return open_sparse_file(path, tuple(contents), origin, DAMAGED)
+        return open_sparse_file(path, contents, origin, DAMAGED)
     if len(held) == 1 and held[0] not in contents:
         return open_array(arrays[held[0]], tuple(contents), origin)
     source = open_table(arrays, tuple(contents), origin)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.aligned import label_of, open_aligned
+from parties.aligned import AlignedSource, label_of, open_aligned
 from parties.columns import contents_of, read_columns
 from parties.consent import Policy, policy_of
 from parties.party import Party
@@ -17,6 +17,7 @@ from vfl.planning import unnoised
 if TYPE_CHECKING:
     from parties.columns import Storage
     from parties.index import Index
+    from parties.sources import Source
     from vfl.job import Job
     from vfl.schema import Label
     from vfl.types import Vector
@@ -61,9 +62,9 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
     return Party(party, columns, job.noise_source(), labels, PartyBook(agreed, job, party), **facts)
 
 
-def load_features(job: Job, party: str, source: Any) -> Storage:
-    """Return the party's columns without label or intercept, for prediction."""
-    return _read(job, party, source, None, intercept=False, dtype="float64")[0]
+def load_features(job: Job, party: str, source: Any, *, index: Index | None = None) -> Storage:
+    """Return the party's columns without label or intercept, for prediction; `index` as for `load`."""
+    return _read(job, party, source, None, intercept=False, dtype="float64", index=index)[0]
 
 
 def load_labels(job: Job, source: Any) -> Vector:
@@ -85,11 +86,14 @@ def _read(
 ) -> tuple[Storage, Vector | None]:
     names = job.partition.canonical_columns(party)
     options: dict[str, Any] = {"intercept": intercept, "label": label, "dtype": dtype}
+    opened: Source | SparseSource | AlignedSource
     if index is not None:
-        aligned = open_aligned(job, party, source, index)
-        return aligned.ordered(*read_columns(aligned, names, job.schema, job.scaling_of(names), **options))
-    # A bare array is in the declared order; the blocks' order is only how columns are stored.
-    opened = open_source(source, contents_of(job.schema, job.partition.columns(party), label), party=party)
+        opened = open_aligned(job, party, source, index, label=label is not None)
+    else:
+        # A bare array is in the declared order; the blocks' order is only how columns are stored.
+        opened = open_source(source, contents_of(job.schema, job.partition.columns(party), label), party=party)
+    if isinstance(opened, AlignedSource):
+        return opened.ordered(*read_columns(opened, names, job.schema, job.scaling_of(names), **options))
     if not isinstance(opened, SparseSource):
         return read_columns(opened, names, job.schema, job.scaling_of(names), **options)
     if names and party not in job.sparse:

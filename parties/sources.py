@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Content: TypeAlias = Literal["number", "boolean", "text"]
-"""How a CSV field is read; 'text' also lets the columns of typed sources pass as they are."""
+Content: TypeAlias = Literal["number", "boolean", "text", "id"]
+"""How a CSV field is read; 'text' also lets the columns of typed sources pass as they are, and 'id' is the text by which
+records are aligned, which is no column of a sparse matrix."""
 
 CHUNK_CELLS = 1 << 20
 MAX_CHUNK_ROWS = 1 << 16
@@ -117,17 +118,21 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
 
     spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
         path with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns
-        are `columns` in order; a structured array; a SciPy sparse matrix, likewise, or an .npz file of one; the address
+        are `columns` in order; a structured array; a SciPy sparse matrix, likewise, or an .npz file of one, which may also
+        hold the ids of its rows under the id column's name; (ids, sparse matrix); the address
         NAME://... of an installed source (parties.installed); or a function without arguments that returns one of
         these, called here.
     columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
 
     Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
     """
+    from parties.sparse import SparseSource
+
     numbers: Content = "number"
     contents = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, numbers)
     source = _opened(spec, contents, party)
-    source.origin.check_columns(source.names, contents)
+    if not isinstance(source, SparseSource):  # it has seen to its names
+        source.origin.check_columns(source.names, contents)
     return source
 
 
@@ -142,7 +147,9 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
         return files.open_file(spec, contents, party)
     origin = Origin(party, "the table")
     if sparse.is_sparse(spec):
-        return sparse.SparseSource(spec, tuple(contents), origin)
+        return sparse.SparseSource(spec, contents, origin)
+    if isinstance(spec, tuple) and len(spec) == 2 and sparse.is_sparse(spec[1]):
+        return sparse.SparseSource(spec[1], contents, origin, ids=spec[0])
     return tables.open_table(spec, tuple(contents), origin)
 
 

@@ -164,3 +164,50 @@ def test_errors_tell_cause_and_remedy(
     assert said.code == code
     assert message in said.err
     assert not list(folder.glob("own/*/*"))
+
+
+def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, call: Callable[..., Said]) -> None:
+    call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    data = ("--data", "bank=bank.parquet", "--data", "telco=telco.csv")
+    whole = call("predict", "run", *data, "--output", "whole.csv")
+    assert (whole.code, whole.out) == (0, "")
+    rows = pd.read_csv(folder / "whole.csv")
+    own = pd.read_parquet(folder / "bank.parquet").customer
+    assert list(rows.columns) == ["customer", "margin", "prediction"]
+    assert rows.customer.tolist() == own[own.isin(pd.read_csv(folder / "telco.csv").customer)].tolist()
+    for party in ("bank", "telco"):
+        assert call("export", "run", "--party", party, "--output", f"{party}.json").out.strip() == f"{party}.json"
+    split = ("--part", "bank=bank.json", "--part", "telco=telco.json")
+    assert call("predict", *split, *data).out == (folder / "whole.csv").read_text(encoding="utf-8")
+    said = json.loads(call("predict", *split, *data, "--json").out)
+    assert (said["n_records"], said["id"], said["predictions"][0]["id"]) == (len(rows), "customer", rows.customer[0])
+    assert call("export", "run", "--sklearn", "--output", "plain.joblib").code == 0
+    assert call("export", "run", "--output", "parts").out.split() == ["parts/bank.part.json", "parts/telco.part.json"]
+    for words, code, message in (
+        (("predict", *data), 2, "name the folder RUN of a model, or give --part PARTY=FILE"),
+        (("predict", "run", *split, *data), 2, "name the folder RUN of a model, or give --part PARTY=FILE"),
+        (("predict", "--part", "bank", *data), 2, "--part takes PARTY=FILE, not 'bank'"),
+        (("export", "run", "--party", "bnk", "--output", "new"), 2, "there is no party 'bnk' (did you mean 'bank'?)"),
+        (("export", "run", "--party", "bank", "--output", "bank.json"), 6, "exists: name a new one"),
+        (("export", "run", "--party", "bank", "--sklearn", "--output", "new"), 2, "give --party or --sklearn"),
+    ):
+        failed = call(*words)
+        assert (failed.code, message in failed.err) == (code, True), failed.err
+
+
+def test_a_drafted_job_is_refused_by_name_until_it_is_declared(folder: Path, call: Callable[..., Said]) -> None:
+    files = ("bank=bank.parquet", "telco.csv")
+    said = call("init", *files, "--id", "customer", "--output", "draft.toml")
+    assert said.out.startswith("draft.toml: 2 declarations are left to you, marked 'taken from the data: NOT PRIVATE")
+    assert call("init", *files, "--id", "customer").out == (folder / "draft.toml").read_text(encoding="utf-8")
+    refused = call("run", "draft.toml", "--engine", "inprocess")
+    assert (refused.code, refused.err.startswith("error: no bounds for column 'income'")) == (2, True)
+    declared = ("--set", "bounds.income=[-1, 1]", "--set", "bounds.calls=[-1, 1]", "--set", "alignment.cores=1")
+    assert call("run", "draft.toml", "--engine", "inprocess", "--output", "run", *declared).code == 0
+    for words, code, message in (
+        ((*files, "--output", "draft.toml"), 6, "exists: name a new one"),
+        ((*files, "bank=telco.csv"), 2, "two files are given for party 'bank': name each, PARTY=FILE"),
+        (("absent.csv",), 3, "party 'absent', file 'absent.csv': is not there"),
+    ):
+        failed = call("init", *words)
+        assert (failed.code, message in failed.err) == (code, True), failed.err

@@ -887,3 +887,35 @@ class TestDigest:
 
     def test_a_job_is_no_other_thing(self) -> None:
         assert job() != "job"
+
+
+class TestDroppedColumns:
+    def test_a_job_that_drops_a_column_is_the_one_that_never_named_it(self) -> None:
+        named = vfl.FeaturePartition(
+            {"bank": ["a", "b"], "telco": ["c"]}, ("bank", "y"), {"bank": [["a"], ["b"]], "telco": [["c"]]}
+        )
+        fewer = vfl.FeaturePartition(
+            {"bank": ["a"], "telco": ["c"]}, ("bank", "y"), {"bank": [["a"]], "telco": [["c"]]}
+        )
+        limits = {"a": (0, 1), "c": (0, 1)}
+        job = vfl.Job(partition=named, privacy=None, bounds=limits, columns={"b": vfl.Dropped()})
+        assert job == vfl.Job(partition=fewer, privacy=None, bounds=limits)
+        text = (
+            vfl.Job(partition=named, privacy=None, bounds={"*": (0, 1)}).to_toml() + '\n[columns.b]\nkind = "dropped"\n'
+        )
+        assert jobfile.decode(tomllib.loads(text)).partition == fewer
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"columns": {"c": vfl.Dropped()}}, "all columns of party 'telco' are dropped: leave the party out"),
+            ({"columns": {"y": vfl.Dropped()}}, "column 'y' is the label, which cannot be dropped"),
+            ({"columns": {"bb": vfl.Dropped()}}, "no party owns a column 'bb' to drop (did you mean 'b'?)"),
+            ({"columns": {"b": vfl.Dropped()}, "fill": {"b": 0}}, "column 'b' is dropped: leave it out of fill"),
+        ],
+    )
+    def test_what_cannot_be_dropped(self, changes: dict[str, Any], message: str) -> None:
+        partition = vfl.FeaturePartition({"bank": ["a", "b"], "telco": ["c"]}, ("bank", "y"))
+        with pytest.raises(SpecificationError) as raised:
+            vfl.Job(partition=partition, privacy=None, scaling="none", **changes)
+        assert str(raised.value) == message

@@ -10,6 +10,7 @@ import sklearn.linear_model as peers
 from sklearn.datasets import load_iris
 
 import vfl
+from vfl.alignment import Aligned
 from vfl.errors import BudgetExceeded, DataError, SpecificationError
 from vfl.launch.one_vs_rest import _together, jobs_of
 from vfl.planning import plan
@@ -118,3 +119,19 @@ def test_jobs_of_one_class_survive_a_file(tmp_path: object) -> None:
 def test_refusals(classes: tuple[str, ...], options: dict[str, object], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
         jobs_of(job(**options), classes, N)
+
+
+def test_records_are_aligned_once_for_all_classes(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VFL_INDEX", str(tmp_path))
+    ids = [f"i{k}" for k in range(N)]
+    field = {c: TABLE[c] for c in "ab"} | {"id": ids}
+    lab = {c: TABLE[c][::-1] for c in ("c", "d", "kind")} | {"id": ids[::-1]}
+    spec, seen = job(id="id", solver=vfl.SkGD(passes=2)), []
+    found = vfl.train_one_vs_rest(
+        spec, {"field": field, "lab": lab}, classes=CLASSES, n_records=N, engine="inprocess", cores=1, watch=seen.append
+    )
+    aligned = [event for event in seen if isinstance(event, Aligned)]
+    assert [event.reused for event in aligned] == [False, True, True]
+    assert len({event.alignment for event in aligned}) == 1
+    assert not list(tmp_path.glob("*")), "the index is removed in the end"
+    assert len(found.results) == 3

@@ -81,7 +81,10 @@ def test_every_third_party_import_is_declared(pyproject):
     optional = pyproject["project"]["optional-dependencies"]
     declared = {
         Requirement(text).name
-        for text in pyproject["project"]["dependencies"] + optional["accounting"] + optional["plot"]
+        for text in pyproject["project"]["dependencies"]
+        + optional["accounting"]
+        + optional["plot"]
+        + optional["frames"]
     }
     shipped_as = {
         "sklearn": "scikit-learn",

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vfl.errors import SpecificationError
-from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, RealLabel, Scaling, Schema
+from vfl.schema import BinaryLabel, Boolean, Categorical, Dropped, Numeric, RealLabel, Scaling, Schema
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -29,6 +29,24 @@ def test_coordinates_of_categories():
     assert schema.features(["age", "sex", "grade"]) == ("age", "sex=F", "sex=M", "grade=1", "grade=2", "grade=true")
 
 
+def test_an_indicator_of_missing_cells_is_a_coordinate_of_its_own():
+    schema = Schema(
+        {
+            "age": Numeric((18, 100), missing="indicator"),
+            "ok": Boolean(missing="indicator"),
+            "sex": Categorical(("F", "M"), missing="indicator"),
+        }
+    )
+    names = ("age", "age=(missing)", "ok", "ok=(missing)", "sex=F", "sex=M", "sex=(missing)")
+    assert schema.features(["age", "ok", "sex"]) == names
+    assert Schema.from_dict(schema.to_dict()) == schema
+    scaling = Scaling.of(schema, ["age", "ok"], scaling="none", intercept=True)
+    assert list(zip(scaling.lo, scaling.hi, strict=True)) == [(18, 100), (0, 1), (0, 1), (0, 1)]
+    wide = Schema({"n": Numeric(missing="indicator")}).bounded(["n"], (1, 5))
+    assert wide["n"] == Numeric((1, 5), missing="indicator")
+    assert (wide["n"].instead, Numeric((1, 5), fill=2).instead, Numeric().instead) == (1.0, 2.0, None)
+
+
 def test_round_trip_and_equality():
     schema = Schema(
         {"sex": Categorical(("F", "M"), unknown="zero"), "ok": Boolean(fill=True)},
@@ -41,6 +59,15 @@ def test_round_trip_and_equality():
 
 
 WRONG = {
+    "missing": (
+        lambda: Schema({"a": Numeric(missing="zero")}),
+        "missing is 'indicator' or left out, not 'zero'; a fill= is a value",
+    ),
+    "dropped": (lambda: Schema({"a": Dropped()}), "column 'a' is dropped, and is not to be declared here"),
+    "dropped with bounds": (
+        lambda: Schema({"a": Dropped()}, bounds={"a": (0, 1)}),
+        "column 'a': a dropped column has no 'bounds'; known: ",
+    ),
     "reversed": (
         lambda: Schema(bounds={"age": (100, 18)}),
         "column 'age': bounds (100, 18) are reversed: write (18, 100)",
@@ -80,7 +107,7 @@ WRONG = {
     ),
     "bounds of categories": (
         lambda: Schema({"sex": Categorical(("F", "M"))}, bounds={"sex": (0, 1)}),
-        "column 'sex': a categorical column has no 'bounds'; known: categories, fill, unknown",
+        "column 'sex': a categorical column has no 'bounds'; known: categories, fill, unknown, missing",
     ),
     "fill no category": (
         lambda: Schema({"sex": Categorical(("female", "male"))}, fill={"sex": "mal"}),
@@ -101,11 +128,14 @@ WRONG = {
     ),
     "unknown kind": (
         lambda: Schema.from_dict({"sex": {"kind": "categoric"}}),
-        ("column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); known: numeric, boolean, categorical"),
+        (
+            "column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); "
+            "known: numeric, boolean, categorical, dropped"
+        ),
     ),
     "unknown key": (
         lambda: Schema.from_dict({"age": {"bound": [0, 1]}}),
-        "column 'age': a numeric column has no 'bound' (did you mean 'bounds'?); known: bounds, fill",
+        "column 'age': a numeric column has no 'bound' (did you mean 'bounds'?); known: bounds, fill, missing",
     ),
     "unknown column": (
         lambda: Schema(bounds={"aeg": (0, 1)}).check(["age"]),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vfl.launch.alignment import align
     from vfl.launch.bounds import private_bounds
     from vfl.launch.one_vs_rest import train_one_vs_rest
+    from vfl.launch.prediction import predict
     from vfl.launch.result import Result
     from vfl.launch.train import train
     from vfl.partition import FeaturePartition
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger import SqliteLedger
     from vfl.privacy.noise import SeededNoise
     from vfl.privacy.specification import Privacy
-    from vfl.schema import Boolean, Categorical, Numeric
+    from vfl.schema import Boolean, Categorical, Dropped, Numeric
     from vfl.solvers import CD, GCD, GD, SCD, SGD, SVRG, NoisyGram, OutputPerturbation, SkGD
 
 _HOMES = {
     "Boolean": "vfl.schema",
     "Categorical": "vfl.schema",
+    "Dropped": "vfl.schema",
     "Numeric": "vfl.schema",
     "Certificate": "vfl.certificate",
     "Box": "vfl.penalties",
@@ -74,6 +76,7 @@ _HOMES = {
     "VflError": "vfl.errors",
     "align": "vfl.launch.alignment",
     "plan": "vfl.planning",
+    "predict": "vfl.launch.prediction",
     "private_bounds": "vfl.launch.bounds",
     "recommend": "vfl.planning",
     "train_one_vs_rest": "vfl.launch.one_vs_rest",
@@ -93,6 +96,7 @@ __all__ = [
     "Box",
     "Categorical",
     "Certificate",
+    "Dropped",
     "ElasticNet",
     "Evaluation",
     "FeaturePartition",
@@ -118,6 +122,7 @@ __all__ = [
     "__version__",
     "align",
     "plan",
+    "predict",
     "private_bounds",
     "recommend",
     "train",

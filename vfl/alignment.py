@@ -44,12 +44,14 @@ class Keeping:
     run : id of the run that may have to be resumed, None for one that leaves nothing.
     resumed : whether an earlier process of that run may have left its index.
     later : keep the index for later runs of the job on the same files, and do not look for an earlier one.
+    last : nothing after this needs the run's index: it is removed once it has been read.
     """
 
     folder: str | None = None
     run: str | None = None
     resumed: bool = False
     later: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,32 @@ class FeaturePartition:
                         f"{role} {column!r} of party {name!r} is not in the table{nearest(column, available)}"
                     )
 
+    def without(self, dropped: Collection[str]) -> FeaturePartition:
+        """Return the partition that never named some feature columns, nor empty blocks.
+
+        Raises PartitionError for a column that is no feature, or the last one of a party that does not hold the label.
+        """
+        for column in sorted(dropped):
+            if column == self.label_column:
+                raise PartitionError(f"column {column!r} is the label, which cannot be dropped")
+            if column not in self.features:
+                raise PartitionError(f"no party owns a column {column!r} to drop{nearest(column, self.features)}")
+
+        def kept(columns: Sequence[str]) -> list[str]:
+            return [column for column in columns if column not in dropped]
+
+        owned = {party: kept(columns) for party, columns in self._owned}
+        for party, left in owned.items():
+            if not left and party != self.label_party:
+                raise PartitionError(f"all columns of party {party!r} are dropped: leave the party out")
+        if self._blocks is None:
+            return FeaturePartition(owned, self.label)
+        cut: dict[str, list[list[str]]] = {}
+        for party, block in self._blocks:
+            if rest := kept(block):
+                cut.setdefault(party, []).append(rest)
+        return FeaturePartition(owned, self.label, cut)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
         plain: dict[str, Any] = {

@@ -24,6 +24,7 @@ Bounds: TypeAlias = tuple[float, float]
 Category: TypeAlias = str | int | float | bool
 
 UNBOUNDED: Bounds = (-math.inf, math.inf)
+INDICATOR = "indicator"
 
 
 def canonical_category(value: object) -> str:
@@ -63,19 +64,32 @@ def checked_bounds(bounds: Sequence[float]) -> Bounds:
     return lo, hi
 
 
+def _check_missing(missing: str | None) -> None:
+    if missing not in (None, INDICATOR):
+        raise SpecificationError(f"missing is 'indicator' or left out, not {missing!r}; a fill= is a value")
+
+
+def _indicators(column: str, missing: str | None) -> tuple[str, ...]:
+    return () if missing is None else (f"{column}=(missing)",)
+
+
 @dataclass(frozen=True, slots=True)
 class Numeric:
     """A column of numbers, one coordinate.
 
     bounds : (lo, hi); values outside are clamped, infinities too. None declares nothing.
     fill : what a missing value becomes, within the bounds; None makes it an error at the owner.
+    missing : 'indicator' adds a coordinate 'column=(missing)', 1 where the cell is missing and else 0; without a fill, a
+        missing value is then the number within the bounds that is nearest to 0.
     """
 
     kind: ClassVar[str] = "numeric"
     bounds: Bounds | None = None
     fill: float | None = None
+    missing: str | None = None
 
     def __post_init__(self) -> None:
+        _check_missing(self.missing)
         if self.bounds is not None:
             object.__setattr__(self, "bounds", checked_bounds(self.bounds))
         if self.fill is None:
@@ -89,12 +103,20 @@ class Numeric:
 
     def features(self, column: str) -> tuple[str, ...]:
         """Return the names of the column's coordinates."""
-        return (column,)
+        return (column, *_indicators(column, self.missing))
 
     @property
     def limits(self) -> Bounds:
-        """The range of every coordinate of the column; infinite where nothing is declared."""
+        """The range of the column's values; infinite where nothing is declared."""
         return self.bounds or UNBOUNDED
+
+    @property
+    def instead(self) -> float | None:
+        """What a missing value becomes; None where it is an error."""
+        if self.fill is None and self.missing is not None:
+            lo, hi = self.limits
+            return min(max(0.0, lo), hi)
+        return self.fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +124,34 @@ class Boolean:
     """A column of true and false (or 1 and 0), one coordinate, 1 and 0.
 
     fill : what a missing value becomes; None makes it an error at the owner.
+    missing : 'indicator' adds a coordinate 'column=(missing)', 1 where the cell is missing; without a fill, the column's
+        own is then 0.
     """
 
     kind: ClassVar[str] = "boolean"
     fill: bool | None = None
+    missing: str | None = None
 
     def __post_init__(self) -> None:
+        _check_missing(self.missing)
         if self.fill is not None and self.fill not in (0, 1):
             raise SpecificationError(f"fill of a boolean column is true or false, not {self.fill!r}")
 
     def features(self, column: str) -> tuple[str, ...]:
         """Return the names of the column's coordinates."""
-        return (column,)
+        return (column, *_indicators(column, self.missing))
 
     @property
     def limits(self) -> Bounds:
-        """The range of every coordinate of the column."""
+        """The range of the column's values."""
         return 0.0, 1.0
+
+    @property
+    def instead(self) -> float | None:
+        """What a missing value becomes; None where it is an error."""
+        if self.fill is None:
+            return None if self.missing is None else 0.0
+        return float(self.fill)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +161,18 @@ class Categorical:
     categories : at least two, in the order of the coordinates; compared as text (`canonical_category`).
     fill : the category that a missing value becomes; None makes it an error at the owner.
     unknown : what a value that is not declared does: 'refuse' (an error at the owner) or 'zero' (no category).
+    missing : 'indicator' adds a coordinate 'column=(missing)', 1 where the cell is missing; without a fill, such a cell is
+        in no category.
     """
 
     kind: ClassVar[str] = "categorical"
     categories: tuple[Category, ...]
     fill: Category | None = None
     unknown: str = "refuse"
+    missing: str | None = None
 
     def __post_init__(self) -> None:
+        _check_missing(self.missing)
         if not isinstance(self.categories, tuple | list) or len(self.categories) < 2:
             raise SpecificationError(f"categories are a list of at least two, not {self.categories!r}")
         object.__setattr__(self, "categories", tuple(self.categories))
@@ -154,7 +191,7 @@ class Categorical:
 
     def features(self, column: str) -> tuple[str, ...]:
         """Return the names of the column's coordinates."""
-        return tuple(f"{column}={text}" for text in self.texts)
+        return (*(f"{column}={text}" for text in self.texts), *_indicators(column, self.missing))
 
     @property
     def limits(self) -> Bounds:
@@ -162,16 +199,29 @@ class Categorical:
         return 0.0, 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A column that its party holds and the model does not use: it is not read, and the job is as if it were not named."""
+
+    kind: ClassVar[str] = "dropped"
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return no name: there is no coordinate."""
+        return ()
+
+
 Declaration: TypeAlias = Numeric | Boolean | Categorical
+"""Of a column that is read."""
+
 _UNDECLARED = Numeric()
-KINDS: dict[str, type[Declaration]] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical)}
+KINDS: dict[str, type[Declaration | Dropped]] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical, Dropped)}
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schema:
     """The declarations of all columns; a column that is not named is numeric, without bounds and without a fill.
 
-    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}.
+    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}; a Dropped() one is no part of a schema.
     bounds : {column: (lo, hi)}, short for Numeric(bounds=(lo, hi)).
     fill : {column: value}; adds to any declaration that has no fill of its own.
 
@@ -183,7 +233,7 @@ class Schema:
 
     def __init__(
         self,
-        columns: Mapping[str, Declaration] | None = None,
+        columns: Mapping[str, Declaration | Dropped] | None = None,
         *,
         bounds: Mapping[str, Sequence[float]] | None = None,
         fill: Mapping[str, Any] | None = None,
@@ -195,7 +245,9 @@ class Schema:
                 if option in arguments:
                     raise SpecificationError(f"column {column!r}: {option} are declared twice")
                 arguments[option] = value
-        built = [(column, _declaration(column, arguments)) for column, arguments in sorted(plain.items())]
+        built = [
+            (column, _read(column, _declaration(column, arguments))) for column, arguments in sorted(plain.items())
+        ]
         self._keep(built)
 
     def _keep(self, declared: Sequence[tuple[str, Declaration]]) -> None:
@@ -212,7 +264,9 @@ class Schema:
             found = declared.get(column, _UNDECLARED)
             if isinstance(found, Numeric) and found.bounds is None:
                 declared[column] = (
-                    plain if found.fill is None else _declaration(column, {"bounds": plain.bounds, "fill": found.fill})
+                    plain
+                    if found == _UNDECLARED
+                    else _read(column, _declaration(column, {**_arguments(column, found), "bounds": plain.bounds}))
                 )
         whole = Schema()
         whole._keep(sorted(declared.items()))
@@ -250,17 +304,30 @@ class Schema:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Mapping[str, Any]]) -> Schema:
         """Build from what `to_dict` returns; `kind` may be left out for numeric columns."""
-        return cls({column: _declaration(column, arguments) for column, arguments in plain.items()})
+        return cls({column: _read(column, _declaration(column, arguments)) for column, arguments in plain.items()})
 
 
-def _arguments(column: str, declaration: Declaration) -> dict[str, Any]:
-    if not isinstance(declaration, Numeric | Boolean | Categorical):
-        raise SpecificationError(f"column {column!r}: declare Numeric, Boolean or Categorical, not {declaration!r}")
+def declarations(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Declaration | Dropped]:
+    """Return declarations from plain tables, dropped columns among them. Raises SpecificationError with the column."""
+    return {column: _declaration(column, arguments) for column, arguments in plain.items()}
+
+
+def _read(column: str, declaration: Declaration | Dropped) -> Declaration:
+    if isinstance(declaration, Dropped):
+        raise SpecificationError(f"column {column!r} is dropped, and is not to be declared here")
+    return declaration
+
+
+def _arguments(column: str, declaration: Declaration | Dropped) -> dict[str, Any]:
+    if not isinstance(declaration, Numeric | Boolean | Categorical | Dropped):
+        raise SpecificationError(
+            f"column {column!r}: declare Numeric, Boolean, Categorical or Dropped, not {declaration!r}"
+        )
     given = {field.name: getattr(declaration, field.name) for field in fields(declaration)}
     return {"kind": declaration.kind, **{name: value for name, value in given.items() if value is not None}}
 
 
-def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration:
+def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration | Dropped:
     if not isinstance(arguments, Mapping):
         raise SpecificationError(f"column {column!r}: a declaration is a table, not {arguments!r}")
     kind = arguments.get("kind", Numeric.kind)
@@ -324,7 +391,11 @@ class Scaling:
                 "or use scaling='none'"
             )
         declared = {column: schema[column] for column in columns}
-        limits = [found.limits for column, found in declared.items() for _ in found.features(column)]
+        limits = [
+            (0.0, 1.0) if name in _indicators(column, found.missing) else found.limits
+            for column, found in declared.items()
+            for name in found.features(column)
+        ]
         lo, hi = np.array(limits, dtype=np.float64).reshape(-1, 2).T
         names = schema.features(columns)
         if twice := _repeated(names):

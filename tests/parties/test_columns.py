@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from parties.columns import contents_of, read_columns
 from parties.sources import open_source
 from vfl.errors import DataError
-from vfl.schema import BinaryLabel, Boolean, Categorical, RealLabel, Scaling, Schema
+from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, RealLabel, Scaling, Schema
 
 NAN, INF = np.nan, np.inf
 
@@ -70,6 +70,24 @@ def test_values_outside_the_bounds_are_clamped_and_never_refused():
     assert scaled[:, 0].tolist() == [-1, -1, -1, 0, 1, 1, 1]
     assert scaled[:, 1].tolist() == [1] * 7
     assert np.ravel(values(data, schema, scaling="bounds")).tolist() == [0, 0, 0, 0.5, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("declared", "cells", "rows"),
+    [
+        (Numeric((2, 8), missing="indicator"), [4.0, None, 99.0], [[4, 0], [2, 1], [8, 0]]),
+        (Numeric((2, 8), fill=5, missing="indicator"), [4.0, None, NAN], [[4, 0], [5, 1], [5, 1]]),
+        (Boolean(missing="indicator"), [True, None, False], [[1, 0], [0, 1], [0, 0]]),
+        (Categorical(("F", "M"), missing="indicator"), ["M", None, "F"], [[0, 1, 0], [0, 0, 1], [1, 0, 0]]),
+        (Categorical(("F", "M"), fill="F", missing="indicator"), ["M", None], [[0, 1, 0], [1, 0, 1]]),
+    ],
+)
+def test_missing_cells_can_be_a_feature(declared, cells, rows):
+    data = {"a": pa.array(cells)}
+    assert values(data, Schema({"a": declared})) == rows
+    scaled = load(data, Schema({"a": declared}), scaling="bounds", intercept=True)[0]
+    indicated = np.array(rows)[:, -1] * 2 - 1
+    assert scaled.array[:, -2].tolist() == indicated.tolist()
 
 
 @pytest.mark.parametrize("missing", [NAN, None])

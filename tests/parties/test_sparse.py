@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.sparse
 
 import vfl
+from parties.aligned import open_with_ids, read_ids
 from parties.columns import contents_of, read_columns
 from parties.loading import load, load_features
 from parties.sources import open_source, read_table, split_table
@@ -261,10 +264,58 @@ def test_one_matrix_is_split_between_the_parties(tmp_path):
         read_table(tmp_path / "d.npz", ["a", "b", "c", "y"])
 
 
-def test_a_sparse_matrix_holds_no_ids():
-    index = object()
-    with pytest.raises(DataError, match="is a sparse matrix, which holds no ids: bring its rows into the order"):
-        load(job(id="customer"), "bank", scipy.sparse.csc_array(np.column_stack([[1, 2, 3], DENSE])), index=index)
+def with_ids(tmp_path, ids):
+    """Return the ways to give a sparse matrix with ids."""
+    path = tmp_path / "with ids.npz"
+    scipy.sparse.save_npz(path, FORMS["csc"])
+    with np.load(path) as held:
+        np.savez(path, customer=np.array(ids), **held)
+    return {"pair": (ids, FORMS["csr"]), "array of ids": (np.array(ids), FORMS["csc"]), "file": str(path)}
+
+
+@pytest.mark.parametrize("way", ["pair", "array of ids", "file"])
+def test_records_of_a_sparse_matrix_are_aligned(way, tmp_path):
+    """The same model as from dense tables that are in the same order already, with another party's rows in between."""
+    spec = vfl.Job(
+        partition=vfl.FeaturePartition({"p": ["b", "a", "c"], "q": ["d"]}, label=("q", "y")),
+        bounds={"*": (-4, 4)},
+        privacy=None,
+        sparse=["p"],
+        id="customer",
+    )
+    source = with_ids(tmp_path, ["u", "v", "w"])[way]
+    own = {"customer": ["w", "x", "u"], "d": [1.0, 2.0, -3.0], "y": [1, 0, 0]}
+    model = vfl.train(spec, {"p": source, "q": own}, engine="inprocess", cores=1)
+    rows = np.array([2, 0])  # of p, in the order of q's
+    plain = {"p": scipy.sparse.csr_array(FORMS["csr"])[rows], "q": {"d": [1.0, -3.0], "y": [1, 0]}}
+    expected = vfl.train(dataclasses.replace(spec, id=None), plain, engine="inprocess")
+    np.testing.assert_allclose(model.w, expected.w, rtol=1e-12, atol=1e-15)
+    found = vfl.predict(model, {"p": source, "q": own})
+    assert found.ids == ("w", "u")
+    np.testing.assert_allclose(found.margins, expected.decision_function(plain), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            FORMS["csc"],
+            "without ids: give .ids, matrix., or an .npz file that also holds an array 'customer'",
+        ),
+        ((["u", "v"], FORMS["csc"]), "the ids of a sparse matrix are one for each of its rows"),
+        (([1, "v", None], FORMS["csc"]), "its ids mix values of different types"),
+        ((["u", "u", "w"], FORMS["csc"]), "id column 'customer': an id occurs more than once"),
+    ],
+)
+def test_ids_of_a_sparse_matrix_that_are_wrong(source, message):
+    spec = job(id="customer", sparse=["bank"])
+    with pytest.raises(DataError, match=message):
+        source_ids(spec, source)
+
+
+def source_ids(spec, source):
+    party = spec.partition.parties[0]
+    return read_ids(spec, party, open_with_ids(spec, party, source, label=False))
 
 
 def test_records_are_held_out_and_columns_written_out_as_from_dense_columns():

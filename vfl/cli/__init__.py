@@ -10,13 +10,15 @@ import click
 from vfl.version import __version__
 
 COMMANDS = {
+    "init": "draft a job from files",
     "run": "train a job",
-    "plan": "show what a job would release, cost and take; touches no data",
-    "align": "find the records that all parties have, for later runs",
+    "plan": "show what a job would release; touches no data",
+    "align": "find the records that all parties have",
     "resume": "go on with a run that was cut off",
     "predict": "apply a saved model to new records",
+    "export": "split a model by party, or for scikit-learn",
     "verify": "check a certificate, and say what it promises",
-    "evaluate": "show how a model does on held-out or other records",
+    "evaluate": "measure a model on held-out or other records",
     "report": "draw a finished run as one HTML page",
     "ledger": "set, show and check the budgets of data sets",
     "submit": "send a job to a Ray cluster",
@@ -27,7 +29,7 @@ COMMANDS = {
 }
 
 
-TOLD_TOGETHER = ("status", "logs", "cancel")
+TOLD_TOGETHER = ("submit", "status", "logs", "cancel")
 """Commands that share a line of --help, which fits one screen."""
 
 
@@ -50,7 +52,9 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             rows = {name: said for name, said in COMMANDS.items() if name not in TOLD_TOGETHER}
             last = rows.popitem()
-            formatter.write_dl([*rows.items(), (", ".join(TOLD_TOGETHER), "follow or end jobs on a cluster"), last])
+            formatter.write_dl(
+                [*rows.items(), (", ".join(TOLD_TOGETHER), "send, follow or end jobs on a cluster"), last]
+            )
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vfl.cli.jobs import named_sources
 
+if TYPE_CHECKING:
+    from vfl.launch.prediction import Predictions
+    from vfl.launch.result import Result
+
 
 @click.command("predict")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--data",
     "sources",
@@ -20,22 +28,98 @@ from vfl.cli.jobs import named_sources
     metavar="[PARTY=]FILE",
     help="One table of all columns, or PARTY=FILE once for each party.",
 )
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    metavar="PARTY=FILE",
+    help="In the place of RUN: the party's own part of the model (vfl export), once for each party.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["ray", "inprocess"]),
+    help="How parties run (default: inprocess, with --address ray).",
+)
+@click.option("--address", metavar="ADDRESS", help="A Ray cluster, where each party's actor opens its own FILE.")
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party, to align records.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
-def command(run: Path, sources: tuple[str, ...], output: Path | None) -> None:
-    """Print margin and prediction for every record, with the model saved in the folder RUN."""
-    from vfl.errors import OutputError
-    from vfl.launch.result import Result
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
+def command(
+    run: Path | None,
+    sources: tuple[str, ...],
+    parts: tuple[str, ...],
+    engine: str | None,
+    address: str | None,
+    cores: int | None,
+    output: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print margin and prediction for every record, with the model saved in the folder RUN.
 
-    result = Result.load(run)
-    data = named_sources(sources, result.job.partition.parties)
+    Where the job aligns records by ids, so are these, and the ids are printed; records that a party lacks are left out.
+    """
+    from vfl.cli.progress import Progress
+    from vfl.errors import OutputError
+    from vfl.launch.prediction import predict
+    from vfl.launch.result import write_whole
+
+    model, data = _model(run, parts, sources)
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
-    margins = result.decision_function(data)
-    lines = [
-        "margin,prediction",
-        *(f"{m!r},{p}" for m, p in zip(margins.tolist(), result.labels_of(margins).tolist(), strict=True)),
-    ]
-    if output is None:
-        sys.stdout.write("\n".join(lines) + "\n")
-    else:
-        output.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with Progress(quiet=as_json) as progress:
+        found = predict(
+            model,
+            data,
+            engine=engine or ("inprocess" if address is None else "ray"),
+            address=address,
+            cores=cores,
+            watch=progress,
+        )
+    if output is not None:
+        write_whole(output, _table(found))
+    if as_json:
+        click.echo(json.dumps(_summary(found, output), ensure_ascii=False))
+    elif output is None:
+        sys.stdout.write(_table(found))
+
+
+def _model(run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...]) -> tuple[Result | dict[str, str], Any]:
+    """Return what to predict with, and the data."""
+    from vfl.errors import SpecificationError
+    from vfl.launch.result import Result
+
+    if (run is None) != bool(parts):
+        raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
+    if run is not None:
+        result = Result.load(run)
+        return result, named_sources(sources, result.job.partition.parties)
+    split = {}
+    for part in parts:
+        party, equals, file = part.partition("=")
+        if not equals or not party:
+            raise SpecificationError(f"--part takes PARTY=FILE, not {part!r}")
+        split[party] = file
+    return split, named_sources(sources, tuple(split))
+
+
+def _rows(found: Predictions) -> list[list[Any]]:
+    columns = [found.margins.tolist(), found.labels.tolist()]
+    return [list(row) for row in zip(*([] if found.ids is None else [found.ids]), *columns, strict=True)]
+
+
+def _table(found: Predictions) -> str:
+    """Return the text of a CSV file; doubles are written so that they read back to the bit."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*([] if found.ids is None else [found.id_column]), "margin", "prediction"])
+    writer.writerows(_rows(found))
+    return text.getvalue()
+
+
+def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
+    said: dict[str, Any] = {"n_records": len(found.margins), "id": found.id_column}
+    if output is not None:
+        return said | {"output": str(output)}
+    keys = ([] if found.ids is None else ["id"]) + ["margin", "prediction"]
+    return said | {"predictions": [dict(zip(keys, row, strict=True)) for row in _rows(found)]}

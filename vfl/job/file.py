@@ -8,6 +8,7 @@ id = "customer"        column by which records are aligned; or [id] bank = "cust
 sparse = ["telco"]     (parties whose columns are scaled by a factor only)
 [bounds]               income = [0, 2e5], "telco.*" = [0, 1] (all of a party that are not named; "*": of all parties)
 [loss]                 kind = "huber", width = 2.0 (in the place of the name, for a loss with options)
+[columns.city]         kind = "categorical", categories = ["Bern", "Basel"], missing = "indicator" (or: kind = "dropped")
 [penalty]              kind = "l2", strength = 1e-4
 [privacy]              epsilon = 1.0               (privacy = "none" trains without)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
@@ -42,7 +43,7 @@ from vfl.partition import FeaturePartition
 from vfl.penalties import PENALTIES
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
-from vfl.schema import Schema
+from vfl.schema import Schema, declarations
 from vfl.solvers import SOLVERS, SkGD
 
 if TYPE_CHECKING:
@@ -210,8 +211,7 @@ def decode(plain: Mapping[str, Any]) -> Job:
     if "evaluation" in plain:
         plain["evaluation"] = _built(Evaluation, _table(plain, "evaluation"), "[evaluation]")
     if "columns" in plain:
-        columns = Schema.from_dict(_table(plain, "columns"))
-        plain["columns"] = {column: columns[column] for column in columns.columns}
+        plain["columns"] = declarations(_table(plain, "columns"))
     if "classes" in plain:
         if not isinstance(plain["classes"], list):
             raise JobFileError(f"the job file: classes are a list (negative, positive), not {plain['classes']!r}")

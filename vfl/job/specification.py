@@ -18,7 +18,7 @@ from vfl.holdout import Split
 from vfl.losses import Loss, loss_of
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
-from vfl.schema import BinaryLabel, Scaling, Schema
+from vfl.schema import BinaryLabel, Dropped, Scaling, Schema
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
 
@@ -52,7 +52,8 @@ class Job:
         feature needs them, unless scaling='none' with an explicit clip and smoothness; under squared loss the label does.
         "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; the label is named.
     fill : {column: value} for missing cells; a missing cell of another column is an error at its owner.
-    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for what bounds and fill cannot say.
+    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for what bounds and fill cannot say. A column that
+        is Dropped() is taken out of the partition here, so that the job is the one that never named it.
     classes : (negative, positive) when the label is not 0/1, −1/1 or boolean. Several labels may be the negative class,
         (("a", "b"), "c"): one class against the rest.
     scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' leaves them.
@@ -81,7 +82,7 @@ class Job:
     solver: Solver = field(default_factory=SkGD)
     bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     fill: Mapping[str, Any] = field(default_factory=dict)
-    columns: Mapping[str, Declaration] = field(default_factory=dict)
+    columns: Mapping[str, Declaration | Dropped] = field(default_factory=dict)
     classes: tuple[Category | tuple[Category, ...], Category] | None = None
     intercept: bool = True
     scaling: str = "bounds"
@@ -100,6 +101,7 @@ class Job:
     def __post_init__(self) -> None:
         for option in ("bounds", "fill", "columns"):
             object.__setattr__(self, option, dict(getattr(self, option)))
+        self._drop()
         loss = loss_of(self.loss)
         if loss == type(loss)():  # one meaning, one spelling
             object.__setattr__(self, "loss", loss.name)
@@ -148,6 +150,18 @@ class Job:
             )
         if privacy is not None and privacy.class_balance is not None and not self.classification:
             raise SpecificationError("class_balance counts the labels of two classes: leave it out of a regression")
+
+    def _drop(self) -> None:
+        """Take dropped columns out of partition and declarations: one meaning, one spelling."""
+        dropped = {column for column, declared in self.columns.items() if isinstance(declared, Dropped)}
+        if not dropped:
+            return
+        for option in ("bounds", "fill"):
+            for column in dropped & set(getattr(self, option)):
+                raise SpecificationError(f"column {column!r} is dropped: leave it out of {option}")
+        object.__setattr__(self, "partition", self.partition.without(dropped))
+        kept = {column: declared for column, declared in self.columns.items() if column not in dropped}
+        object.__setattr__(self, "columns", kept)
 
     def _declared(self) -> Schema:
         """Return the declarations of all columns, with the bounds of a party or of all for those that are not named."""

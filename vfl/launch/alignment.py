@@ -31,6 +31,7 @@ class Arrangement:
     run: str | None = None
     resumed: bool = False
     later: bool = False
+    last: bool = False
     required: bool = False
 
     def __post_init__(self) -> None:
@@ -39,7 +40,7 @@ class Arrangement:
 
     def keeping(self, party: str) -> Keeping:
         """Return what the party is to leave on its disk."""
-        return Keeping(self.folders.get(party), self.run, self.resumed, self.later)
+        return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last)
 
     def cores_each(self, at_once: int) -> int:
         """Return the cores for each of so many parties that work on this machine at the same time."""

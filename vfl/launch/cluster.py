@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from coordinator.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Lost, Made, Round
+    from parties.prediction import ModelPart
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
     from vfl.planning import Plan
+    from vfl.types import Vector
 
 QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -120,7 +122,7 @@ def _this_node(ray: Any) -> Any:
 
 @contextlib.contextmanager
 def _federation(
-    job: Job,
+    job: Job | None,
     sources: Mapping[str, Any],
     place: Place,
     how: Arrangement,
@@ -133,7 +135,7 @@ def _federation(
 
     Yields the parties' actors, the sources as they are handed to these, and the coordinator's actor.
 
-    here : the coordinator runs on this machine or not at all.
+    job : to train; None to predict. here : the coordinator runs on this machine or not at all.
     """
     with connected(len(sources) + 1, place.address) as ray:
         from coordinator.actor import CoordinatorActor
@@ -158,7 +160,7 @@ def _federation(
         coordinator = (
             ray.remote(CoordinatorActor)
             .options(**once, **options_of(asked[CENTRE]), **pinned)
-            .remote(actors, handed, place.faults, job.name, run)
+            .remote(actors, handed, place.faults, "prediction" if job is None else job.name, run)
         )
         try:
             require_ready(ray, actors | {CENTRE: coordinator}, asked, max(place.placement.ready_seconds, START_SECONDS))
@@ -222,6 +224,45 @@ def align_only(
     place = place or Place()
     with _federation(job, sources, place, how, policies=policies) as (actors, handed, coordinator):
         yield from _aligned(how, actors, handed, coordinator, place)
+
+
+def predict(
+    parts: Mapping[str, ModelPart | str],
+    sources: Mapping[str, Any],
+    *,
+    address: str | None = None,
+    cores: int | None = None,
+) -> Iterator[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]]:
+    """Have every party apply its part of a model where its data lie; yield the alignment, then job, ids and margins.
+
+    The label party adds up (the first, where it takes no part): the others' parts go to it through the object store, and
+    the driver gets the sum alone, in the order of that party's rows.
+    """
+    from parties.aligned import all_hold_ids
+    from parties.prediction import agreed
+    from vfl.alignment import Keeping
+
+    place, how = Place(address, faults=Faults(on_party_lost="abort")), Arrangement(cores=cores)
+    with _federation(None, sources, place, how, policies=None) as (actors, handed, coordinator):
+        from coordinator.actor import answer_of
+
+        asked = {name: actors[name].prepare_prediction.remote(parts[name], name, handed[name]) for name in sources}
+        greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
+        job = agreed(greetings)
+        if len(actors) > 1 and job.ids and all_hold_ids(job, {name: said.ids for name, said in greetings.items()}):
+            salt = new_salt()
+            each = how.cores_each(len(actors)) if address is None else cores or 1
+            reading = {name: actor.prepare_ids.remote(salt, each, Keeping()) for name, actor in actors.items()}
+            for name, ref in reading.items():
+                answer_of(name, ref, LOAD_SECONDS)
+            for ref in coordinator.align.options(num_returns="streaming").remote(required=False):
+                yield answer_of("coordinator", ref, place.faults.answer_seconds)
+        owner = job.partition.label_party
+        first = owner if owner in actors else next(iter(actors))
+        ordered = [name for name in job.partition.parties if name in actors]
+        margins = [actors[name].margins.remote() for name in ordered]
+        ids, total = answer_of(first, actors[first].receive.remote(*margins), LOAD_SECONDS)
+        yield job, ids, total
 
 
 def _aligned(

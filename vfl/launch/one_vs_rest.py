@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
-from vfl.launch.train import train
+from vfl.launch.alignment import Arrangement
+from vfl.launch.sources import paths_of
+from vfl.launch.train import arranged, ledger_path, place_of
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import choose_accountant
@@ -17,12 +20,17 @@ from vfl.privacy.events import of_run
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.privacy.ledger import SqliteLedger
 from vfl.schema import canonical_category
+from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from vfl.job import Job
+    from vfl.job.faults import Faults
+    from vfl.job.placement import Placement
     from vfl.launch.result import Result
+    from vfl.launch.train import Watch
     from vfl.privacy.events import Event
     from vfl.schema import Category
     from vfl.types import Vector
@@ -88,36 +96,69 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
 
 
 def train_one_vs_rest(
-    job: Job, data: Any, *, classes: Sequence[Category], n_records: int, ledger: str | None = None, **options: Any
+    job: Job,
+    data: Any,
+    *,
+    classes: Sequence[Category],
+    n_records: int,
+    engine: str = "ray",
+    address: str | None = None,
+    ledger: str | Path | None = None,
+    policies: Mapping[str, str | Path] | None = None,
+    indexes: Mapping[str, str | Path] | None = None,
+    cores: int | None = None,
+    placement: Placement | None = None,
+    faults: Faults | None = None,
+    key: str | Path | None = None,
+    watch: Watch | None = None,
 ) -> OneVsRest:
     """Train one model for each class against the rest; together they are (ε, δ)-DP for every record as the job asks.
 
-    job : without `classes`. data, ledger, options : as for `train`.
+    job : without `classes`. data and others : as for `train`; there is no output, each result can be saved.
     classes : all labels that occur, declared.
     n_records : n, public; it fixes every plan before the first release. Other data are refused.
+
+    Where the job aligns records, it does so once; a call that fails leaves its index in each party's place.
 
     With a ledger all plans are seen to fit before the first is reserved; without one, the guarantee covers this one call.
     Raises what `train` raises, and what `jobs_of` does.
     """
     jobs, epsilon = jobs_of(job, classes, n_records)
-    if "output" in options:
-        raise SpecificationError("one-vs-rest leaves no folder: save each of its results")
     _require_room(jobs, n_records, ledger)
 
-    def check(event: object) -> None:
+    def both(event: Any) -> None:
         if isinstance(event, Plan) and event.n_records != n_records:
             raise DataError("the data hold another number of records than n_records: no plan was made for them")
-
-    watch = options.pop("watch", None)
-
-    def both(event: Any) -> None:
-        check(event)
         if watch is not None:
             watch(event)
 
-    results = tuple(train(each, data, ledger=ledger, watch=both, **options) for each in jobs)
+    book = ledger_path(job, ledger)
+    places, agreed = paths_of(job.partition, indexes, "index"), paths_of(job.partition, policies, "policy")
+    signer = None if key is None else signing_key(key)
+    where = place_of(engine, address, placement, faults)
+    results = tuple(
+        arranged(
+            each,
+            data,
+            replace(how, folders=places, cores=cores),
+            where,
+            ledger=book,
+            policies=agreed,
+            signer=signer,
+            watch=both,
+        )
+        for each, how in zip(jobs, _aligned_once(jobs), strict=True)
+    )
     delta = 0.0 if jobs[0].privacy is None else float(jobs[0].privacy.delta or 0.0)
     return OneVsRest(tuple(classes), results, epsilon, delta)
+
+
+def _aligned_once(jobs: Sequence[Job]) -> tuple[Arrangement, ...]:
+    """Return how each class aligns: the first for all, by an index that every party keeps until the last has loaded."""
+    if jobs[0].id is None:
+        return (Arrangement(),) * len(jobs)
+    run, last = uuid.uuid4().hex, len(jobs) - 1
+    return tuple(Arrangement(run=run, resumed=k > 0, required=k > 0, last=k == last) for k in range(len(jobs)))
 
 
 def _noised(privacy: Any, number: int) -> Any:
@@ -140,12 +181,12 @@ def _composed(plans: Sequence[Plan], delta: float) -> float:
     return accountant.epsilon(delta)
 
 
-def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | None) -> None:
+def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | None) -> None:
     """Raise BudgetExceeded before the first class is trained when the data set's budget does not cover the last."""
     dataset = jobs[0].dataset
     if ledger is None or dataset is None or jobs[0].privacy is None:
         return
-    asked = SqliteLedger(ledger).book(dataset).preview(_together([make_plan(job, n_records) for job in jobs]))
+    asked = SqliteLedger(str(ledger)).book(dataset).preview(_together([make_plan(job, n_records) for job in jobs]))
     if not asked.fits:
         raise BudgetExceeded(
             f"{len(jobs)} classes together ask for ε = {asked.asked:.4g} at δ = {asked.delta:.3g} of data set "

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from parties.aligned import joined_rows
-from parties.loading import load_features
+from parties.prediction import ModelPart, added
 from vfl import markup
 from vfl.certificate import Certificate
-from vfl.errors import DataError, OutputError, SpecificationError
+from vfl.certificate.issue import model_digest
+from vfl.errors import OutputError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
 from vfl.launch.sources import sources_of
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
+PART = ".part.json"
 _SHOWN = 20
 """Coefficients that a result shows of itself."""
 
@@ -77,6 +79,16 @@ def read_model(folder: Path) -> dict[str, Any]:
     if not isinstance(model, dict) or model.get("format") != FORMAT:
         raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
     return model
+
+
+def labels_of(job: Job, margins: Vector) -> Any:
+    """Return the label (n,) that margins (n,) of a job's model stand for."""
+    if not job.classification:
+        return loss_of(job.loss).response(margins)
+    negative, positive = job.classes or (0, 1)
+    if isinstance(negative, tuple):  # against the rest, which has no one name
+        return margins > 0
+    return np.where(margins > 0, positive, negative)
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
@@ -177,24 +189,43 @@ class Result:
         data : as for `train`; the label is not needed. It is all read here: where the job aligns records and the sources
             hold their id columns, rows are joined by them in the order of the first party's, else taken as they are.
         """
-        by_name = dict(zip(self.coordinates, self.w, strict=True))
-        margins: Vector | None = None
         sources = sources_of(self.job.partition, data, label=False)
         joined = joined_rows(self.job, sources) if self.job.ids else {}
+        margins = {}
         for party, source in sources.items():
-            if not self.job.partition.columns(party):
-                continue
-            columns = load_features(self.job, party, source)
-            w = np.array([by_name[name] for name in columns.names])
-            part = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
-            part = part[joined[party]] if joined else part
-            if margins is not None and len(part) != len(margins):
-                raise DataError(f"party {party!r} holds another number of records than the parties before it")
-            margins = part if margins is None else margins + part
-        if margins is None:
-            raise SpecificationError("no party has a column to predict from")
-        intercept: float = by_name.get(INTERCEPT, 0.0)
-        return margins + intercept
+            if self.job.partition.columns(party):
+                part = self.part(party).margins(source)
+                margins[party] = part[joined[party]] if joined else part
+        return added(margins, self._intercept)
+
+    @property
+    def _intercept(self) -> float:
+        """The intercept on the scaled features."""
+        return float(dict(zip(self.coordinates, self.w, strict=True)).get(INTERCEPT, 0.0))
+
+    def part(self, party: str) -> ModelPart:
+        """Return one party's part of the model, w_k, with which it computes its part of the margins by itself.
+
+        A file of it is written by `save_parts` and read by vfl.predict; no other party's coefficients are in it.
+        """
+        names = self.job.schema.features(self.job.partition.columns(party))
+        by_name = dict(zip(self.coordinates, self.w, strict=True))
+        w = np.array([by_name[name] for name in names], dtype=np.float64)
+        return ModelPart(self.job, party, model_digest(self.document()), names, w, self._intercept)
+
+    def save_parts(self, folder: str | Path) -> dict[str, Path]:
+        """Write every party's part of the model to PARTY.part.json in a new or empty folder; returns {party: file}."""
+        folder = fresh_folder(folder)
+        parts = {p: folder / f"{p}{PART}" for p in self.job.partition.parties if self.job.partition.columns(p)}
+        for party, path in parts.items():
+            write_whole(path, self.part(party).to_json())
+        return parts
+
+    def to_sklearn(self) -> Any:
+        """Return a fitted scikit-learn Pipeline of the same model, which needs no vfl; see vfl.launch.scikit."""
+        from vfl.launch.scikit import pipeline_of
+
+        return pipeline_of(self)
 
     def predict(self, data: Any) -> Any:
         """Return the predicted label (n,) of new records: a class, or for regression the number that the loss makes of it."""
@@ -202,12 +233,7 @@ class Result:
 
     def labels_of(self, margins: Vector) -> Any:
         """Return the label (n,) that margins (n,) stand for."""
-        if not self.job.classification:
-            return loss_of(self.job.loss).response(margins)
-        negative, positive = self.job.classes or (0, 1)
-        if isinstance(negative, tuple):  # against the rest, which has no one name
-            return margins > 0
-        return np.where(margins > 0, positive, negative)
+        return labels_of(self.job, margins)
 
     def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
         """Check the certificate against model, job and ledger, and return the findings; see `Certificate.verify`.

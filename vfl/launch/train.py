@@ -57,10 +57,10 @@ def stream(
 
     Where the job aligns records, the progress and the outcome of that come first.
     """
-    budget = Budget(uuid.uuid4().hex, _ledger(job, ledger))
+    budget = Budget(uuid.uuid4().hex, ledger_path(job, ledger))
     how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
     agreed = paths_of(job.partition, policies, "policy")
-    where = _place(engine, address, placement, faults)
+    where = place_of(engine, address, placement, faults)
     yield from _events(job, data, budget, Log(), where, agreed, how)
 
 
@@ -107,14 +107,13 @@ def train(
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
-    path = _ledger(job, ledger)
+    path = ledger_path(job, ledger)
     agreed = paths_of(job.partition, policies, "policy")
     how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
-    where = _place(engine, address, placement, faults)
+    where = place_of(engine, address, placement, faults)
     signer = None if key is None and output is None else signing_key(key)  # a run without one should fail here
     if output is None:
-        budget = Budget(uuid.uuid4().hex, path)
-        return _signed(_finished(_events(job, data, budget, Log(), where, agreed, how), watch), signer)
+        return arranged(job, data, how, where, ledger=path, policies=agreed, signer=signer, watch=watch)
     folder = fresh_folder(output)
     if path is None and job.dataset is None:
         path = str(folder.resolve() / checkpoint.LEDGER)
@@ -136,6 +135,22 @@ def train(
         result = _signed(result, signer)
         result.save(folder)
     return result
+
+
+def arranged(
+    job: Job,
+    data: Any,
+    how: Arrangement,
+    where: cluster.Place | None,
+    *,
+    ledger: str | None,
+    policies: Mapping[str, str],
+    signer: SigningKey | None,
+    watch: Watch | None,
+) -> Result:
+    """Train without an output, as `train` does, on the alignment that `how` says, at `place_of`; paths are absolute."""
+    budget = Budget(uuid.uuid4().hex, ledger)
+    return _signed(_finished(_events(job, data, budget, Log(), where, policies, how), watch), signer)
 
 
 def resume(
@@ -169,7 +184,7 @@ def resume(
             resumed=True,
             required=made.n_records is not None,
         )
-        where = _place(engine, address, placement, faults)
+        where = place_of(engine, address, placement, faults)
         events = _events(job, data, budget, made, where, kept.get("policies") or {}, how)
         result = _finished(events, _all(log, Stopwatch(folder), watch))
         result = _signed(result, signer)
@@ -177,7 +192,8 @@ def resume(
     return result
 
 
-def _ledger(job: Job, ledger: str | Path | None) -> str | None:
+def ledger_path(job: Job, ledger: str | Path | None) -> str | None:
+    """Return the absolute path of a ledger; SpecificationError where the job names no data set to keep in it."""
     if ledger is not None and job.dataset is None:
         raise SpecificationError(
             "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
@@ -185,7 +201,7 @@ def _ledger(job: Job, ledger: str | Path | None) -> str | None:
     return None if ledger is None else str(Path(ledger).resolve())
 
 
-def _place(
+def place_of(
     engine: str, address: str | None, placement: Placement | None, faults: Faults | None
 ) -> cluster.Place | None:
     """Return where on which cluster a run takes place; None in this process."""

@@ -1,0 +1,192 @@
+"""A party's side of a prediction: its part of a model, applied to new records where they lie."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from parties.aligned import holds_ids, raw_ids
+from parties.alignment import Alignment
+from parties.loading import load_features
+from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
+from vfl.job.file import decode, encode
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from parties.index import Index
+    from vfl.alignment import Keeping
+    from vfl.job import Job
+    from vfl.types import Vector
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelPart:
+    """One party's part of a model, w_k, with what is needed to apply it. Public where the model is.
+
+    job : what was asked for; public. party : whose part it is.
+    model : digest of the whole model, as its certificate states it: parts of one model belong together.
+    coordinates, w : (p_k,) names and values on the scaled features.
+    intercept : of the whole model; it is about nobody's columns, and is in every part.
+    """
+
+    job: Job
+    party: str
+    model: str
+    coordinates: tuple[str, ...]
+    w: Vector
+    intercept: float
+
+    def margins(self, source: Any, index: Index | None = None) -> Vector:
+        """Return X_k w_k, (n,) float64, of new records; cells are filled and clamped as in training.
+
+        source : as for `train`; the label is not needed. index : the aligned rows; None takes all as they are.
+
+        Raises DataError.
+        """
+        columns = load_features(self.job, self.party, source, index=index)
+        by_name = dict(zip(self.coordinates, self.w, strict=True))
+        w = np.array([by_name[name] for name in columns.names])
+        margins: Vector = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
+        return margins
+
+    def to_json(self) -> str:
+        """Return the text of the part's file."""
+        plain = {
+            "format": FORMAT,
+            "party": self.party,
+            "model": self.model,
+            "w": dict(zip(self.coordinates, map(float, self.w), strict=True)),
+            "intercept": self.intercept,
+            "job": encode(self.job),
+        }
+        return json.dumps(plain, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Return what `to_json` wrote; the same answers to the bit. Raises OutputError."""
+        try:
+            plain = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise OutputError(f"cannot read the part of a model {str(path)!r}: {error.strerror}") from error
+        except ValueError as error:
+            raise OutputError(f"{str(path)!r} is damaged: {error}") from error
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT or "party" not in plain:
+            raise OutputError(f"{str(path)!r} is no part of a model of format {FORMAT}: vfl export RUN --party NAME")
+        try:
+            w = np.array(list(plain["w"].values()), dtype=np.float64)
+            job = decode(plain["job"])
+            job.partition.columns(plain["party"])
+            return cls(job, plain["party"], plain["model"], tuple(plain["w"]), w, float(plain["intercept"]))
+        except (VflError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise OutputError(f"{str(path)!r} is damaged: {error}") from error
+
+
+def part_of(given: ModelPart | str, party: str) -> ModelPart:
+    """Return a part that was given, or read it where the party runs. Raises OutputError for another party's."""
+    part = ModelPart.read(given) if isinstance(given, str) else given
+    if part.party != party:
+        raise OutputError(f"the part of a model that party {party!r} was told to apply is that of {part.party!r}")
+    return part
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartGreeting:
+    """What a party says of its part of a model and of its new records.
+
+    version : of the code that it runs. model : digest of the whole model. ids : whether the records have their ids.
+    """
+
+    version: str
+    model: str
+    job: Job
+    ids: bool
+
+
+def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
+    """Return the job whose model all parties apply.
+
+    Raises VersionMismatch, OutputError for parts of several models, SpecificationError when one is not given.
+    """
+    first, *others = greetings.items()
+    for party, greeting in (first, *others):
+        if greeting.version != __version__:
+            raise VersionMismatch(
+                f"party {party!r} runs vfl {greeting.version}, this is {__version__}: install one version everywhere"
+            )
+        if (greeting.model, greeting.job) != (first[1].model, first[1].job):
+            raise OutputError(
+                f"the parts of parties {first[0]!r} and {party!r} belong to different models: export both anew"
+            )
+    job = first[1].job
+    for party in job.partition.parties:
+        if party not in greetings and job.partition.columns(party):
+            raise SpecificationError(f"party {party!r} has columns in the model, and no part of it is given")
+    return job
+
+
+class Prediction:
+    """Applies one party's part of a model to its new records, as they are or aligned with the others'.
+
+    part : of the model, or the path of its file, read here.
+
+    Raises OutputError for the part, DataError for a source that cannot be opened.
+    """
+
+    def __init__(self, part: ModelPart | str, party: str, source: Any) -> None:
+        self._part, self._party, self._source = part_of(part, party), party, source
+        self._index: Index | None = None
+
+    def greet(self) -> PartGreeting:
+        """Return what the party says of its part and of its records."""
+        part = self._part
+        ids = bool(part.job.ids) and holds_ids(part.job, self._party, self._source)
+        return PartGreeting(__version__, part.model, part.job, ids)
+
+    def alignment(self, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
+        """Return the party's side of the alignment of the new records."""
+        return Alignment(
+            self._part.job, self._party, self._source, salt=salt, cores=cores, keeping=keeping, label=False
+        )
+
+    def align(self, index: Index) -> None:
+        """Take the outcome of the alignment."""
+        self._index = index
+
+    def margins(self) -> Vector:
+        """Return the party's part of the margins, (n,): of the aligned records in the common order, else of all."""
+        return self._part.margins(self._source, self._index)
+
+    def receive(self, parts: Sequence[Vector]) -> tuple[list[Any] | None, Vector]:
+        """Return the ids (None without any) and margins (n,) of the records, in the order of this party's rows.
+
+        parts : every party's, in the partition's order.
+        """
+        margins = added(dict(enumerate(parts)), self._part.intercept)
+        if not self.greet().ids:
+            return None, margins
+        ids = raw_ids(self._part.job, self._party, self._source)
+        if self._index is None:
+            return ids, margins
+        order = np.argsort(self._index.rows, kind="stable")
+        return [ids[row] for row in self._index.rows[order]], margins[order]
+
+
+def added(parts: Mapping[Any, Vector], intercept: float) -> Vector:
+    """Return the margins (n,) from every party's part, in the partition's order, which fixes how sums are rounded."""
+    margins: Vector | None = None
+    for party, part in parts.items():
+        if margins is not None and len(part) != len(margins):
+            named = f"party {party!r}" if isinstance(party, str) else "a party"
+            raise DataError(f"{named} holds another number of records than the parties before it")
+        margins = part if margins is None else margins + part
+    if margins is None:
+        raise SpecificationError("no party has a column to predict from")
+    return margins + intercept

@@ -1,0 +1,50 @@
+"""`vfl export RUN`: a model split by party, or as a plain scikit-learn pipeline."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import click
+
+
+@click.command("export")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--party", metavar="NAME", help="The part of one party: its own coefficients and nobody else's.")
+@click.option(
+    "--sklearn", "plain", is_flag=True, help="A scikit-learn Pipeline, for pickle.load or joblib.load; it needs no vfl."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="PATH",
+    help="A new file; without --party or --sklearn a new folder, with every party's part.",
+)
+def command(run: Path, party: str | None, output: Path, *, plain: bool) -> None:
+    """Write the model in the folder RUN for others to apply: split by party, or for scikit-learn.
+
+    A party predicts with its part by vfl predict --part NAME=FILE. The pipeline takes one frame of all columns, fills,
+    clamps and encodes as declared; it neither joins parties nor says what may be said of its privacy.
+    """
+    from vfl.errors import OutputError, SpecificationError
+    from vfl.launch.result import Result, write_whole
+
+    if plain and party is not None:
+        raise SpecificationError("a party's part is no scikit-learn model: give --party or --sklearn")
+    result = Result.load(run)
+    if output.exists() and (plain or party is not None):
+        raise OutputError(f"the output file {str(output)!r} exists: name a new one")
+    if plain:
+        model = pickle.dumps(result.to_sklearn())
+        try:
+            output.write_bytes(model)
+        except OSError as error:
+            raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
+    elif party is not None:
+        write_whole(output, result.part(party).to_json())
+    else:
+        for path in result.save_parts(output).values():
+            click.echo(path)
+        return
+    click.echo(output)

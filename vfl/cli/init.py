@@ -1,0 +1,39 @@
+"""`vfl init FILES`: draft a job file with a schema, in which what was taken from the data is a comment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("init")
+@click.argument("files", metavar="[PARTY=]FILE...", nargs=-1, required=True)
+@click.option("--label", metavar="[PARTY.]COLUMN", help="The label (default: a column with a usual name).")
+@click.option("--id", "ids", metavar="COLUMN", help="The id column (default: a usual name that all files have).")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new job file (default: print).")
+def command(files: tuple[str, ...], label: str | None, ids: str | None, output: Path | None) -> None:
+    """Draft a job for the parties' FILES; without a name, a party is named after its file.
+
+    Bounds, categories and other values that were read off the records are comments, NOT PRIVATE until declared: the job
+    is refused until they are replaced by what is publicly known. Id and label are found by their names alone.
+    """
+    from vfl.errors import OutputError, SpecificationError
+    from vfl.launch.draft import MARK, draft
+    from vfl.launch.result import write_whole
+
+    sources: dict[str, str] = {}
+    for file in files:
+        party, equals, path = file.partition("=")
+        party, path = (party, path) if equals else (Path(file).name.split(".")[0], file)
+        if party in sources:
+            raise SpecificationError(f"two files are given for party {party!r}: name each, PARTY=FILE")
+        sources[party] = path
+    if output is not None and output.exists():
+        raise OutputError(f"the output file {str(output)!r} exists: name a new one")
+    text = draft(sources, label=label, ids=ids, folder=None if output is None else output.parent)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    write_whole(output, text)
+    click.echo(f"{output}: {text.count(MARK) - 1} declarations are left to you, marked {MARK!r}")

@@ -1,0 +1,291 @@
+"""`draft`: the text of a job file for some files, in which what was taken from the data is a comment.
+
+So the drafted job lacks these declarations and is refused until somebody makes them: a range or a list of categories that
+was read off the records tells of the records, and a guarantee that stands on it is none. Ids and label are found by the
+names of columns alone. The draft shows cells: it is for the files' owner, not for others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parties.sources import open_source
+from parties.sparse import SparseSource
+from vfl.errors import DataError, SpecificationError, nearest
+from vfl.job.file import FORMAT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MARK = "taken from the data: NOT PRIVATE until declared"
+MANY = 50
+"""Text of more values than these is taken for free text, and dropped."""
+
+LABELS = ("target", "label", "y", "class", "outcome", "default", "churn")
+IDS = ("id", "uid", "uuid", "key", "customer", "client", "patient", "person", "user", "account")
+
+
+@dataclass(slots=True)
+class Found:
+    """What the cells of a column look like. kind : 'numeric', 'boolean', 'text' or 'other'."""
+
+    kind: str
+    low: float | None = None
+    high: float | None = None
+    missing: bool = False
+    values: dict[str, None] = field(default_factory=dict)
+
+    def add(self, cells: pa.Array) -> None:
+        """Take a chunk of cells."""
+        self.missing = self.missing or cells.null_count > 0
+        cells = cells.drop_null()
+        if not len(cells):
+            return
+        if self.kind == "text":
+            for value in pc.unique(cells).to_pylist():
+                if len(self.values) <= MANY:
+                    self.values[str(value)] = None
+        numbers = _numbers(cells) if self.kind == "numeric" else None
+        if numbers is None:
+            return
+        if pc.any(pc.is_nan(numbers)).as_py():
+            self.missing = True
+        finite = numbers.filter(pc.is_finite(numbers))
+        if len(finite):
+            both = pc.min_max(finite).as_py()
+            self.low = both["min"] if self.low is None else min(self.low, both["min"])
+            self.high = both["max"] if self.high is None else max(self.high, both["max"])
+
+
+def _numbers(cells: pa.Array) -> pa.Array | None:
+    try:
+        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+            cells = pc.utf8_trim_whitespace(cells)
+        return cells.cast(pa.float64(), safe=False)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _kind_of(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "numeric"
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "other"
+
+
+def columns_of(party: str, source: Any) -> dict[str, Found]:
+    """Read a party's source once and return what its columns look like, in order. Raises DataError."""
+    opened = open_source(source, {}, party=party)
+    names = opened.names
+    if not isinstance(opened, SparseSource) and names:
+        opened = open_source(source, dict.fromkeys(names, "text"), party=party)
+    if isinstance(opened, SparseSource) or not names:
+        raise opened.origin.error("has no names of columns: write its job by hand")
+    found: dict[str, Found] = {}
+    textual: set[str] = set()
+    for batch in opened.batches(names):
+        for name in names:
+            cells = batch.column(name)
+            if pa.types.is_dictionary(cells.type):
+                cells = cells.dictionary_decode()
+            found.setdefault(name, Found("numeric" if not opened.typed else _kind_of(cells.type)))
+            if not opened.typed and name not in textual and _numbers(cells.drop_null()) is None:
+                textual.add(name)
+            found[name].add(cells)
+    return found if not textual else _again(names, textual, opened.batches(sorted(textual)), found)
+
+
+def _again(
+    names: Any, textual: set[str], batches: Iterator[pa.RecordBatch], found: dict[str, Found]
+) -> dict[str, Found]:
+    """Read columns of a text file again that turned out to hold text: their first values were taken for numbers."""
+    texts = {name: Found("text") for name in textual}
+    for batch in batches:
+        for name in textual:
+            texts[name].add(batch.column(name))
+    return {name: texts.get(name, found[name]) for name in names}
+
+
+def draft(
+    sources: Mapping[str, str | Path],
+    *,
+    label: str | None = None,
+    ids: str | None = None,
+    folder: Path | None = None,
+) -> str:
+    """Return the text of a job file for the parties' files.
+
+    sources : {party: path}. label : 'column', or 'party.column'; None looks for a usual name. ids : the id column; None
+        looks for a usual name that all files have. folder : of the job file, to which its paths are relative.
+
+    Raises SpecificationError, or DataError for a file that cannot be read.
+    """
+    found = {party: columns_of(party, str(path)) for party, path in sources.items()}
+    owner, target = _label(found, label)
+    id_of = _ids(found, ids)
+    owned = {p: [c for c in columns if c != id_of.get(p) and (p, c) != (owner, target)] for p, columns in found.items()}
+    labelled = found[owner][target] if target else None
+    lines = [
+        f"# Drafted by vfl init from {', '.join(Path(path).name for path in sources.values())}.",
+        "# Keep it to yourself: it shows cells.",
+        f'# Comments that end in "{MARK}"',
+        "# are no declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
+        "# then the job is refused.",
+        f"format = {FORMAT}",
+        'name = "draft"',
+        'loss = "logistic"  # for a label that is a number: "squared", "huber" or "poisson"',
+        *_id_lines(id_of, found, "found by its name" if ids is None else "as given"),
+        *_class_lines(labelled),
+        "",
+        "[partition]",
+        f"label = [{_text(owner)}, {_text(target or '')}]"
+        + ("  # found by its name" if target and label is None else "" if target else "  # name the label's column"),
+        "",
+        "[partition.parties]",
+        *(f"{_key(party)} = [{', '.join(map(_text, columns))}]" for party, columns in owned.items()),
+    ]
+    lines += _shared(owned)
+    lines += _declarations({c: found[p][c] for p, columns in owned.items() for c in columns})
+    if labelled is not None and labelled.kind == "numeric" and not _binary(labelled):
+        lines.append(
+            f"# for squared, huber or poisson loss, under [bounds]: {_key(target)} = {_range(labelled)}  # {MARK}"
+        )
+    lines += [
+        "",
+        "[penalty]",
+        'kind = "l2"',
+        "strength = 1e-4",
+        "",
+        "[privacy]",
+        "epsilon = 1.0",
+        "",
+        "[data]  # each path is opened by that party's own actor",
+        *(f"{_key(party)} = {_text(_relative(path, folder))}" for party, path in sources.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _label(found: Mapping[str, Mapping[str, Found]], given: str | None) -> tuple[str, str]:
+    """Return party and column of the label; the column is '' where none has a usual name."""
+    held = [(party, column) for party, columns in found.items() for column in columns]
+    if given is None:
+        for name in LABELS:
+            fitting = [(party, column) for party, column in held if column.lower() == name]
+            if len(fitting) == 1:
+                return fitting[0]
+        return next(iter(found)), ""
+    fitting = [(party, column) for party, column in held if given in (column, f"{party}.{column}")]
+    if len(fitting) != 1:
+        what = "no file has" if not fitting else "several files have"
+        raise SpecificationError(
+            f"{what} a column {given!r}{nearest(given, [c for _, c in held])}: give --label PARTY.COLUMN"
+        )
+    return fitting[0]
+
+
+def _ids(found: Mapping[str, Mapping[str, Found]], given: str | None) -> dict[str, str]:
+    """Return {party: id column}, by their names alone; empty where not every file has one."""
+    if given is not None:
+        for party, columns in found.items():
+            if given not in columns:
+                raise DataError(f"party {party!r}: there is no id column {given!r}{nearest(given, columns)}")
+        return dict.fromkeys(found, given)
+    chosen = {}
+    for party, columns in found.items():
+        usual = [c for c in columns if c.lower() in IDS or c.lower().endswith(("_id", "-id", " id"))]
+        if not usual:
+            return {}
+        chosen[party] = usual[0]
+    return chosen
+
+
+def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]], how: str) -> list[str]:
+    if not id_of:
+        return [
+            '# id = "..."  # the column by which records are aligned; without it, rows are in the same order everywhere'
+        ]
+    names = set(id_of.values())
+    spelt = (
+        _text(names.pop())
+        if len(names) == 1
+        else "{ " + ", ".join(f"{_key(party)} = {_text(column)}" for party, column in id_of.items()) + " }"
+    )
+    lines = [f"id = {spelt}  # by which records are aligned; {how}"]
+    if all(found[party][column].kind == "numeric" for party, column in id_of.items()):
+        lines.append('id_kind = "integer"')
+    return lines
+
+
+def _binary(found: Found) -> bool:
+    return found.kind == "boolean" or (found.low, found.high) in ((0.0, 1.0), (-1.0, 1.0))
+
+
+def _class_lines(found: Found | None) -> list[str]:
+    if found is None or _binary(found):
+        return []
+    shown = sorted(found.values) if found.kind == "text" else [found.low, found.high]
+    return [f"# classes = {json.dumps(shown[:2], ensure_ascii=False)}  # negative, positive; {MARK}"]
+
+
+def _shared(owned: Mapping[str, list[str]]) -> list[str]:
+    columns = [column for names in owned.values() for column in names]
+    return [
+        f"# {_text(column)} is a column of several parties: rename it in all files but one"
+        for column in dict.fromkeys(c for c in columns if columns.count(c) > 1)
+    ]
+
+
+def _declarations(columns: Mapping[str, Found]) -> list[str]:
+    """Return the tables of declarations."""
+    numeric = {column: found for column, found in columns.items() if found.kind == "numeric"}
+    lines = ["", "[bounds]", *(f"# {_key(c)} = {_range(found)}  # {MARK}" for c, found in numeric.items())]
+    gaps = [column for column, found in numeric.items() if found.missing]
+    if gaps:
+        lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
+        lines += [f"# {_key(column)} = 0  # {MARK}" for column in gaps]
+    for column, found in columns.items():
+        if found.kind == "numeric":
+            continue
+        lines += ["", f"[columns.{_key(column)}]"]
+        if found.kind == "boolean":
+            lines.append('kind = "boolean"')
+        elif found.kind == "text" and 2 <= len(found.values) <= MANY:
+            listed = ", ".join(map(_text, sorted(found.values)))
+            lines += ['kind = "categorical"', f"# categories = [{listed}]  # {MARK}", 'unknown = "zero"']
+        else:
+            lines.append('kind = "dropped"  # free text, a constant, or of a type that is no feature')
+            continue
+        if found.missing:
+            lines.append(f'# missing = "indicator"  # or fill = ...; {MARK}')
+    return lines
+
+
+def _range(found: Found) -> str:
+    low, high = found.low or 0.0, found.high or 0.0
+    return f"[{low:.17g}, {high:.17g}]"
+
+
+def _text(text: str) -> str:
+    """Return a TOML string, which is also a quoted key."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def _key(text: str) -> str:
+    """Return a TOML key, bare where it may be."""
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _text(text)
+
+
+def _relative(path: str | Path, folder: Path | None) -> str:
+    absolute = os.path.abspath(path)  # noqa: PTH100 - a link stays as it is named
+    return os.path.relpath(absolute, Path.cwd() if folder is None else folder.absolute())

@@ -1,0 +1,131 @@
+"""`predict`: every party applies its part of a model to new records, and the label party adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parties.aligned import holds_ids, joined_rows, raw_ids
+from parties.prediction import PartGreeting, added, agreed, part_of
+from vfl.alignment import Aligned, Aligning
+from vfl.errors import SpecificationError
+from vfl.launch.result import Result, labels_of
+from vfl.launch.sources import sources_of
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from parties.prediction import ModelPart
+    from vfl.job import Job
+    from vfl.types import Vector
+
+ENGINES = ("ray", "inprocess")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """What a model says of new records.
+
+    margins : (n,) float64. labels : (n,) a class each, or for regression the number that the loss makes of the margin.
+    ids : of the records, as the party that adds up has them; None where rows were taken as they are. id_column : its name.
+    """
+
+    margins: Vector
+    labels: Any
+    ids: tuple[Any, ...] | None = None
+    id_column: str | None = None
+
+
+def predict(
+    model: Result | Mapping[str, str | Path],
+    data: Any,
+    *,
+    engine: str = "inprocess",
+    address: str | None = None,
+    cores: int | None = None,
+    watch: Callable[[Aligning], None] | None = None,
+) -> Predictions:
+    """Predict for new records; each party computes its part of Xw where its data lie, and the label party adds up.
+
+    Where the job aligns records and the data hold their id columns, the records that all parties have are predicted, in
+    the order of the rows of the party that adds up; else rows are taken as they are. The party that adds up sees every
+    party's part of each margin: this is for participants who trust one another, as training is (see the README).
+
+    model : a result, or {party: path of its part, see Result.save_parts}, each read by its own party.
+    data : {party: source} as for `train`, or one table of all columns; labels are not needed.
+    engine : 'ray' (an actor for each party, aligned by private set intersection) or 'inprocess' (all is read here, and ids
+        are compared in the clear). Both give the same answers to the bit. address : of a Ray cluster.
+    cores : for each party, to align. watch : called with the progress of the alignment.
+
+    Raises SpecificationError, DataError, OutputError or FederationError (vfl.errors).
+    """
+    if engine not in ENGINES:
+        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
+    if address is not None and engine != "ray":
+        raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
+    if isinstance(model, Result) and not _by_party(model.job, data):
+        return _of_table(model, data)
+    parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
+    if engine == "inprocess":
+        return _here(parts, sources)
+    from vfl.launch import cluster
+
+    for event in cluster.predict(parts, sources, address=address, cores=cores):
+        if isinstance(event, tuple):
+            job, ids, margins = event
+        elif watch is not None and not isinstance(event, Aligned):
+            watch(event)
+    return _labelled(job, tuple(sources), margins, ids)
+
+
+def _by_party(job: Job, data: Any) -> bool:
+    return isinstance(data, Mapping) and any(name in job.partition.parties for name in data)
+
+
+def _of_table(result: Result, table: Any) -> Predictions:
+    job = result.job
+    margins, owner = result.decision_function(table), job.partition.label_party
+    ids = raw_ids(job, owner, table) if job.ids and holds_ids(job, owner, table) else None
+    return _labelled(job, (owner,), margins, ids)
+
+
+def _of_result(result: Result, data: Any) -> tuple[dict[str, ModelPart | str], dict[str, Any]]:
+    """Return the parts of the parties that have columns, and their sources."""
+    given = sources_of(result.job.partition, data, label=False)
+    sources = {party: source for party, source in given.items() if result.job.partition.columns(party)}
+    return {party: result.part(party) for party in sources}, sources
+
+
+def _of_parts(parts: Mapping[str, str | Path], data: Any) -> tuple[dict[str, ModelPart | str], dict[str, Any]]:
+    if not isinstance(data, Mapping) or set(data) != set(parts) or not parts:
+        raise SpecificationError(
+            "a model that is split by party needs {party: source} of the same parties as its parts"
+        )
+    return {party: str(Path(path).expanduser().absolute()) for party, path in parts.items()}, dict(data)
+
+
+def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any]) -> Predictions:
+    read = {party: part_of(part, party) for party, part in parts.items()}
+    job = agreed({p: PartGreeting(__version__, part.model, part.job, ids=False) for p, part in read.items()})
+    first = _receiver(job, tuple(sources))
+    joined = joined_rows(job, sources, first=first, common=True) if job.ids else {}
+    margins = {}
+    for party in (party for party in job.partition.parties if party in sources):
+        part = read[party].margins(sources[party])
+        margins[party] = part[joined[party]] if joined else part
+    total = added(margins, next(iter(read.values())).intercept)
+    ids = raw_ids(job, first, sources[first]) if joined else []
+    return _labelled(job, tuple(sources), total, [ids[row] for row in joined[first]] if joined else None)
+
+
+def _receiver(job: Job, parties: tuple[str, ...]) -> str:
+    owner = job.partition.label_party
+    return owner if owner in parties else parties[0]
+
+
+def _labelled(job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None) -> Predictions:
+    column = None if ids is None else job.ids[_receiver(job, parties)]
+    return Predictions(margins, labels_of(job, margins), None if ids is None else tuple(ids), column)
