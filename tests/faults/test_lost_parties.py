@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import vfl
-from coordinator.budget import Budget
+from coordinator.budget import SHARE_AT_ONCE, Budget
 from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import LEFT, Log, Lost, Round
 from parties.loading import load
@@ -383,7 +383,7 @@ class TestLedger:
         budget = Budget("run", str(tmp_path / checkpoint.LEDGER))
         events, outcome = drive(Lossy(spec, at=5, returns=False), SKIP, budget)
         assert outcome.left == ("shop",)
-        ahead = 2 * (sum(count for _, count in outcome.plan.releases) // 50)
+        ahead = 2 * (sum(count for _, count in outcome.plan.releases) // SHARE_AT_ONCE)
         assert 0 <= outcome.statement.releases - charged(events) < ahead
         assert outcome.statement.epsilon <= EPSILON
 
