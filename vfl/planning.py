@@ -14,7 +14,7 @@ from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
 from vfl.holdout import Side
 from vfl.losses import loss_of
-from vfl.messages import Moments, Query, Unnoised
+from vfl.messages import Backward, Moments, Query, Unnoised
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.events import Gaussian, OnPart, PoissonSubsampledGaussian, bare, on_part
@@ -315,13 +315,14 @@ def plan(job: Job, n_records: int) -> Plan:
 def unnoised(job: Job) -> tuple[type[Query], ...]:
     """Return the kinds of query that may release without noise; coordinator and parties each refuse all others.
 
-    All without privacy, and in a sealed solver, whose schedule gives away nothing but its noised end; else what the job
-    itself declares, and its certificate flags.
+    All without privacy. In a sealed solver the gradients, of which its schedule gives away nothing but its noised end;
+    else what the job itself declares, and its certificate flags.
     """
-    if job.privacy is None or job.solver.sealed:
+    if job.privacy is None:
         return (Query,)
     smoothness = job.privacy.smoothness
-    exact = (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
+    exact: tuple[type[Query], ...] = (Moments,) if isinstance(smoothness, str) and smoothness == "data" else ()
+    exact = (Backward,) if job.solver.sealed else exact
     return (*exact, Unnoised) if job.uncharged else exact
 
 
