@@ -14,7 +14,7 @@ from vfl.alignment import Aligned, Aligning
 from vfl.planning import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from rich.progress import Progress as Bar
@@ -37,7 +37,7 @@ class Steps:
     def __init__(self) -> None:
         self._bar: Bar | None = None
         self._drawn = 0.0
-        self._line = ""
+        self._line: Callable[[], str] = str
         self._done = self._said = 0
         self._first: int | None = None
 
@@ -59,11 +59,14 @@ class Steps:
             self._task = self._bar.add_task("starting", total=self._total)
             self._bar.start()
 
-    def advance(self, done: int, line: str) -> None:
-        """Tell how far it is: now and then on a terminal, and for each tenth elsewhere."""
+    def advance(self, done: int, line: Callable[[], str]) -> None:
+        """Tell how far it is: now and then on a terminal, and for each tenth elsewhere.
+
+        line : makes the words; called only when they are shown, as they are then.
+        """
         if self._first is None:  # what came before it waited for whatever is compiled, or was another process
             self._first, self._started = done, time.monotonic()
-        self._done, self._line = done, line + self._left()
+        self._done, self._line = done, line
         if self._bar is not None:
             if time.monotonic() - self._drawn > EVERY_SECONDS:
                 self._draw()
@@ -87,11 +90,11 @@ class Steps:
 
     def _draw(self) -> None:
         if self._bar is not None and self._done:
-            self._bar.update(self._task, completed=self._done, description=self._line)
+            self._bar.update(self._task, completed=self._done, description=self._line() + self._left())
             self._drawn = time.monotonic()
 
     def _say(self) -> None:
-        click.echo(self._line, err=True)
+        click.echo(self._line() + self._left(), err=True)
         self._said = self._done
 
 
@@ -137,7 +140,7 @@ class Progress:
         if not self._aligning:
             self._steps.begin(event.total)
             self._aligning = True
-        self._steps.advance(event.done, f"aligning {event.done}/{event.total}  {event.stage}")
+        self._steps.advance(event.done, lambda: f"aligning {event.done}/{event.total}  {event.stage}")
 
     def _begin(self, plan: Plan) -> None:
         from vfl.privacy.accountants import choose_accountant
@@ -148,12 +151,13 @@ class Progress:
             self._accountant.compose(event, count)
         self._steps.end()
         click.echo(str(plan), err=True)
-        self._steps.begin(plan.round_trips)
+        self._round_trips = plan.round_trips
+        self._steps.begin(self._round_trips)
 
     def _advance(self, record: Round) -> None:
         self._compose(record)
         done = record.number + 1
-        self._steps.advance(done, f"round {done}/{self._plan.round_trips}  {self._spent()}")
+        self._steps.advance(done, lambda: f"round {done}/{self._round_trips}  {self._spent()}")
 
     def _compose(self, record: Round | Lost) -> None:
         events = [event for _, event in record.charges]
