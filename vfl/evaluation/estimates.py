@@ -101,11 +101,12 @@ def base_rate(released: Vector, statistic: Outcomes, n_records: int) -> float:
 def scores(released: Vector, n_records: int, sigma: float) -> dict[str, Estimate]:
     """Return the area under the ROC curve: the chance that a positive record's bin is above a negative one's; ties half.
 
-    Its sampling error is that of Hanley & McNeil 1982, eq. 2.
+    The noisy counts are taken as they are, negative ones too: numerator and denominator are then without bias, while
+    counts forced to be possible pull the area towards ½. Its sampling error is that of Hanley & McNeil 1982, eq. 2.
 
     released : noisy histograms, the negative class first. sigma : of the noise of a bin.
     """
-    negative, positive = on_simplex(released, n_records).reshape(2, -1)
+    negative, positive = released.reshape(2, -1)
     N, P = float(negative.sum()), float(positive.sum())
     if min(N, P) <= max(SEEN * sigma * math.sqrt(negative.size), 0.5):
         return {}
@@ -116,7 +117,7 @@ def scores(released: Vector, n_records: int, sigma: float) -> dict[str, Estimate
     first, second = A / (2.0 - A), 2.0 * A * A / (1.0 + A)
     spread = A * (1.0 - A) + (P - 1.0) * (first - A * A) + (N - 1.0) * (second - A * A)
     sampling = math.sqrt(max(spread, 0.0) / (P * N))
-    return {"auc": Estimate(A, math.hypot(sigma * _length(gradient, gradient.size), sampling))}
+    return {"auc": Estimate(A, math.hypot(sigma * float(np.linalg.norm(gradient)), sampling))}
 
 
 def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:
