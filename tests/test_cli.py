@@ -115,7 +115,7 @@ class TestRun:
         assert 1.99 < certificate.epsilon <= 2.0
         assert f"(ε = {certificate.epsilon:.4g}, δ = 1e-05)-differentially private for every record" in said.out
         assert f"held out: {Result.load(folder / 'out').findings['held out']}" in said.out
-        assert "(with noise, charged)" in said.out
+        assert "(with noise, charged" in said.out
         assert said.out.rstrip().endswith("model and certificate: out")
         assert "plan of job 'credit'" in said.err  # progress goes to standard error
         assert "ε 2.000 of 2" in said.err

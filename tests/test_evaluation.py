@@ -150,7 +150,7 @@ class TestEstimates:
         assert found["fpr"].value == pytest.approx((v > 0)[y < 0].mean())
         assert found["loss"].value == pytest.approx(np.log1p(np.exp(-y * v)).mean(), rel=1e-4)
         edges = np.linspace(-3, 3, 400)
-        area = estimates.scores(Scores(edges)(v, y) * GRID, len(v), 0.0)["auc"]
+        area = estimates.scores(Scores(edges)(v, y) * GRID, len(v), 0.0, float((y > 0).sum()), 0.0)["auc"]
         assert area.value == pytest.approx(roc_auc_score(y, v), abs=1e-4)
         second = Residuals(loss_of("squared"), 50.0, (1 << 20, 1 << 20))
         errors = estimates.residuals(second(v, y) * GRID, second, len(v), 0.0)
@@ -164,11 +164,14 @@ class TestEstimates:
         first, second = Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)), Scores(np.array([-1.0, 0, 0.5, 1.0]))
         sigma, runs = 6.0, 400
         exact = estimates.outcomes(first(v, y) * GRID, first, len(v), 0.0)
-        exact |= estimates.scores(second(v, y) * GRID, len(v), 0.0)
+        positives = float((y > 0).sum())
+        exact |= estimates.scores(second(v, y) * GRID, len(v), 0.0, positives, 0.0)
         errors: dict[str, list[float]] = {name: [] for name in exact}
         for _ in range(runs):
             noisy = [s(v, y) * GRID + sigma * rng.normal(size=s.dimension) for s in (first, second)]
-            found = estimates.outcomes(noisy[0], first, len(v), sigma) | estimates.scores(noisy[1], len(v), sigma)
+            found = estimates.outcomes(noisy[0], first, len(v), sigma)
+            about = estimates.positives_of(noisy[0], first, len(v))
+            found |= estimates.scores(noisy[1], len(v), sigma, about, sigma)
             for name, estimate in found.items():
                 noise = math.sqrt(estimate.error**2 - exact[name].error ** 2)
                 errors[name].append((estimate.value - exact[name].value) / noise)
@@ -177,10 +180,26 @@ class TestEstimates:
             assert 0.8 < np.std(ratios) < 1.2, name
             assert abs(np.mean(ratios)) < 0.3, name
 
+    def test_the_area_is_without_bias(self) -> None:
+        """Counts that are forced to be possible would pull it towards ½, by more than a tenth of this distance."""
+        v, y = self.records(500)
+        rng, statistic = np.random.default_rng(6), Scores(np.linspace(-2, 2, 11))
+        counts, positives = statistic(v, y) * GRID, float((y > 0).sum())
+        exact = estimates.scores(counts, len(v), 0.0, positives, 0.0)["auc"].value
+        found = [
+            estimates.scores(counts + 5.0 * rng.normal(size=24), len(v), 5.0, positives + 3.0 * rng.normal(), 3.0)[
+                "auc"
+            ]
+            for _ in range(2000)
+        ]
+        error = np.mean([area.value for area in found]) - exact
+        assert abs(error) < 0.1 * (exact - 0.5) / 2
+        assert abs(error) < 5 * np.std([area.value for area in found]) / math.sqrt(2000)
+
     def test_what_the_noise_drowns_is_left_out(self) -> None:
         first = Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20))
         assert set(estimates.outcomes(np.zeros(5), first, 10, 100.0)) == {"accuracy", "loss"}
-        assert estimates.scores(np.zeros(24), 10, 100.0) == {}
+        assert estimates.scores(np.zeros(24), 10, 100.0, 5.0, 100.0) == {}
 
     def test_no_noise_makes_them_fail(self) -> None:
         """A crash after a release would tell of it; whatever comes out lies where such measures lie."""
@@ -194,11 +213,12 @@ class TestEstimates:
             cells, bins = rng.multinomial(n, np.full(4, 0.25)), rng.multinomial(n, rng.dirichlet(np.full(24, 0.1)))
             noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 2)]
             noisy = [sums + sigma * rng.normal(size=sums.size) for sums in noisy]
-            found = estimates.outcomes(noisy[0], first, n, sigma) | estimates.scores(noisy[1], n, sigma)
+            found = estimates.outcomes(noisy[0], first, n, sigma)
+            found |= estimates.scores(noisy[1], n, sigma, estimates.positives_of(noisy[0], first, n), sigma)
             assert all(0 <= found[name].value <= 1 for name in set(found) - {"loss"})
             found |= estimates.residuals(noisy[2], second, n, sigma)
             assert all(math.isfinite(e.value) and e.error >= 0 for e in found.values())
-            assert 0 < estimates.base_rate(noisy[0], first, n) < 1
+            assert 0 < estimates.base_rate(estimates.positives_of(noisy[0], first, n), n) < 1
 
     @pytest.mark.parametrize("noisy", [[3.0, -9.0, 1.0], [0.0, 0.0, 0.0], [-5.0, -6.0, -7.0], [1e9, 0.0, -1e9]])
     def test_the_nearest_counts(self, noisy: list[float]) -> None:

@@ -276,6 +276,13 @@ class Plan:
 
     def _alignment_lines(self) -> list[tuple[str, str]]:
         job = self.job
+        if not job.ids and len(job.partition.parties) > 1:
+            return [
+                (
+                    "rows",
+                    "taken as they lie: the job names no id, so all parties must hold the same records in one order",
+                )
+            ]
         if not job.ids:
             return []
         columns = job.id if isinstance(job.id, str) else ", ".join(f"{party}: {c}" for party, c in job.ids.items())

@@ -92,32 +92,40 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
     return found
 
 
-def base_rate(released: Vector, statistic: Outcomes, n_records: int) -> float:
+def positives_of(released: Vector, statistic: Outcomes, n_records: int) -> float:
+    """Return how many labels are positive; its noise is that of one cell, since the total is public."""
+    return float(on_simplex(released[:CELLS] / (statistic.steps[0] * GRID), n_records)[2:].sum())
+
+
+def base_rate(positives: float, n_records: int) -> float:
     """Return the share of positive labels, at least one record away from 0 and 1."""
-    cells = on_simplex(released[:CELLS] / (statistic.steps[0] * GRID), n_records)
-    return min(max(float(cells[2:].sum()) / n_records, 1.0 / (n_records + 1)), n_records / (n_records + 1.0))
+    return min(max(positives / n_records, 1.0 / (n_records + 1)), n_records / (n_records + 1.0))
 
 
-def scores(released: Vector, n_records: int, sigma: float) -> dict[str, Estimate]:
+def scores(released: Vector, n_records: int, sigma: float, positives: float, noise: float) -> dict[str, Estimate]:
     """Return the area under the ROC curve: the chance that a positive record's bin is above a negative one's; ties half.
 
-    The noisy counts are taken as they are, negative ones too: numerator and denominator are then without bias, while
-    counts forced to be possible pull the area towards ½. Its sampling error is that of Hanley & McNeil 1982, eq. 2.
+    The noisy counts are taken as they are, negative ones too, and divided by the classes' sizes released before: so the
+    area is nearly without bias, while counts forced to be possible pull it towards ½. Its sampling error is that of Hanley &
+    McNeil 1982, eq. 2.
 
     released : noisy histograms, the negative class first. sigma : of the noise of a bin.
+    positives, noise : how many records are positive, as released before, and its noise.
     """
     negative, positive = released.reshape(2, -1)
-    N, P = float(negative.sum()), float(positive.sum())
-    if min(N, P) <= max(SEEN * sigma * math.sqrt(negative.size), 0.5):
+    P, N = positives, n_records - positives
+    if min(N, P) <= max(SEEN * noise, 0.5):
         return {}
-    below = (np.cumsum(negative) - 0.5 * negative) / N
-    above = (P - np.cumsum(positive) + 0.5 * positive) / P
-    A = min(max(float(positive @ below) / P, 0.0), 1.0)
-    gradient = np.concatenate([(above - A) / N, (below - A) / P])
+    # A − ½ = ½ Σ_ij sign(j − i) negative_i positive_j / (NP): odd in the order of bins, so most of the noise cancels.
+    below = (np.cumsum(negative) - 0.5 * negative - 0.5 * negative.sum()) / N
+    above = (0.5 * positive.sum() - np.cumsum(positive) + 0.5 * positive) / P
+    A = min(max(0.5 + float(positive @ below) / P, 0.0), 1.0)
+    gradient = np.concatenate([above / N, below / P])
+    counted = math.hypot(sigma * float(np.linalg.norm(gradient)), noise * (A - 0.5) * (1.0 / P - 1.0 / N))
     first, second = A / (2.0 - A), 2.0 * A * A / (1.0 + A)
     spread = A * (1.0 - A) + (P - 1.0) * (first - A * A) + (N - 1.0) * (second - A * A)
     sampling = math.sqrt(max(spread, 0.0) / (P * N))
-    return {"auc": Estimate(A, math.hypot(sigma * float(np.linalg.norm(gradient)), sampling))}
+    return {"auc": Estimate(A, math.hypot(counted, sampling))}
 
 
 def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:

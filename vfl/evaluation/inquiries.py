@@ -180,8 +180,15 @@ class HeldOut:
         try:
             yield from self._measure(w, found)
         except BudgetExceeded:  # a resumed run has paid for what was lost, and keeps what it has
-            note += "; a run that was cut off had paid for the rest"
+            return Findings(found, self.n_records, f"{note}; a run that was cut off had paid for the rest")
+        drowned = [name for name in self._measures if name not in found]
+        if drowned:
+            note += f"; left out, since the noise drowns them: {', '.join(drowned)}"
         return Findings(found, self.n_records, note)
+
+    @property
+    def _measures(self) -> tuple[str, ...]:
+        return ("accuracy", "tpr", "fpr", "loss", "auc") if self.problem.loss.classification else ("mae", "rmse")
 
     def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, None]:
         first, event = self._first, self._first_event
@@ -192,9 +199,10 @@ class HeldOut:
             return
         found |= estimates.outcomes(released, first, self.n_records, sigma)
         event = self._scores_event()
-        rate = estimates.base_rate(released, first, self.n_records)
+        positives, noise = estimates.positives_of(released, first, self.n_records), sigma / (first.steps[0] * GRID)
+        rate = estimates.base_rate(positives, self.n_records)
         (released,) = yield _tally(self._scores(w, rate), event, Side.HELD_OUT)
-        found |= estimates.scores(released, self.n_records, event.sigma if event is not None else 0.0)
+        found |= estimates.scores(released, self.n_records, event.sigma if event is not None else 0.0, positives, noise)
 
     def explain(self) -> str:
         """Return what is measured, on how many records, and the noise to expect."""
