@@ -52,23 +52,28 @@ def command(
     ledger = ledger or environment.ledger
     folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     kept = {**environment.to_dict(), "engine": engine, "address": address}
-    with Progress(quiet=as_json) as progress:
-        result = train(
-            spec,
-            data_of(spec, environment),
-            engine=engine,
-            address=address,
-            ledger=ledger,
-            policies=environment.policies,
-            indexes=environment.indexes,
-            cores=environment.cores,
-            placement=environment.placement,
-            faults=environment.faults,
-            output=folder,
-            key=key,
-            watch=progress,
-            environment=kept,
-        )
+    try:
+        with Progress(quiet=as_json) as progress:
+            result = train(
+                spec,
+                data_of(spec, environment),
+                engine=engine,
+                address=address,
+                ledger=ledger,
+                policies=environment.policies,
+                indexes=environment.indexes,
+                cores=environment.cores,
+                placement=environment.placement,
+                faults=environment.faults,
+                output=folder,
+                key=key,
+                watch=progress,
+                environment=kept,
+            )
+    except KeyboardInterrupt:
+        if (folder / "rounds.log").exists():
+            click.echo(f"interrupted; what was released is kept: vfl resume {folder}", err=True)
+        raise
     show(result, folder, as_json=as_json)
 
 
