@@ -1,14 +1,15 @@
-"""Shared by all tests: one local Ray for the session, started by the first test that asks for it."""
+"""Shared by all tests: one local Ray for the session, started by the first test that asks for it; the command line."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PARTIES = ("bank", "telco", "hospital", "clinic", "lab")
 
@@ -51,3 +52,29 @@ def local_ray() -> Iterator[Any]:
     )
     yield ray
     ray.shutdown()
+
+
+class Said(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    """Run `vfl ARGUMENTS` as the console script does, in this process."""
+    from vfl import cli
+
+    def run(*arguments: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["vfl", *arguments])
+        capfd.readouterr()
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return Said(code, *capfd.readouterr())
+
+    return run

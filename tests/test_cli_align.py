@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from vfl import cli
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.conftest import Said
 
 N = 90
 JOB = """
@@ -52,12 +51,6 @@ telco = "own/telco"
 """
 
 
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a job file and two files in different row order, from which commands are run."""
@@ -71,23 +64,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "one.toml").write_text(JOB + '\n[simulation]\ntable = "all.csv"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def call(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
-    """Run `vfl ARGUMENTS` as the console script does, in this process."""
-
-    def run(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["vfl", *arguments])
-        capfd.readouterr()
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        return Said(code, *capfd.readouterr())
-
-    return run
 
 
 def common(folder: Path) -> int:
