@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -61,10 +61,8 @@ class ClippedDerivative:
     loss: Loss
     cap: float
 
-    @property
-    def kernel(self) -> str:
-        """No kernel: norms are known to margins only."""
-        return ""
+    kernel: ClassVar[str] = ""
+    """No kernel: norms are known to margins only."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]

@@ -67,10 +67,8 @@ class Row:
     label_centre: float
     of_label: bool
 
-    @property
-    def kernel(self) -> str:
-        """No kernel: norms and the column are known to margins only."""
-        return ""
+    kernel: ClassVar[str] = ""
+    """No kernel: norms and the column are known to margins only."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]

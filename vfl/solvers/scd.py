@@ -70,10 +70,8 @@ class DualStep:
     coupling: float
     grid: float | None = None
 
-    @property
-    def kernel(self) -> str:
-        """No kernel: it has state."""
-        return ""
+    kernel: ClassVar[str] = ""
+    """No kernel: it has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]

@@ -36,10 +36,8 @@ class SnapshotDerivative:
     loss: Loss
     cap: float
 
-    @property
-    def kernel(self) -> str:
-        """No kernel: it has state."""
-        return ""
+    kernel: ClassVar[str] = ""
+    """No kernel: it has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -57,10 +55,8 @@ class ClippedDifference:
     loss: Loss
     cap: float
 
-    @property
-    def kernel(self) -> str:
-        """No kernel: it has state."""
-        return ""
+    kernel: ClassVar[str] = ""
+    """No kernel: it has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
