@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Train JOB: the path of a job file, or the name of a bundled example."""
     from vfl.cli.progress import Progress
-    from vfl.launch import train
+    from vfl.launch import checkpoint, train
     from vfl.launch.simulation import data_of
 
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
@@ -71,7 +71,7 @@ def command(
                 environment=kept,
             )
     except KeyboardInterrupt:
-        if (folder / "rounds.log").exists():
+        if (folder / checkpoint.NAME).exists():
             click.echo(f"interrupted; what was released is kept: vfl resume {folder}", err=True)
         raise
     show(result, folder, as_json=as_json)

@@ -153,9 +153,9 @@ def _share(rate: float, count: float, noise: float) -> Estimate:
     return Estimate(rate, math.hypot(noise, math.sqrt(rate * (1.0 - rate) / count)))
 
 
-def _length(gradient: Vector, entries: int = CELLS) -> float:
-    """Return the length of a gradient across the direction in which all entries change alike: the total is public.
+def _length(gradient: Vector) -> float:
+    """Return the length of a gradient across the direction in which all cells change alike: the total is public.
 
-    gradient : of the entries on which the measure depends, of so many.
+    gradient : of the cells on which the measure depends.
     """
-    return math.sqrt(max(float(gradient @ gradient) - float(gradient.sum()) ** 2 / entries, 0.0))
+    return math.sqrt(max(float(gradient @ gradient) - float(gradient.sum()) ** 2 / CELLS, 0.0))
