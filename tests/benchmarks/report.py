@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
-COLUMNS = ("case", "arm", "at", "measure", "mean ± deviation", "runs", "compared with", "verdict", "tuned", "settings")
+COLUMNS = (
+    "case",
+    "arm",
+    "at",
+    "measure",
+    "mean ± deviation",
+    "beside",
+    "runs",
+    "compared with",
+    "verdict",
+    "tuned",
+    "settings",
+)
 
 
 class Book:
@@ -137,15 +149,14 @@ def verdict(result: Result) -> str:
     return f"**behind** {1 / result.ahead:.2f} ×{note}" if result.ahead > 0 else f"**behind**{note}"
 
 
+def _cells(r: Result) -> tuple[str, ...]:
+    found = (r.case, r.arm, _pairs(r.at), r.measure, _figure(r), _pairs(r.beside), str(len(r.values)))
+    return (*found, _compared(r), verdict(r), r.tuned, _pairs(r.settings))
+
+
 def table(results: Iterable[Result]) -> str:
     """Return results as one Markdown table, without the columns that are empty in all of them."""
-    cells = [
-        (
-            r.case, r.arm, _pairs(r.at), r.measure, _figure(r), str(len(r.values)), _compared(r), verdict(r), r.tuned,
-            _pairs(r.settings),
-        )
-        for r in results
-    ]  # fmt: skip
+    cells = [_cells(result) for result in results]
     kept = [k for k in range(len(COLUMNS)) if any(row[k] for row in cells)]
     rows = [[COLUMNS[k] for k in kept], ["---"] * len(kept)]
     rows += [[row[k].replace("|", "\\|") for k in kept] for row in cells]

@@ -124,7 +124,8 @@ class Result:
     part, case, arm : what belongs together, the problem, and who or what was measured on it.
     measure, unit : what the values are. values : one of each run. seeds : theirs, if they have any.
     tuned : one of TUNINGS. at : the place in a sweep, such as {"epsilon": 1.0}. settings : the options that were chosen.
-    against : a figure to compare the mean with, `source` says whose. less : whether less is better; None, where neither is.
+    beside : other figures of the same runs. against : a figure to compare the mean with, `source` says whose.
+    less : whether less is better; None, where neither is.
     note : a sentence, such as why it is behind. seconds : how long a run took, where that is not what is measured.
     """
 
@@ -138,6 +139,7 @@ class Result:
     tuned: str = ""
     at: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, float] = field(default_factory=dict)
     against: float | None = None
     source: str = ""
     less: bool | None = True
