@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING
 
 from tests.benchmarks import report
 from tests.benchmarks.report import Book
-from tests.benchmarks.results import Settings, Task
+from tests.benchmarks.results import Absent, Settings, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from tests.benchmarks.results import Result
 
 PARTS = ("utility", "sweep", "speed", "scale", "privacy", "partitions", "peers", "study")
 MODULES = {"privacy": "mechanisms"}
@@ -56,15 +58,15 @@ def run(parts: Iterable[str], settings: Settings, book: Book, only: Sequence[str
         for task in tasks_of(part, settings):
             if only and not any(word in task.name for word in only):
                 continue
-            if task.run is None:
-                book.absent(part, task.name, task.absent)
-                _say(f"{part}, {task.name}: left out, {task.absent}")
-                continue
             if book.holds(part, task.name):
                 continue
             begun = time.perf_counter()
             try:
-                results = list(task.run())
+                results = list(_results(task))
+            except Absent as error:
+                book.absent(part, task.name, str(error))
+                _say(f"{part}, {task.name}: left out, {error}")
+                continue
             except Exception:  # noqa: BLE001 — one part's failure is no reason to lose the others
                 failed += 1
                 book.absent(part, task.name, f"failed: {traceback.format_exc(limit=-1).splitlines()[-1]}")
@@ -76,6 +78,12 @@ def run(parts: Iterable[str], settings: Settings, book: Book, only: Sequence[str
             for result in results:
                 _say(f"    {report.line(result)}")
     return failed
+
+
+def _results(task: Task) -> Iterable[Result]:
+    if task.run is None:
+        raise Absent(task.absent)
+    return task.run()
 
 
 def _say(text: str) -> None:

@@ -108,9 +108,13 @@ class Settings:
         return tuple(range(1, 1 + (self.runs or (quick if self.quick else whole))))
 
 
+class Absent(Exception):
+    """Raised by a task that finds out only when it runs that it cannot, with the reason."""
+
+
 @dataclass(frozen=True)
 class Task:
-    """What is done as a whole. name : unique in its part. absent : why it cannot be done here, if it cannot."""
+    """What is done as a whole. name : unique in its part. absent : why it cannot be done here, where that is known."""
 
     name: str
     run: Callable[[], Iterable[Result]] | None = None
