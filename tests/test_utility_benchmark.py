@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.benchmarks import problems, utility
 from tests.benchmarks.oracle import search
+from tests.benchmarks.results import Settings
 
 
-def test_the_quick_row(tmp_path, capsys):
-    utility.main(
-        ["--quick", "--seeds", "3", "--json", str(tmp_path / "rows.json"), "--markdown", str(tmp_path / "table.md")]
-    )
-    printed = capsys.readouterr().out
-    assert (tmp_path / "table.md").read_text(encoding="utf-8") == printed
-    written = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
-    (row,) = written["rows"]
-    assert row["tried"] > 10
-    assert not set(row["seeds"]) & set(row["search_seeds"])
-    assert {"machine", "processors", "versions", "tuned", "untuned"} <= set(written)
-    for kind in ("tuned", "untuned"):
-        assert 0 < row[kind]["mean"] < row["start"] / 100
-        assert row[kind]["deviation"] > 0
+def test_the_quick_row(tmp_path):
+    (task,) = utility.tasks(Settings(quick=True))
+    tuned, untuned = task.run()
+    (row,) = [utility.QUICK]
+    assert not set(tuned.seeds) & set(row.search_seeds)
+    assert tuned.seeds == untuned.seeds == (1, 2, 3)
+    assert (tuned.tuned, untuned.tuned) == ("oracle grid", "default")
+    assert tuned.settings["passes"] == 10
+    assert not untuned.settings
+    for result in (tuned, untuned):
+        assert 0 < result.mean < result.beside["start"] / 100
+        assert result.spread > 0
 
 
-def test_rows_that_need_absent_data_are_named(capsys):
-    utility.main(["--rows", "Electricity raw"])
-    assert (
-        "Left out, their data are not at hand: Electricity raw, Electricity raw, private M." in capsys.readouterr().out
-    )
+def test_rows_that_need_absent_data_are_named():
+    absent = {task.name: task.absent for task in utility.tasks(Settings()) if task.run is None}
+    assert absent["Electricity raw, private M"] == "its data are not at hand (--data)"
+    assert "dorothea" in absent
+    assert "Sparse LASSO, ε=10" not in absent
+
+
+def test_what_an_oracle_found_is_looked_up_and_what_it_finds_anew_is_recorded(tmp_path, monkeypatch):
+    row, case = replace(utility.QUICK, name="kept"), utility.QUICK.build(None)
+    monkeypatch.setattr(utility, "RECORD", tmp_path / "oracle.json")
+    monkeypatch.setattr(utility, "search", lambda *given: ({"clip": 2.0, "step_size": 0.5}, 7))
+    found = utility.tuned(row, case, anew=False)
+    monkeypatch.setattr(utility, "search", None)
+    assert utility.tuned(row, case, anew=False) == found == {"clip": 2.0, "step_size": 0.5}
+    assert json.loads((tmp_path / "oracle.json").read_text(encoding="utf-8"))["kept"]["tried"] == 7
+
+
+def test_recorded_settings_are_of_rows_and_on_their_grids():
+    record = json.loads(utility.RECORD.read_text(encoding="utf-8"))
+    rows = {row.name: row for row in utility.ROWS}
+    assert set(record) == set(rows)
+    for name, found in record.items():
+        assert set(found["options"]) == set(rows[name].grids)
+        assert all(value in rows[name].grids[option] for option, value in found["options"].items())
 
 
 def test_the_sparse_problem_is_pinned():

@@ -1,33 +1,27 @@
-"""The papers' utility tables beside this project, by relative error (F(w) − F*)/F*, in one command.
+"""The papers' utility tables beside this project, by relative error (F(w) − F*)/F*.
 
-    python -m tests.benchmarks.utility [--data DIR] [--rows PART ...] [--quick] [--seeds N] [--cores N]
-                                       [--json FILE] [--markdown FILE]
+    python -m tests.benchmarks.utility [--data DIR] [--only NAME ...] [--quick] [--runs N] [--search] [--output DIR]
 
 Every row has two runs of ours, both (ε, δ = 1/n²) under strict replace-one with Δ = 2κ and exact accounting:
 
 - tuned: the paper's solver at the paper's number of passes, options from an oracle grid. The oracle looks at the data,
   uncharged, as the papers' tuning does. `exact M` takes M_j from the data, uncharged and flagged, as the papers' main
-  tables do; `private M` buys it with 10 % of μ², in those 10 % of the tuned run too.
+  tables do; `private M` buys it with 10 % of μ², in those 10 % of the tuned run too. What the oracle found is kept in
+  oracle.json; --search looks anew, which takes half an hour.
 - untuned: what `vfl.train` does when nothing is said but the solver's name, smoothness bought out of the same budget.
 
 Settings are compared on seeds of their own and measured with fresh ones. `start` is F(0)/F* − 1, the error of a model
-that learnt nothing: what the synthetic problems are pinned by. `ahead` is the paper's error over ours. DIR holds the
-real data; without it, the rows that need them are named and left out.
+that learnt nothing: what the synthetic problems are pinned by. DIR holds the real data; without it, the rows that need
+them are named and left out.
 """
 
 from __future__ import annotations
 
-import argparse
-import concurrent.futures
 import functools
 import json
-import multiprocessing
-import os
-import platform
 import sys
 import time
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +29,13 @@ import numpy as np
 
 import vfl
 from tests.benchmarks import problems
+from tests.benchmarks.command import alone
 from tests.benchmarks.oracle import SEEDS, search
+from tests.benchmarks.results import Result, Settings, Task
 from vfl.planning import plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 CLIPS = tuple(2.0 ** (k / 3) for k in range(-9, 13))
 """Times a typical scaled gradient: half the largest derivative, or a third of the declared label range, over √L."""
@@ -56,7 +52,7 @@ class Row:
 
     build : the problem, given the folder of the data or None. paper : its error. source : where that stands.
     solver : as in the paper; `grids` and `starts` are the oracle's, with clips in typical gradients; `fixed` is not searched.
-    untuned : solver that the default figure is of.
+    untuned : solver that the default figure is of. behind : why ours is behind, where it is; first tuned, then untuned.
     """
 
     name: str
@@ -71,6 +67,7 @@ class Row:
     real: bool = True
     untuned: type = vfl.SkGD
     search_seeds: tuple[int, ...] = SEEDS
+    behind: tuple[str, str] = ("", "")
 
 
 def descent(name, build, paper, source, passes, **options):
@@ -156,129 +153,62 @@ def unit(case):
     return typical / np.sqrt(loss.curvature)
 
 
-def measure(row, folder, n_seeds):
-    """One row of the table: tuned and untuned errors on the same fresh seeds."""
-    begun, case, fresh = time.perf_counter(), row.build(folder), range(1, n_seeds + 1)
+RECORD = Path(__file__).with_name("oracle.json")
+"""{name of a row: what an oracle found}: clips in typical gradients."""
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """Yield a task a row; the quick run's row is small, and searched for in any case."""
+    for row in (QUICK,) if settings.quick else ROWS:
+        if row.real and settings.data is None:
+            yield Task(row.name, absent="its data are not at hand (--data)")
+        else:
+            yield Task(row.name, functools.partial(measure, row, settings))
+    for name in () if settings.quick else ABSENT:
+        yield Task(name, absent="the paper's data are not at hand")
+
+
+def measure(row: Row, settings: Settings) -> Iterator[Result]:
+    """Yield a row's tuned and untuned errors, on the same fresh seeds."""
+    begun, case = time.perf_counter(), row.build(settings.data)
+    typical, fresh = unit(case), settings.seeds(whole=20)
+    found = tuned(row, case, anew=settings.search)
+    options = {**row.fixed, **found, "clip": found["clip"] * typical}
+    runs = {
+        f"{row.solver.name}, tuned": [case.run(seed, row.solver, row.smoothness, **options) for seed in fresh],
+        f"{row.untuned.name}, untuned": [case.run(seed, row.untuned) for seed in fresh],
+    }
+    start, exact = case.start / case.best - 1.0, "exact" if row.smoothness == "data" else "private"
+    for (arm, results), own, behind in zip(runs.items(), (options | {"M": exact}, {}), row.behind, strict=True):
+        beside = {"start": start}
+        if isinstance(case.job.penalty, vfl.L1):
+            beside["support F1"] = float(np.mean([case.support_score(result.w) for result in results]))
+        errors = [case.error_of(result.w) for result in results]
+        late = row.paper is not None and np.mean(errors) > row.paper
+        yield Result(
+            part="utility", case=row.name, arm=arm, measure="relative error", values=errors, seeds=fresh,
+            tuned="oracle grid" if own else "default", settings=own, beside=beside, against=row.paper, source=row.source,
+            note=behind if late else "", at={"epsilon": case.job.privacy.epsilon},
+            seconds=(time.perf_counter() - begun) / len(errors),
+        )  # fmt: skip
+
+
+def tuned(row: Row, case: problems.Case, *, anew: bool) -> dict[str, Any]:
+    """Return the options that an oracle finds or has found; what it finds anew is recorded."""
+    record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    if row.name in record and not anew:
+        return record[row.name]["options"]
     typical = unit(case)
 
-    def runs(seeds, *, clip, **options):
-        given = {**row.fixed, **options, "clip": clip * typical}
-        return [case.run(seed, row.solver, row.smoothness, **given) for seed in seeds]
-
-    def errors(seeds, **options):
-        return [case.error_of(result.w) for result in runs(seeds, **options)]
+    def errors(seeds, *, clip, **options):
+        return case.errors(seeds, row.solver, row.smoothness, **row.fixed, **options, clip=clip * typical)
 
     options, tried = search(errors, row.grids, row.starts, row.search_seeds)
-    tuned, untuned = runs(fresh, **options), [case.run(seed, row.untuned) for seed in fresh]
-    measured = {
-        "problem": row.name, "paper": row.paper, "source": row.source, "n": case.n, "p": case.scaled[0].shape[1],
-        "epsilon": case.job.privacy.epsilon, "start": case.start / case.best - 1.0, "smoothness": row.smoothness,
-        "solver": row.solver.name, "options": {**row.fixed, **options, "clip": options["clip"] * typical},
-        "tuned": summary([case.error_of(result.w) for result in tuned], row.paper), "tried": tried,
-        "search_seeds": list(row.search_seeds), "seeds": list(fresh), "untuned_solver": row.untuned.name,
-        "untuned": summary([case.error_of(result.w) for result in untuned], row.paper),
-    }  # fmt: skip
-    if isinstance(case.job.penalty, vfl.L1):
-        for kind, results in (("tuned", tuned), ("untuned", untuned)):
-            measured[kind]["support"] = float(np.mean([case.support_score(result.w) for result in results]))
-    return measured | {"seconds": time.perf_counter() - begun}
-
-
-def summary(errors, paper):
-    """Mean, spread and what the paper's figure is of the mean."""
-    return {
-        "mean": float(np.mean(errors)), "deviation": float(np.std(errors, ddof=1)), "median": float(np.median(errors)),
-        "ahead": None if paper is None else paper / float(np.mean(errors)),
-    }  # fmt: skip
-
-
-def machine():
-    """What the figures were measured on."""
-    return {
-        "machine": platform.machine(), "processors": os.cpu_count(), "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("vfl", "numpy", "scipy", "numba")},
-        "tuned": "oracle grid, coordinate search, uncharged", "untuned": "defaults",
-    }  # fmt: skip
-
-
-def markdown(rows, about, left_out):
-    """The table, and what it was measured on."""
-    lines = [
-        "| problem | start | paper | ours, tuned | ahead | ours, untuned | ahead | support F1 | tuned options |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        tuned, untuned = row["tuned"], row["untuned"]
-        support = f"{tuned['support']:.2f} / {untuned['support']:.2f}" if "support" in tuned else ""
-        lines.append(
-            f"| {row['problem']} | {row['start']:.4f} | {figure(row['paper'])} ({row['source']}) "
-            f"| {row['solver']} {tuned['mean']:.2e} ± {tuned['deviation']:.1e} | {verdict(tuned['ahead'])} "
-            f"| {row['untuned_solver']} {untuned['mean']:.2e} ± {untuned['deviation']:.1e} | {verdict(untuned['ahead'])} "
-            f"| {support} | {shown(row['options'])}, {'exact' if row['smoothness'] == 'data' else 'private'} M |"
-        )
-    versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-    seeds = f"{len(rows[0]['seeds'])} fresh seeds a row" if rows else "no rows"
-    how = f"Tuned: {about['tuned']}. Untuned: {about['untuned']}. {seeds}, mean ± standard deviation. δ = 1/n², replace-one."
-    lines += ["", f"{how} {about['machine']}, {about['processors']} processors, Python {about['python']}, {versions}."]
-    if left_out:
-        lines.append(f"Left out, their data are not at hand: {', '.join(left_out)}.")
-    return "\n".join(lines)
-
-
-def figure(error):
-    return "–" if error is None else f"{error:.3g}"
-
-
-def verdict(ahead):
-    if ahead is None:
-        return "–"
-    return f"{ahead:.2f} ×" if ahead >= 1.0 else f"**behind**, {ahead:.2g} ×"
-
-
-def shown(options):
-    return ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in options.items())
-
-
-def main(arguments=None) -> None:
-    """Print each row as it is done, then the table; write JSON and Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder of the real data")
-    parser.add_argument("--rows", nargs="*", default=[], help="parts of names")
-    parser.add_argument("--quick", action="store_true", help="one small synthetic row")
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--cores", type=int, default=2, help="rows that are measured at a time")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path)
-    given = parser.parse_args(arguments)
-    wanted = [QUICK] if given.quick else [r for r in ROWS if not given.rows or any(p in r.name for p in given.rows)]
-    can = [row for row in wanted if given.data or not row.real]
-    left_out = [row.name for row in wanted if row not in can] + ([] if given.quick or given.rows else list(ABSENT))
-    rows = []
-    for row in measured(can, given.data, given.seeds, 1 if given.quick else given.cores):
-        rows.append(row)
-        said = f"{row['problem']}: tuned {row['tuned']['mean']:.2e}, untuned {row['untuned']['mean']:.2e}"
-        print(
-            f"{said}, paper {figure(row['paper'])} [{row['tried']} tried, {row['seconds']:.0f} s]",
-            file=sys.stderr,
-            flush=True,
-        )
-    about = machine()
-    table = markdown(rows, about, left_out)
-    print(table)
-    if given.json:
-        given.json.write_text(json.dumps({**about, "left_out": left_out, "rows": rows}, indent=2), encoding="utf-8")
-    if given.markdown:
-        given.markdown.write_text(table + "\n", encoding="utf-8")
-
-
-def measured(rows, folder, n_seeds, cores):
-    """Yield the rows' measurements in order, some at a time in processes of their own."""
-    if cores == 1:
-        yield from (measure(row, folder, n_seeds) for row in rows)
-        return
-    with concurrent.futures.ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(measure, rows, [folder] * len(rows), [n_seeds] * len(rows))
+    if row is not QUICK:
+        record[row.name] = {"options": options, "tried": tried, "seeds": list(row.search_seeds)}
+        RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return options
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(alone("utility"))

@@ -1,0 +1,232 @@
+"""What a run found, kept as it goes and written as JSON, as Markdown and into a page."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tests.benchmarks.results import Result, here
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+FORMAT = 1
+COLUMNS = (
+    "case",
+    "arm",
+    "at",
+    "measure",
+    "mean ± deviation",
+    "beside",
+    "runs",
+    "compared with",
+    "verdict",
+    "tuned",
+    "settings",
+)
+
+
+class Book:
+    """The results in a folder, a line of results.jsonl for each task that is done.
+
+    asked : what a task's results depend on beside its name; those of another run are not taken for this one's.
+    """
+
+    def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.asked = folder, dict(asked)
+        self.left_out: dict[tuple[str, str], str] = {}
+        self._done: dict[tuple[str, str], list[Result]] = {}
+        for line in self._lines():
+            if line["asked"] == self.asked and line["format"] == FORMAT:
+                self._done[line["part"], line["task"]] = [_result(row) for row in line["results"]]
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / "results.jsonl"
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what was written whole; a line that an interruption cut off was no result yet."""
+        if self._path.exists():
+            for line in self._path.read_text(encoding="utf-8").splitlines():
+                try:
+                    yield json.loads(line)
+                except ValueError:
+                    continue
+
+    def holds(self, part: str, task: str) -> bool:
+        """Return whether a task is done."""
+        return (part, task) in self._done
+
+    def add(self, part: str, task: str, results: list[Result], seconds: float) -> None:
+        """Keep what a task found, on disk before anything else is done."""
+        line = {
+            "format": FORMAT, "part": part, "task": task, "asked": self.asked, "seconds": seconds,
+            "results": [row(result) for result in results],
+        }  # fmt: skip
+        cut_off = self._path.exists() and not self._path.read_bytes().endswith(b"\n")
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if cut_off else "") + json.dumps(line, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._done[part, task] = results
+
+    def absent(self, part: str, task: str, why: str) -> None:
+        """Name what was left out."""
+        self.left_out[part, task] = why
+
+    @property
+    def results(self) -> list[Result]:
+        """All results, in the order in which they were found."""
+        return [result for results in self._done.values() for result in results]
+
+
+def row(result: Result) -> dict[str, Any]:
+    """Return a result as JSON takes it, with what follows from its runs."""
+    derived = {"mean": result.mean, "median": result.median, "spread": result.spread, "ahead": result.ahead}
+    return {name: _number(value) for name, value in (asdict(result) | derived).items()}
+
+
+def _number(value: Any) -> Any:
+    """Return a value with numbers that JSON does not know as text, and options that are no text by their name."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(k): _number(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_number(v) for v in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+def _result(row: Mapping[str, Any]) -> Result:
+    fields = {k: v for k, v in row.items() if k not in ("mean", "median", "spread", "ahead")}
+    return Result(**fields | {"values": [float(v) for v in row["values"]]})
+
+
+def line(result: Result) -> str:
+    """Return a result as a line of text."""
+    at = f" at {_pairs(result.at)}" if result.at else ""
+    compared = f" ({_compared(result)}: {verdict(result)})" if result.against is not None else ""
+    return f"{result.case} | {result.arm}{at}: {result.measure} {_figure(result)}{compared}"
+
+
+def _figure(result: Result) -> str:
+    unit = f" {result.unit}" if result.unit else ""
+    spread = "" if math.isnan(result.spread) else f" ± {result.spread:.2g}"
+    return f"{number(result.mean)}{spread}{unit}"
+
+
+def number(value: float) -> str:
+    """Return a number in few digits, as one would write it."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if 1e-3 <= abs(value) < 1e4:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e7 else f"{value:.2e}"
+
+
+def _pairs(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {number(v) if isinstance(v, float) else v}" for k, v in options.items())
+
+
+def _compared(result: Result) -> str:
+    return "" if result.against is None else f"{number(result.against)} {result.source}".strip()
+
+
+def verdict(result: Result) -> str:
+    """Say by what factor a result is ahead, and why it is not."""
+    note = f": {result.note}" if result.note else ""
+    if result.ahead is None:
+        return result.note
+    if result.ahead >= 1.0:
+        return f"ahead {result.ahead:.2f} ×{note}"
+    return f"**behind** {1 / result.ahead:.2f} ×{note}" if result.ahead > 0 else f"**behind**{note}"
+
+
+def _cells(r: Result) -> tuple[str, ...]:
+    found = (r.case, r.arm, _pairs(r.at), r.measure, _figure(r), _pairs(r.beside), str(len(r.values)))
+    return (*found, _compared(r), verdict(r), r.tuned, _pairs(r.settings))
+
+
+def table(results: Iterable[Result]) -> str:
+    """Return results as one Markdown table, without the columns that are empty in all of them."""
+    cells = [_cells(result) for result in results]
+    kept = [k for k in range(len(COLUMNS)) if any(row[k] for row in cells)]
+    rows = [[COLUMNS[k] for k in kept], ["---"] * len(kept)]
+    rows += [[row[k].replace("|", "\\|") for k in kept] for row in cells]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def provenance(results: Iterable[Result]) -> str:
+    """Say on what the figures were measured: one sentence for each machine and commit."""
+    found = {
+        json.dumps({k: v for k, v in r.machine.items() if k != "load"}, sort_keys=True): r.machine for r in results
+    }
+    loads = [r.machine["load"] for r in results if "load" in r.machine]
+    sentences = []
+    for about in found.values():
+        versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
+        commit = f", commit {about['commit']}" if about.get("commit") else ""
+        sentences.append(
+            f"{about['processor']}, {about['processors']} processors, {about['system']} {about['machine']}, "
+            f"Python {about['python']}, {versions}{commit}."
+        )
+    if loads:
+        sentences.append(f"Load of the machine meanwhile: {min(loads):g} to {max(loads):g}.")
+    return " ".join(sentences)
+
+
+def by_part(book: Book) -> dict[str, list[Result]]:
+    """Return the results of each part."""
+    ordered = sorted(book.results, key=lambda r: r.part)
+    grouped = {part: list(rows) for part, rows in itertools.groupby(ordered, key=lambda r: r.part)}
+    return {part: grouped[part] for part in dict.fromkeys(r.part for r in book.results)}
+
+
+def markdown(book: Book) -> str:
+    """Return all tables, what they were measured on, and what was left out."""
+    sections = [f"## {part}\n\n{table(results)}\n\n{provenance(results)}" for part, results in by_part(book).items()]
+    if book.left_out:
+        names = "\n".join(f"* {part}, {task}: {why}" for (part, task), why in book.left_out.items())
+        sections.append(f"## left out\n\n{names}")
+    return "\n\n".join(sections)
+
+
+def write(book: Book) -> None:
+    """Write results.json, results.md and, where matplotlib is installed, the plots."""
+    from tests.benchmarks import plots
+
+    document = {
+        "format": FORMAT, "written_on": here(), "asked": book.asked, "results": [row(r) for r in book.results],
+        "left_out": [{"part": p, "task": t, "why": why} for (p, t), why in book.left_out.items()],
+    }  # fmt: skip
+    (book.folder / "results.json").write_text(
+        json.dumps(_number(document), indent=1, ensure_ascii=False), encoding="utf-8"
+    )
+    (book.folder / "results.md").write_text(markdown(book) + "\n", encoding="utf-8")
+    plots.draw(book.results, book.folder)
+
+
+MARK = re.compile(r"(?P<open><!-- results of (?P<what>[^>]*?) -->\n).*?(?P<close><!-- end of results -->)", re.S)
+
+
+def fill(page: Path, book: Book) -> None:
+    """Write a page's tables anew, between `<!-- results of PART[, CASE] -->` and `<!-- end of results -->`.
+
+    A table of which the book holds nothing is left as it is.
+    """
+
+    def anew(found: re.Match[str]) -> str:
+        part, _, word = found["what"].partition(", ")
+        results = [r for r in book.results if r.part == part and word in f"{r.case} {r.arm} {r.measure}"]
+        if not results:
+            return found[0]
+        return f"{found['open']}\n{table(results)}\n\n{provenance(results)}\n\n{found['close']}"
+
+    page.write_text(MARK.sub(anew, page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,124 @@
+"""The one command of the benchmarks: rows, what survives an interruption, tables, pages and plots."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from tests.benchmarks import command, plots, report
+from tests.benchmarks.report import Book
+from tests.benchmarks.results import Result, Settings, Task
+
+
+def result(**given):
+    return Result(**{"part": "scale", "case": "c", "arm": "a", "measure": "seconds", "values": (1.0, 3.0)} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "ahead", "said"),
+    [
+        ({"against": 4.0, "source": "paper"}, 2.0, "ahead 2.00 ×"),
+        ({"against": 1.0, "note": "noise"}, 0.5, "**behind** 2.00 ×: noise"),
+        ({"against": 1.0, "less": False}, 2.0, "ahead 2.00 ×"),
+        ({"against": 1.0, "less": None}, None, ""),
+        ({"note": "alone"}, None, "alone"),
+    ],
+)
+def test_a_verdict(given, ahead, said):
+    found = result(**given)
+    assert found.ahead == ahead
+    assert report.verdict(found) == said
+    assert said in report.line(found) + said * (found.against is None)
+
+
+def test_a_result_without_runs_or_tuned_somehow_is_none():
+    with pytest.raises(ValueError, match="no run"):
+        result(values=())
+    with pytest.raises(ValueError, match="no way of tuning"):
+        result(tuned="by hand")
+
+
+def test_what_was_done_survives_an_interruption(tmp_path):
+    book, asked = Book(tmp_path, {"quick": True}), {"quick": True}
+    kept = result(at={"n": 10}, settings={"clip": 0.5, "solver": object}, seeds=(1, 2), values=(1.0, math.inf))
+    book.add("scale", "one", [kept], 0.1)
+    with (tmp_path / "results.jsonl").open("a") as file:
+        file.write('{"format": 1, "part": "scale", "task": "tw')
+    again = Book(tmp_path, asked)
+    assert again.holds("scale", "one")
+    assert not again.holds("scale", "two")
+    assert again.results[0].values == (1.0, math.inf)
+    again.add("scale", "two", [result()], 0.1)
+    assert len(Book(tmp_path, asked).results) == 2
+    assert not Book(tmp_path, {"quick": False}).holds("scale", "one")
+
+
+def planted(tasks, monkeypatch):
+    monkeypatch.setattr(command, "tasks_of", lambda part, settings: iter(tasks))
+
+
+def test_the_command_goes_on_past_failures_and_names_what_is_absent(tmp_path, monkeypatch, capsys):
+    done = []
+
+    def works():
+        done.append(1)
+        yield result(against=4.0)
+
+    def fails():
+        raise ZeroDivisionError("by zero")
+
+    planted([Task("a", fails), Task("b", works), Task("c", absent="there are no data")], monkeypatch)
+    order = ["scale", "--output", str(tmp_path)]
+    assert command.main(order) == 1
+    printed = capsys.readouterr().out
+    assert "* scale, a: failed: ZeroDivisionError: by zero" in printed
+    assert "* scale, c: there are no data" in printed
+    assert "ahead 2.00 ×" in printed
+    command.main(order)
+    assert done == [1]
+    written = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    (row,) = written["results"]
+    assert row["mean"] == 2.0
+    assert {"processor", "versions", "load", "commit"} <= set(row["machine"])
+    assert (tmp_path / "results.md").read_text(encoding="utf-8").startswith("## scale")
+
+
+def test_no_such_part(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["utilty"])
+    assert "no part utilty" in capsys.readouterr().err
+
+
+def test_a_page_keeps_what_was_not_measured_again(tmp_path):
+    page, book = tmp_path / "page.md", Book(tmp_path, {})
+    marks = "<!-- results of {} -->\nold\n<!-- end of results -->\n"
+    page.write_text("before\n" + marks.format("scale, width") + marks.format("speed") + "after\n", encoding="utf-8")
+    book.add("scale", "t", [result(case="width"), result(case="length")], 0.0)
+    for _ in range(2):
+        report.fill(page, book)
+        text = page.read_text(encoding="utf-8")
+        assert "width | a" in text
+        assert "length" not in text
+        assert text.count("old") == 1
+        assert text.startswith("before\n")
+        assert text.endswith("after\n")
+
+
+def test_sweeps_are_what_moves_along_one_number(tmp_path):
+    along = [result(at={"epsilon": e, "passes": 5}, values=(1 / e, 2 / e)) for e in (3.0, 0.1, 1.0)]
+    found = plots.sweeps([*along, result(at={"kind": "x"}), result(case="other", at={"n": 3})])
+    ((key, curves),) = found.items()
+    assert key == ("scale", "c", "seconds", "epsilon")
+    assert [r.at["epsilon"] for r in curves["a, passes 5"]] == [0.1, 1.0, 3.0]
+    pytest.importorskip("matplotlib")
+    (path,) = plots.draw(along, tmp_path)
+    assert path.name == "scale-c-seconds-by-epsilon.png"
+    assert path.stat().st_size > 5_000
+
+
+def test_seeds_are_as_many_as_asked_for():
+    assert Settings().seeds(4) == (1, 2, 3, 4)
+    assert Settings(quick=True).seeds(4) == (1, 2, 3)
+    assert Settings(quick=True, runs=1).seeds(4) == (1,)
