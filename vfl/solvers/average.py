@@ -14,7 +14,7 @@ class Average:
     """Keeps the mean of the iterates that an option asks for.
 
     iterate : 'last', 'average' (of each outer round, Maranjyan et al. 2024, Alg. 1) or 'tail' (of the last half of the run).
-    skip : iterates that are left out of the tail.
+    skip : updates that are left out of the tail.
     """
 
     def __init__(self, iterate: str, skip: int) -> None:
@@ -28,8 +28,8 @@ class Average:
         self._since = np.zeros(0)
 
     def add(self, θ: Vector, *moved: slice) -> None:
-        """Take note of an iterate, (p,). moved : where it may differ from the one before; nothing says everywhere."""
-        self._seen += 1
+        """Take note of an iterate, (p,). moved : a slice for each update, where it differs; nothing says everywhere."""
+        self._seen += max(1, len(moved))
         if self._iterate == "last" or (self._iterate == "tail" and self._seen <= self._skip):
             return
         self._count += 1

@@ -71,9 +71,10 @@ class SkGD:
 
     block_size : columns a block; blocks never span two parties. Left out when the partition names blocks.
     sampling : 'shuffled', 'cyclic', 'uniform', 'importance', 'nice' (with `tau`), 'full'.
-    parallel : blocks of so many different parties are updated at once, from the same margins, with steps divided by it.
+    parallel : blocks of up to so many different parties are updated at once, from the same margins. It joins the draws of
+        a pass into fewer rounds; which blocks are drawn, and how many, does not change.
     passes : passes over the coordinates, or give outer_rounds and inner_rounds.
-    outer_rounds, inner_rounds : T and K of the paper; Xw is rebuilt at the start of every outer round.
+    outer_rounds, inner_rounds : T and K of the paper, K counts draws; Xw is rebuilt at the start of every outer round.
     clip : κ, cap on one record's gradient in units of √M_j, per coordinate: a block's cap is κ√|S|. inf: no clipping.
         'bounds': what the loss's largest derivative and the declared bounds allow, so that nothing is ever clipped.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
@@ -175,17 +176,17 @@ class SkGD:
     def schedule(self, problem: Problem) -> Schedule:
         """Run DESIGN §3: for t < T, rebuild Xθ; for K draws, release the block and take its prox step."""
         known = yield from curvature(problem)
-        draws = self._draws(known, self._steps(problem, known))
+        outer = self._outer(problem, known)
         weighting = Derivative(problem.loss)
         whole = problem.layout.whole()
-        mean = Average(self.iterate or "last", self._n_draws // 2)
+        mean = Average(self.iterate or "last", self._n_releases(problem) // 2)
         w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
         there = np.ones(problem.layout.n_coordinates)  # 0 for the coordinates of parties that are given up
-        for t in range(self.outer_rounds or 0):
+        for t, draws in enumerate(outer):
             if t or w.any():
                 w = yield from self._rebuild(problem, known, w, there)
             θ = w.copy()
-            for drawn in self._visits(islice(draws, self.inner_rounds)):
+            for drawn in self._visits(draws):
                 visit = {q: steps for q, steps in drawn.items() if there[whole[q].coordinates].all()}
                 if not visit:
                     continue
@@ -246,13 +247,14 @@ class SkGD:
         return (*(((bought, 1),) if bought else ()), (block, self._n_releases(problem)))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return how many messages a run waits for: visits, rebuilds, and one for smoothness where that is asked for."""
+        """Return how many messages a run waits for: visits, rebuilds, and one for smoothness where that is asked for.
+
+        Importance sampling draws by the M that is yet to be released; its visits are counted for equal M.
+        """
         flat = Curvature.flat(problem)
-        draws = self._draws(flat, self._steps(problem, flat))
-        outer = self.outer_rounds or 1
-        visits = sum(1 for _ in range(outer) for _ in self._visits(islice(draws, self.inner_rounds)))
+        visits = sum(1 for draws in self._outer(problem, flat) for _ in self._visits(draws))
         begins = bool((problem.intercept * problem.label_centre).any())
-        return asks_moments(problem) + begins + outer - 1 + visits
+        return asks_moments(problem) + begins + (self.outer_rounds or 1) - 1 + visits
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
@@ -274,24 +276,13 @@ class SkGD:
     def _sampler(self) -> Sampler:
         return sampler_of(self.sampling, self.tau)
 
-    def _width(self, problem: Problem) -> int:
-        """Blocks that move at once, at the most."""
-        owners = len(problem.layout.whole())
-        return max(min(self.parallel, owners), self._sampler().width(len(problem.layout.blocks(self.block_size))))
-
     def _draws_a_pass(self, problem: Problem) -> int:
         blocks = problem.layout.blocks(self.block_size)
-        if self.parallel == 1:
-            return -(-len(blocks) // self._sampler().width(len(blocks)))
-        return len(in_parallel([(block.index,) for block in blocks], blocks, self.parallel))
+        return -(-len(blocks) // self._sampler().width(len(blocks)))
 
     def _n_releases(self, problem: Problem) -> int:
-        """Return how many releases the draws come to; at the most, where they follow what was released."""
-        width = self._width(problem)
-        if width == 1 or self.sampling == "importance":
-            return self._n_draws * width
-        draws = self._indices(Curvature.flat(problem), problem.layout.blocks(self.block_size))
-        return sum(len(draw) for draw in islice(draws, self._n_draws))
+        """Return how many releases the draws come to, whatever is drawn."""
+        return self._n_draws * self._sampler().width(len(problem.layout.blocks(self.block_size)))
 
     def _noise_multiplier(self, problem: Problem) -> float:
         """Return z: the releases share evenly what the moments leave of μ²."""
@@ -313,35 +304,60 @@ class SkGD:
         return scale, Clip(κ * unit, block.size)
 
     def _steps(self, problem: Problem, known: Curvature) -> tuple[Step, ...]:
-        """Return what a release of each block and its update are: s_j = γ/(β M_j), β = |S| of all blocks of a draw."""
-        blocks = problem.layout.blocks(self.block_size)
-        width = self._width(problem)
+        """Return what a release of each block and its update are where it moves alone."""
         z = self._noise_multiplier(problem) if problem.private else None
-        penalised, M = problem.penalised, known.smoothness
-        together = sum(sorted((block.size for block in blocks), reverse=True)[:width])
         steps = []
-        for block in blocks:
-            S = block.coordinates
-            s = (self.step_size or 1.0) / ((together if width > 1 else block.size) * M[S])
+        for block in problem.layout.blocks(self.block_size):
             scale, clip = self._geometry(problem, known, block)
-            rule = ProxStep(s / (problem.n_records * scale), s * penalised[S], problem.penalty)
-            steps.append(Step(block, known.centre[S], scale, clip, rule, clip.event(z) if z is not None else None))
+            event = clip.event(z) if z is not None else None
+            rule = self._rule(problem, known, block, block.size)
+            steps.append(Step(block, known.centre[block.coordinates], scale, clip, rule, event))
         return tuple(steps)
+
+    def _rule(self, problem: Problem, known: Curvature, block: Block, moving: int) -> ProxStep:
+        """Return the update of a block while so many coordinates move at once: s_j = γ/(β M_j), β = |S| of all of them.
+
+        Nothing is known of how the columns of different blocks go together, so nothing less is safe.
+        """
+        S, M = block.coordinates, known.smoothness[block.coordinates]
+        s = (self.step_size or 1.0) / (moving * M)
+        scale, _ = self._geometry(problem, known, block)
+        return ProxStep(s / (problem.n_records * scale), s * problem.penalised[S], problem.penalty)
 
     def _indices(self, known: Curvature, blocks: Sequence[Block]) -> Iterator[Draw]:
         """Yield draws of blocks for ever, pass after pass, in the order that the seed fixes."""
         rng = np.random.default_rng(self.seed)
         while True:
             draws = self._sampler().draws(blocks, known.smoothness, rng)
-            if self.parallel > 1:
-                draws = in_parallel(draws, blocks, self.parallel)
-            elif self.sweep == "party":
+            if self.parallel == 1 and self.sweep == "party":
                 draws = grouped_by_owner(draws, blocks)
             yield from draws
 
-    def _draws(self, known: Curvature, steps: tuple[Step, ...]) -> Iterator[tuple[Step, ...]]:
-        """Yield the steps of each draw."""
-        return (tuple(steps[b] for b in draw) for draw in self._indices(known, [step.block for step in steps]))
+    def _outer(self, problem: Problem, known: Curvature) -> Iterator[Iterator[tuple[Step, ...]]]:
+        """Yield, for each outer round, the steps that are made together, in turn; each to be used up before the next."""
+        steps = self._steps(problem, known)
+        blocks = [step.block for step in steps]
+        indices = self._indices(known, blocks)
+        shared: dict[tuple[int, int], Step] = {}
+
+        def together(draw: Draw) -> tuple[Step, ...]:
+            if len(draw) == 1:
+                return (steps[draw[0]],)
+            moving = sum(blocks[b].size for b in draw)
+            for b in draw:
+                if (b, moving) not in shared:
+                    shared[b, moving] = replace(steps[b], rule=self._rule(problem, known, blocks[b], moving))
+            return tuple(shared[b, moving] for b in draw)
+
+        def rounds() -> Iterator[Draw]:
+            left = self.inner_rounds or 0
+            while left > 0:  # pass by pass: the order of what is drawn moves by less than one
+                drawn = list(islice(indices, min(left, len(blocks))))
+                left -= len(drawn)
+                yield from in_parallel(drawn, blocks, self.parallel) if self.parallel > 1 else drawn
+
+        for _ in range(self.outer_rounds or 1):
+            yield map(together, rounds())
 
     def _visits(self, draws: Iterable[tuple[Step, ...]]) -> Iterator[dict[str, tuple[Step, ...]]]:
         """Join draws into visits: maximal runs of one owner where sweeps are allowed, else one draw each."""
