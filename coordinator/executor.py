@@ -9,7 +9,6 @@ from coordinator.folds import Folds
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local, Tally
 from vfl.privacy.events import ReleaseKey, on_part
-from vfl.privacy.ledger import ChargeAhead
 from vfl.privacy.mechanisms import release
 from vfl.privacy.noise import CryptographicNoise
 
@@ -109,7 +108,7 @@ class Executor:
         self._round += 1
         self._again = 0
         self._astray += 1
-        if isinstance(self._reservation, ChargeAhead):
+        if self._reservation is not None:
             self._reservation.stray()
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:

@@ -70,7 +70,7 @@ class ChargeAhead:
                 self._writing = following, self._writer.submit(self._reservation.charge, following)
 
     def stray(self) -> None:
-        """Charge nothing ahead any more: what comes next is not what was upcoming."""
+        """Charge nothing ahead any more; see `Reservation.stray`."""
         self._written()
         self._upcoming = iter(())
         self._pending.clear()

@@ -89,6 +89,10 @@ class Reservation(Protocol):
         """
         ...
 
+    def stray(self) -> None:
+        """Learn that what comes next is not what was planned: nothing is charged before it is asked for any more."""
+        ...
+
     def charged(self) -> frozenset[ReleaseKey]:
         """Return the keys charged so far; after a crash each of them may have been released."""
         ...
@@ -215,6 +219,9 @@ class _FitReservation:
         for _, event in items:
             require_adjacency(event, self._adjacency)
         self._account.record(self._account.uncharged(items))
+
+    def stray(self) -> None:
+        pass
 
     def charged(self) -> frozenset[ReleaseKey]:
         return frozenset(self._account.charged)
