@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
@@ -25,7 +24,7 @@ from vfl.errors import DataError, SpecificationError, nearest
 from vfl.job.file import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MARK = "taken from the data: NOT PRIVATE until declared"
 MANY = 50
