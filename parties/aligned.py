@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from parties.columns import Columns, contents_of
+from parties.columns import Columns, check_types, contents_of
 from parties.index import digest_of, file_of, stamp_of
 from parties.sources import open_source
 from parties.sparse import SparseSource
@@ -42,6 +42,18 @@ def open_with_ids(job: Job, party: str, spec: Any, *, label: bool = True) -> Sou
     identified: dict[str, Content] = {job.ids[party]: "id"}
     # An array without names holds the ids in its first column, then what it holds without them.
     return open_source(spec, identified | contents_of(job.schema, job.partition.columns(party), held), party=party)
+
+
+def check_before(job: Job, party: str, source: Source | SparseSource, *, label: bool = True) -> None:
+    """Check what of a run's later reading can be checked before an alignment, which may take long: types of columns.
+
+    What is wrong with cells is said later, since only the records that all have count. `label` as for `open_with_ids`.
+    """
+    if isinstance(source, SparseSource):
+        return
+    held = (job.partition.label_column, label_of(job)) if label and party == job.partition.label_party else None
+    names = job.partition.canonical_columns(party)
+    check_types(source, names, job.schema, job.scaling_of(names), label=held)
 
 
 def _open_ids(job: Job, party: str, spec: Any) -> Source | SparseSource:

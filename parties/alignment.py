@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from parties.aligned import check_unchanged, open_with_ids, read_ids
+from parties.aligned import check_before, check_unchanged, open_with_ids, read_ids
 from parties.index import SUFFIX, Index, digest_of, file_of, place
 from parties.index import label as named
 from parties.pending import Pending
@@ -45,7 +45,9 @@ class Alignment:
     ) -> None:
         self._party, self._salt, self._cores, self._keeping = party, salt, cores, keeping
         self._digest = digest_of(source, party)
-        self._ids, self._kind = read_ids(job, party, open_with_ids(job, party, source, label=label))
+        opened = open_with_ids(job, party, source, label=label)
+        check_before(job, party, opened, label=label)
+        self._ids, self._kind = read_ids(job, party, opened)
         self._points: dict[str, Points] = {}
         self._blinder: psi.Blinder | None = None
         self._pending: Pending | None = None

@@ -176,6 +176,32 @@ def read_columns(
     return Columns(array, names), None if labels is None else labels.values(count)
 
 
+def check_types(
+    source: Source,
+    columns: Sequence[str],
+    schema: Schema,
+    scaling: Scaling,
+    *,
+    label: tuple[str, Label] | None = None,
+) -> None:
+    """Check what can be seen of the columns' types without looking at cells; arguments as for `read_columns`.
+
+    Raises DataError, as `read_columns` would after an alignment that may have taken long. A text file is converted as it
+    is read, so that its first piece is looked at.
+    """
+    labels = LabelReader(label, source.origin, 0) if label else None
+    writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
+    wanted = [*dict.fromkeys([*columns, *([label[0]] if label else [])])]
+    batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
+    if batch is None:
+        return
+    nothing = np.empty((0, len(scaling.features)))
+    for column, write in writers.items():
+        write(batch.column(column).slice(0, 0), nothing)
+    if labels:
+        labels.add(batch.column(labels.column).slice(0, 0), slice(0, 0))
+
+
 def _writers(
     columns: Sequence[str], schema: Schema, scaling: Scaling, origin: Origin, dtype: np.dtype[Any]
 ) -> dict[str, Callable[[pa.Array, Matrix], None]]:

@@ -187,3 +187,58 @@ def test_a_drafted_job_is_refused_by_name_until_it_is_declared(folder: Path, cal
     ):
         failed = call("init", *words)
         assert (failed.code, message in failed.err) == (code, True), failed.err
+
+
+def test_a_model_is_measured_on_the_records_that_all_parties_have(folder: Path, call: Callable[..., Said]) -> None:
+    """By ids in other orders and sets, as on one table of the same records."""
+    call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    joined = pd.read_parquet("bank.parquet").merge(pd.read_csv("telco.csv"), on="customer")
+    joined.to_csv("joined.csv", index=False)
+    by_id = json.loads(
+        call("evaluate", "run", "--data", "bank=bank.parquet", "--data", "telco=telco.csv", "--json").out
+    )
+    as_one = json.loads(call("evaluate", "run", "--data", "joined.csv", "--json").out)
+    assert by_id["data"]["n_records"] == common(folder)
+    assert by_id["data"]["measures"] == as_one["data"]["measures"]
+    assert "joined by their ids, without those that a party lacks" in by_id["data"]["note"]
+    shuffled = pd.read_csv("telco.csv").sample(frac=1, random_state=3)
+    shuffled.drop(columns="customer").to_csv("bare.csv", index=False)
+    failed = call("evaluate", "run", "--data", "bank=bank.parquet", "--data", "telco=bare.csv")
+    assert (failed.code, "the data of party 'telco' have no id column 'customer'" in failed.err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("party", "change", "options", "code", "message"),
+    [
+        ("telco", {"calls": "many"}, (), 3, "column 'calls' holds text where numbers are declared"),
+        ("bank", {"income": "1"}, (), 3, "column 'income' holds text where numbers are declared"),
+        ("bank", {"default": [[]]}, (), 3, "column 'default' holds values of type list<"),
+        ("bank", {}, ("--set", "solver={kind='NoisyGram'}"), 2, "NoisyGram needs loss='squared'"),
+    ],
+)
+def test_what_can_be_known_before_an_alignment_is_said_before(
+    folder: Path,
+    call: Callable[..., Said],
+    monkeypatch: pytest.MonkeyPatch,
+    party: str,
+    change: dict[str, object],
+    options: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    def blind(*given: object, **options: object) -> None:
+        raise AssertionError("the alignment began")
+
+    monkeypatch.setattr("vfl.security.psi.Blinder", blind)
+    path = f"{party}.{'parquet' if party == 'bank' else 'csv'}"
+    frame = pd.read_parquet(path) if party == "bank" else pd.read_csv(path)
+    for column, value in change.items():
+        frame[column] = value * len(frame) if isinstance(value, list) else value
+    if party == "bank":
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False)
+    failed = call("run", "job.toml", "--engine", "inprocess", "--output", "run", *options)
+    assert failed.code == code, failed.err
+    assert message in failed.err
+    assert "aligning" not in failed.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 import vfl
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
-from vfl.launch.draft import MANY, MARK, draft
+from vfl.launch.draft import MANY, MARK, Found, _range, draft
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +94,23 @@ CASES: dict[str, tuple[dict[str, Any], type[Exception] | None, str]] = {
     "no label": ({"label": "incom"}, SpecificationError, "no file has a column 'incom' (did you mean 'income'?)"),
     "two labels": ({"label": "customer_id"}, SpecificationError, "several files have a column 'customer_id'"),
     "no id": ({"ids": "custom"}, DataError, "party 'bank': there is no id column 'custom'"),
+    "ids": ({"ids": ["bank.note", "telco.city"]}, None, 'id = { bank = "note", telco = "city" }'),
+    "one id of two": ({"ids": ["bank.note"]}, SpecificationError, "give --id telco.COLUMN too"),
+    "id of nobody": (
+        {"ids": ["bnk.note", "telco.city"]},
+        SpecificationError,
+        "not 'bnk.note' (did you mean 'bank'?); the parties are bank, telco",
+    ),
+    "misspelt id": (
+        {"ids": ["bank.note", "telco.cty"]},
+        DataError,
+        "party 'telco': there is no id column 'cty' (did you mean 'city'?)",
+    ),
+    "two ids": (
+        {"ids": ["bank.note", "bank.member"]},
+        SpecificationError,
+        "--id names two columns of party 'bank'",
+    ),
 }
 
 
@@ -104,6 +122,37 @@ def test_label_and_id(case: str, files: dict[str, Path]) -> None:
         return
     with pytest.raises(kind, match=re.escape(said)):
         draft(files, **given)
+
+
+def test_what_may_be_an_id_is_no_feature_and_says_so(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.csv", tmp_path / "b.csv"
+    path.write_text("msisdn,user_id,y\n" + "".join(f"t{k},{k},{k % 2}\n" for k in range(MANY + 1)), encoding="utf-8")
+    other.write_text("x\n1\n2\n", encoding="utf-8")
+    text = draft({"a": path, "b": other})
+    assert '# where its names differ: id = { a = "...", b = "..." }' in text
+    for column, seems in (("msisdn", "free text, or an id"), ("user_id", "named like an id")):
+        dropped = f'[columns.{column}]\nkind = "dropped"  # {seems}. If records are known by it, write id = ... above,'
+        assert f"{dropped}\n# or draft anew with: --id a.{column}\n" in text
+    assert "user_id = [" not in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.0, 6014.1800000000003, "[0, 6014.18]"),
+        (18, 90, "[18, 90]"),
+        (0.67663447227124451, 0.67663447227124451, "[0.676634, 0.676635]"),
+        (-0.67663447227124451, float(np.float32(0.1)), "[-0.676635, 0.100001]"),
+        (-123456.789012345, 9999999.9999999, "[-123457, 10000000]"),
+        (1.23456789123e-7, 1e300, "[1.23456e-07, 1e+300]"),
+        (-0.0, 2.0**60, "[0, 1.152921504606847e+18]"),
+    ],
+)
+def test_ranges_are_short_and_hold_every_cell(low: float, high: float, said: str) -> None:
+    shown = _range(Found("numeric", low, high))
+    assert shown == said
+    assert json.loads(shown)[0] <= low
+    assert high <= json.loads(shown)[1]
 
 
 def test_text_that_begins_with_numbers_is_text(tmp_path: Path) -> None:

@@ -319,6 +319,18 @@ def plan(job: Job, n_records: int) -> Plan:
     return planned
 
 
+def check(job: Job) -> None:
+    """Raise what `plan` would raise for few records as for many: what need not wait until an alignment has told n."""
+    for n_records in (10**6, 10**3):
+        try:
+            plan(replace(job, holdout=None, evaluation=None), n_records)
+        except SpecificationError as error:
+            refused = error
+        else:
+            return
+    raise refused
+
+
 def unnoised(job: Job) -> tuple[type[Query], ...]:
     """Return the kinds of query that may release without noise; coordinator and parties each refuse all others.
 

@@ -10,9 +10,15 @@ import click
 @click.command("init")
 @click.argument("files", metavar="[PARTY=]FILE...", nargs=-1, required=True)
 @click.option("--label", metavar="[PARTY.]COLUMN", help="The label (default: a column with a usual name).")
-@click.option("--id", "ids", metavar="COLUMN", help="The id column (default: a usual name that all files have).")
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    metavar="[PARTY.]COLUMN",
+    help="The id column: one name that all files have, or PARTY.COLUMN once for each party (default: usual names).",
+)
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new job file (default: print).")
-def command(files: tuple[str, ...], label: str | None, ids: str | None, output: Path | None) -> None:
+def command(files: tuple[str, ...], label: str | None, ids: tuple[str, ...], output: Path | None) -> None:
     """Draft a job for the parties' FILES; without a name, a party is named after its file.
 
     Bounds, categories and other values that were read off the records are comments, NOT PRIVATE until declared: the job
@@ -31,7 +37,7 @@ def command(files: tuple[str, ...], label: str | None, ids: str | None, output: 
         sources[party] = path
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
-    text = draft(sources, label=label, ids=ids, folder=None if output is None else output.parent)
+    text = draft(sources, label=label, ids=ids or None, folder=None if output is None else output.parent)
     if output is None:
         click.echo(text, nl=False)
         return

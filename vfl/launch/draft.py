@@ -11,6 +11,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,16 @@ from vfl.errors import DataError, SpecificationError, nearest
 from vfl.job.file import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 MARK = "taken from the data: NOT PRIVATE until declared"
 MANY = 50
 """Text of more values than these is taken for free text, and dropped."""
+DIGITS = 6
+"""Significant digits of a range that is drafted, where it has more; rounded outwards."""
 
 LABELS = ("target", "label", "y", "class", "outcome", "default", "churn")
-IDS = ("id", "uid", "uuid", "key", "customer", "client", "patient", "person", "user", "account")
+IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
 
 
 @dataclass(slots=True)
@@ -121,13 +124,14 @@ def draft(
     sources: Mapping[str, str | Path],
     *,
     label: str | None = None,
-    ids: str | None = None,
+    ids: str | Sequence[str] | None = None,
     folder: Path | None = None,
 ) -> str:
     """Return the text of a job file for the parties' files.
 
-    sources : {party: path}. label : 'column', or 'party.column'; None looks for a usual name. ids : the id column; None
-        looks for a usual name that all files have. folder : of the job file, to which its paths are relative.
+    sources : {party: path}. label : 'column', or 'party.column'; None looks for a usual name.
+    ids : the id column that all files have, or 'party.column' for each; None looks for a usual name in every file.
+    folder : of the job file, to which its paths are relative.
 
     Raises SpecificationError, or DataError for a file that cannot be read.
     """
@@ -156,7 +160,7 @@ def draft(
         *(f"{_key(party)} = [{', '.join(map(_text, columns))}]" for party, columns in owned.items()),
     ]
     lines += _shared(owned)
-    lines += _declarations({c: found[p][c] for p, columns in owned.items() for c in columns})
+    lines += _declarations({c: (p, found[p][c]) for p, columns in owned.items() for c in columns})
     if labelled is not None and labelled.kind == "numeric" and not _binary(labelled):
         lines.append(
             f"# for squared, huber or poisson loss, under [bounds]: {_key(target)} = {_range(labelled)}  # {MARK}"
@@ -194,26 +198,54 @@ def _label(found: Mapping[str, Mapping[str, Found]], given: str | None) -> tuple
     return fitting[0]
 
 
-def _ids(found: Mapping[str, Mapping[str, Found]], given: str | None) -> dict[str, str]:
-    """Return {party: id column}, by their names alone; empty where not every file has one."""
-    if given is not None:
+def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | None) -> dict[str, str]:
+    """Return {party: id column}; without `given` by their names alone, and empty where not every file has one."""
+    if given is None:
+        chosen = {party: next(filter(_named_as_id, columns), None) for party, columns in found.items()}
+        return {p: c for p, c in chosen.items() if c is not None} if None not in chosen.values() else {}
+    named = [given] if isinstance(given, str) else list(given)
+    column = named[0]
+    everywhere = all(column in columns for columns in found.values())
+    if len(named) == 1 and (everywhere or column.partition(".")[0] not in found):
         for party, columns in found.items():
-            if given not in columns:
-                raise DataError(f"party {party!r}: there is no id column {given!r}{nearest(given, columns)}")
-        return dict.fromkeys(found, given)
-    chosen = {}
-    for party, columns in found.items():
-        usual = [c for c in columns if c.lower() in IDS or c.lower().endswith(("_id", "-id", " id"))]
-        if not usual:
-            return {}
-        chosen[party] = usual[0]
-    return chosen
+            if column not in columns:
+                raise DataError(
+                    f"party {party!r}: there is no id column {column!r}{nearest(column, columns)}; "
+                    "give --id PARTY.COLUMN once for each party where names differ"
+                )
+        return dict.fromkeys(found, column)
+    chosen_of: dict[str, str] = {}
+    for name in named:
+        party, dot, column = name.partition(".")
+        if not dot or party not in found:
+            raise SpecificationError(
+                f"--id takes PARTY.COLUMN once for each party, not {name!r}{nearest(party, found)}; the parties are "
+                f"{', '.join(found)}"
+            )
+        if party in chosen_of:
+            raise SpecificationError(f"--id names two columns of party {party!r}: give one")
+        if column not in found[party]:
+            raise DataError(f"party {party!r}: there is no id column {column!r}{nearest(column, found[party])}")
+        chosen_of[party] = column
+    for party in found:
+        if party not in chosen_of:
+            raise SpecificationError(
+                f"--id names no column of party {party!r}: records are aligned by an id column at every party; "
+                f"give --id {party}.COLUMN too"
+            )
+    return {party: chosen_of[party] for party in found}
+
+
+def _named_as_id(column: str) -> bool:
+    return column.lower() in IDS or column.lower().endswith(("_id", "-id", " id"))
 
 
 def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]], how: str) -> list[str]:
     if not id_of:
+        named = ", ".join(f'{_key(party)} = "..."' for party in found)
         return [
-            '# id = "..."  # the column by which records are aligned; without it, rows are in the same order everywhere'
+            '# id = "..."  # the column by which records are aligned; without it, rows are in the same order everywhere',
+            f"# where its names differ: id = {{ {named} }}",
         ]
     names = set(id_of.values())
     spelt = (
@@ -246,34 +278,53 @@ def _shared(owned: Mapping[str, list[str]]) -> list[str]:
     ]
 
 
-def _declarations(columns: Mapping[str, Found]) -> list[str]:
-    """Return the tables of declarations."""
-    numeric = {column: found for column, found in columns.items() if found.kind == "numeric"}
+def _declarations(columns: Mapping[str, tuple[str, Found]]) -> list[str]:
+    """Return the tables of declarations. columns : {column: (its party, what its cells look like)}."""
+    numeric = {c: found for c, (_, found) in columns.items() if found.kind == "numeric" and not _named_as_id(c)}
     lines = ["", "[bounds]", *(f"# {_key(c)} = {_range(found)}  # {MARK}" for c, found in numeric.items())]
     gaps = [column for column, found in numeric.items() if found.missing]
     if gaps:
         lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
         lines += [f"# {_key(column)} = 0  # {MARK}" for column in gaps]
-    for column, found in columns.items():
-        if found.kind == "numeric":
+    for column, (party, found) in columns.items():
+        if column in numeric:
             continue
         lines += ["", f"[columns.{_key(column)}]"]
         if found.kind == "boolean":
             lines.append('kind = "boolean"')
-        elif found.kind == "text" and 2 <= len(found.values) <= MANY:
+        elif found.kind == "text" and 2 <= len(found.values) <= MANY and not _named_as_id(column):
             listed = ", ".join(map(_text, sorted(found.values)))
             lines += ['kind = "categorical"', f"# categories = [{listed}]  # {MARK}", 'unknown = "zero"']
         else:
-            lines.append('kind = "dropped"  # free text, a constant, or of a type that is no feature')
+            lines += _dropped(column, party, found)
             continue
         if found.missing:
             lines.append(f'# missing = "indicator"  # or fill = ...; {MARK}')
     return lines
 
 
+def _dropped(column: str, party: str, found: Found) -> list[str]:
+    """Return the declaration of a column that is no feature, with what it may be instead."""
+    if not _named_as_id(column) and len(found.values) <= MANY:
+        return ['kind = "dropped"  # a constant, or of a type that is no feature']
+    seems = "named like an id" if _named_as_id(column) else "free text, or an id"
+    return [
+        f'kind = "dropped"  # {seems}. If records are known by it, write id = ... above,',
+        f"# or draft anew with: --id {party}.{column}",
+    ]
+
+
 def _range(found: Found) -> str:
-    low, high = found.low or 0.0, found.high or 0.0
-    return f"[{low:.17g}, {high:.17g}]"
+    """Return the range of the cells in few digits, rounded outwards, so that no cell is outside."""
+    return f"[{_short(found.low or 0.0, ROUND_FLOOR)}, {_short(found.high or 0.0, ROUND_CEILING)}]"
+
+
+def _short(value: float, rounding: str) -> str:
+    exact = Decimal(repr(value))
+    digits, places = exact.as_tuple().digits, exact.adjusted() - DIGITS + 1
+    if len(digits) > DIGITS + 2 and not value.is_integer():
+        exact = exact.quantize(Decimal(1).scaleb(min(places, 0)), rounding=rounding)
+    return repr(float(exact)).removesuffix(".0").replace(".0e", "e")
 
 
 def _text(text: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from parties.aligned import joined_rows
 from parties.loading import load_labels
+from parties.prediction import added
 from vfl.errors import DataError
 from vfl.evaluation import Evaluation, Findings
 from vfl.evaluation.inquiries import HeldOut
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released
 
 OWN = "un-noised and uncharged: nothing protects these records"
+JOINED = "joined by their ids, without those that a party lacks"
 
 
 def evaluate(result: Result, data: Any) -> Findings:
@@ -30,10 +32,14 @@ def evaluate(result: Result, data: Any) -> Findings:
     """
     job = result.job
     owner, sources = job.partition.label_party, sources_of(job.partition, data)
+    joined = joined_rows(job, sources, first=owner, common=True) if job.ids else {}
     labels = load_labels(job, sources[owner])
-    joined = joined_rows(job, sources) if job.ids else {}
-    labels = labels[joined[owner]] if joined else labels
-    margins = result.decision_function(data)
+    parts = {party: result.part(party) for party in sources if job.partition.columns(party)}
+    margins_of = {party: part.margins(sources[party]) for party, part in parts.items()}
+    if joined:
+        labels = labels[joined[owner]]
+        margins_of = {party: margins[joined[party]] for party, margins in margins_of.items()}
+    margins = added(margins_of, next((part.intercept for part in parts.values()), 0.0))
     if len(margins) != len(labels):
         raise DataError("the label party holds another number of records than the others")
     spec = replace(job.evaluation or Evaluation(), epsilon=None)
@@ -48,4 +54,4 @@ def evaluate(result: Result, data: Any) -> Findings:
             query = schedule.send(sums)
         except StopIteration as end:
             found: Findings = end.value
-            return replace(found, note=OWN)
+            return replace(found, note=f"{OWN}; {JOINED}" if joined else OWN)

@@ -22,6 +22,7 @@ from vfl.launch.certifying import Witness
 from vfl.launch.result import MODEL, Result, fresh_folder
 from vfl.launch.sources import paths_of, sources_of
 from vfl.launch.timing import Stopwatch
+from vfl.planning import check
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
@@ -225,6 +226,8 @@ def _events(
 ) -> Iterator[Event | Result]:
     budget.check(job)
     sources = sources_of(job.partition, data, ids=job.ids)
+    if job.id is not None and not how.required:
+        check(job)
     if where is not None:
         events = cluster.run(job, sources, budget, log, place=where, policies=policies, how=how)
     else:
