@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -16,11 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 import vfl
+from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from vfl import cli
-from vfl.errors import OutputError, SpecificationError
+from vfl.errors import OutputError, PartyLost, SpecificationError
 from vfl.job import file as jobfile
-from vfl.launch import checkpoint, timing
+from vfl.job.faults import Faults
+from vfl.launch import checkpoint, inprocess, timing
 from vfl.launch.result import Result
 from vfl.launch.train import resume
 from vfl.messages import Block
@@ -194,7 +197,7 @@ class TestPage:
     def test_a_saved_result_has_no_log_to_draw(self, tmp_path: Path) -> None:
         result = vfl.train(job(), data(), engine="inprocess")
         page = Page(write_run(result.save(tmp_path / "saved"))[0])
-        assert page.said.count("There is no log of rounds in this folder") == 2
+        assert page.said.count("There is no log of rounds in this folder") == 3
         assert "Coefficients" in page.headings
 
     def test_a_run_that_is_not_finished(self, tmp_path: Path) -> None:
@@ -213,6 +216,45 @@ class TestPage:
         assert "resumed once" in page.said
         assert lost > 0
         assert f"releases charged and not used {lost}" in page.said
+
+    @pytest.mark.parametrize("held_out", [False, True])
+    def test_a_party_that_was_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_out: bool) -> None:
+        _lose(monkeypatch, "wait", returns=True)
+        result = trained(tmp_path / "run", SOLVERS["held out"] if held_out else None)
+        told = _told(tmp_path / "run")
+        page = Page(write_run(tmp_path / "run")[0])
+        lost = result.certificate.releases - sum(map(len, told.charged))
+        assert told.whole
+        assert lost > 0
+        assert "rounds put again, after a process or a party was lost 1" in page.said
+        assert f"It also covers {lost} that were charged and came to nothing" in page.said
+        assert "given up" not in page.said
+
+    @pytest.mark.parametrize("noise", ["true", "none"])
+    @pytest.mark.parametrize("held_out", [False, True])
+    def test_a_party_that_was_given_up(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_out: bool, noise: str
+    ) -> None:
+        """The log is told to its end: the schedule hears of the loss where the run's did."""
+        _lose(monkeypatch, "skip", returns=False)
+        spec = SOLVERS["held out"] if held_out else job()
+        spec = spec if noise == "true" else dataclasses.replace(spec, privacy=None, solver=vfl.SkGD(passes=6))
+        seen: list[Round] = []
+        result = trained(tmp_path / "run", spec, watch=seen.append)  # type: ignore[arg-type]
+        rounds = [event for event in seen if isinstance(event, Round)]
+        told = _told(tmp_path / "run")
+        assert told.whole
+        assert told.charged == [record.events for record in rounds]
+        assert list(told.left.values()) == ["telco"]
+        assert told.findings == result.findings
+        page = Page(write_run(tmp_path / "run")[0])
+        (number,) = told.left
+        assert f"given up party telco, in round {number + 1}" in page.said
+        assert "What the certificate warns of" in page.said
+        assert "party 'telco' was lost on the way and left out" in page.said
+        assert "2 of 4 are 0, and not drawn" in page.said
+        assert " 0 (0%)" in page.said
+        assert "Not drawn" not in page.said
 
     def test_a_file_is_no_folder(self, run: Path) -> None:
         with pytest.raises(OutputError, match="is a file: a report is drawn from the folder that a run left"):
@@ -300,6 +342,27 @@ class TestNames:
         assert built == is_
 
 
+def _lose(monkeypatch: pytest.MonkeyPatch, policy: str, *, returns: bool, at: int = 4) -> None:
+    """Have runs in this process lose telco over its question number `at`; once, or for good."""
+
+    class Lossy(inprocess.InProcessTransport):
+        asked = 0
+
+        def ask(self, shares: Any, records: Any, key: Any) -> Any:
+            if "telco" in shares:
+                Lossy.asked += 1
+                if Lossy.asked == at or (Lossy.asked > at and not returns):
+                    raise PartyLost("'telco' died", "telco")
+            return super().ask(shares, records, key)
+
+        def revive(self, party: str, seconds: float) -> Any:
+            return self.greet()[party] if returns else super().revive(party, seconds)
+
+    tolerant = functools.partial(Coordinator, faults=Faults(on_party_lost=policy, wait_seconds=1.0))
+    monkeypatch.setattr(inprocess, "InProcessTransport", Lossy)
+    monkeypatch.setattr(inprocess, "Coordinator", tolerant)
+
+
 def _interrupt_at(number: int) -> Callable[[object], None]:
     def watch(event: object) -> None:
         if isinstance(event, Round) and event.number == number:
@@ -362,8 +425,16 @@ class TestHistory:
     def test_a_log_of_another_schedule_is_not_told(self, run: Path) -> None:
         read, _ = jobfile.read(run / jobfile.NAME)
         log = checkpoint.read(run, read)[2]
-        odd = dataclasses.replace(log, released=(log.released[0], (np.zeros(1),), *log.released[2:]))
-        assert not history(make_plan(read, N), odd).whole
+        last = log.released[-1]
+        for released in (
+            (log.released[0], (np.zeros(1),), *log.released[2:]),
+            (*log.released, last),
+            (*log.released[:-1], None, last),
+        ):
+            odd = dataclasses.replace(log, released=released, charged=(*log.charged, ()))
+            assert not history(make_plan(read, N), odd).whole
+        lost = dataclasses.replace(job(), solver=vfl.GD(passes=5))  # which cannot go on without a party
+        assert not history(make_plan(lost, N), dataclasses.replace(log, left={0: "telco"})).whole
 
     def test_a_sealed_run_draws_the_noise_of_its_one_release(self, tmp_path: Path) -> None:
         sealed = job(solver=vfl.OutputPerturbation(), penalty=vfl.L2(0.1))
@@ -495,10 +566,32 @@ class TestCharts:
             ("column 12345", 67, "colu…2345"),
             ("収入", 40, "収入"),
             ("収入" * 9, 60, "収入…入"),
+            ("x344", (16 + charts.DIGIT * 4) - 16, "x344"),
         ],
     )
     def test_long_names_are_cut(self, name: str, width: float, cut: str) -> None:
         assert charts.fitted(name, width) == cut
+
+    def test_what_counts_has_whole_ticks(self) -> None:
+        assert charts.Axis("round", 0, 3, whole=True).ticks(9) == pytest.approx([0, 1, 2, 3])
+
+    def test_a_strip_has_no_ground_where_nothing_was_released(self) -> None:
+        drawing = charts.heat(350, [charts.Strip("a", [0.0, None, 1.0, 0.0], "1")], "x")
+        grounds = [rect for rect in ET.fromstring(drawing).iter("rect") if rect.attrib["class"] == "empty"]  # noqa: S314
+        one, two = (float(rect.attrib["width"]) for rect in grounds)
+        assert two == pytest.approx(2 * one, abs=1e-3)
+
+    def test_more_parties_than_colours_are_strips(self, tmp_path: Path) -> None:
+        names = [f"c{k}" for k in range(charts.COLOURS + 2)]
+        partition = vfl.FeaturePartition({f"p{k}": [name] for k, name in enumerate(names)}, label=("p0", "y"))
+        many = dataclasses.replace(job(), partition=partition, bounds=dict.fromkeys(names, (-1.0, 1.0)))
+        rng = np.random.default_rng(3)
+        table = {name: rng.uniform(-1, 1, N) for name in names} | {"y": rng.integers(0, 2, N)}
+        vfl.train(many, table, engine="inprocess", output=tmp_path / "run")
+        page = Page(write_run(tmp_path / "run")[0])
+        assert "By party" in page.said
+        assert "Colours repeat" in page.said
+        assert "size in units of σ against" not in page.said
 
     @pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [-1.0, -2.0], [1e-300, 5.0], [3.0]])
     def test_bars_stay_inside(self, values: list[float]) -> None:

@@ -144,7 +144,8 @@ class Problem:
     def describe(self) -> str:
         """Return F in one line."""
         said = ", the intercept included" if self.penalise_intercept and INTERCEPT in self.layout.names else ""
-        return f"F(w) = (1/n)·Σ {self.loss.name}((Xw)_i, y_i) + {self.penalty.describe()}{said}"
+        term = self.penalty.describe()
+        return f"F(w) = (1/n)·Σ {self.loss.name}((Xw)_i, y_i){'' if term == '0' else f' + {term}'}{said}"
 
     def value(self, w: Vector, margins: Vector, labels: Vector) -> float:
         """Return F(w). Data-dependent and un-noised: for tests, benchmarks and non-private use only."""

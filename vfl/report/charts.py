@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import unicodedata
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from vfl.report.markup import Child, Markup, element, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 WIDE, NARROW = 760, 350
 COLOURS = 8
@@ -33,12 +34,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis. low, high : its ends; log : logarithmic, ends positive."""
+    """One axis. low, high : its ends; log : logarithmic, ends positive; whole : of numbers that count something."""
 
     name: str
     low: float
     high: float
     log: bool = False
+    whole: bool = False
 
     def at(self, value: float) -> float:
         """Return where a value lies, 0 to 1 between the ends."""
@@ -51,7 +53,8 @@ class Axis:
 
     def ticks(self, most: int) -> list[float]:
         """Return at most about `most` round values between the ends."""
-        return _decades(self.low, self.high, most) if self.log else _round(self.low, self.high, most)
+        found = _decades(self.low, self.high, most) if self.log else _round(self.low, self.high, most)
+        return [value for value in found if value % 1 == 0] if self.whole else found
 
 
 def _round(low: float, high: float, most: int) -> list[float]:
@@ -83,14 +86,18 @@ def short(value: float) -> str:
 def fitted(name: str, width: float) -> str:
     """Return a name cut to a width, in its middle: columns are told apart by their ends. The whole belongs into a title."""
     room = width / DIGIT
-    if sum(map(_columns, name)) <= room:
+    if _columns(name) <= room + 1e-6:  # a width that was made for this name fits it
         return name
     head, tail = _taken(name, 0.55 * (room - 1)), _taken(name[::-1], 0.45 * (room - 1))[::-1]
     return f"{head}…{tail}"
 
 
-def _columns(character: str) -> int:
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+def _columns(name: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in name)
+
+
+def _widest(names: Iterable[str]) -> float:
+    return DIGIT * max(map(_columns, names))
 
 
 def _taken(name: str, room: float) -> str:
@@ -176,28 +183,30 @@ def _path(points: Sequence[tuple[float, float]], *, step: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One row of a heat map. shades : 0 to 1 each. said : a number to put at its end."""
+    """One row of a heat map. shades : 0 to 1 each, None where there is nothing. said : a number to put at its end."""
 
     name: str
-    shades: Sequence[float]
+    shades: Sequence[float | None]
     said: str
     colour: int = 0
 
 
 def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
     """Return a heat map, one strip a row; the darker, the higher."""
-    names = min(0.32 * width, 16 + DIGIT * max(len(row.name) for row in rows))
+    names = min(0.32 * width, 16 + _widest(row.name for row in rows))
     left, right, line = names, width - 8 - DIGIT * max(len(row.said) for row in rows), 19.0
     drawn: list[Child] = []
     for k, row in enumerate(rows):
         top = k * line
         whole = element("title", f"{row.name}: {row.said}")
-        drawn.append(element("rect", whole, x=left, y=top + 1, width=right - left, height=line - 3, class_="empty"))
+        cell = (right - left) / max(1, len(row.shades))
+        for first, last in _runs(row.shades):
+            ground = {"x": left + first * cell, "y": top + 1, "width": (last - first) * cell, "height": line - 3}
+            drawn.append(element("rect", whole, **ground, class_="empty"))
         drawn.append(element("rect", x=0, y=top + 4, width=4, height=line - 9, class_=f"f{row.colour % COLOURS}"))
         drawn.append(label(10, top + 13, fitted(row.name, names - 16), class_=None))
-        cell = (right - left) / max(1, len(row.shades))
         for j, shade in enumerate(row.shades):
-            if shade > 0.005:
+            if shade is not None and shade > 0.005:
                 drawn.append(
                     element(
                         "rect",
@@ -216,6 +225,14 @@ def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
     return svg(width, height, x, *drawn)
 
 
+def _runs(shades: Sequence[float | None]) -> Iterator[tuple[int, int]]:
+    """Yield (first, behind the last) of each run of cells that hold something."""
+    for there, run in groupby(range(len(shades)), key=lambda j: shades[j] is not None):
+        cells = list(run)
+        if there:
+            yield cells[0], cells[-1] + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One bar. noise : half the width of the grey band around zero behind it; None draws none."""
@@ -229,7 +246,7 @@ class Bar:
 
 def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
     """Return horizontal bars from a common zero, negative ones to the left."""
-    names = min(0.34 * width, 10 + DIGIT * max(len(row.name) for row in rows))
+    names = min(0.34 * width, 10 + _widest(row.name for row in rows))
     left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
     reach = [*(row.value for row in rows), *(s * row.noise for row in rows if row.noise is not None for s in (-1, 1))]
     axis = Axis(x, min(0.0, *reach), max(0.0, *reach) or (0.0 if min(reach) < 0 else 1.0))
@@ -263,5 +280,5 @@ def key(*entries: tuple[str, str]) -> Markup:
 
 
 def parties_key(parties: Sequence[str], *more: tuple[str, str]) -> Markup:
-    """Return the legend of the parties' colours, and more."""
+    """Return the legend of the parties' colours, which repeat where there are more parties, and more."""
     return key(*((f"f{k % COLOURS}", party) for k, party in enumerate(parties)), *more)

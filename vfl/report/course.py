@@ -26,7 +26,8 @@ def course(facts: Facts) -> Markup:
     if told is not None:
         lost = certificate.releases - sum(map(len, told.charged))
         rows.append(("rounds", f"{len(told.charged):,}"))
-        rows.append(("rounds made again after a crash", f"{told.repeated:,}"))
+        rows.append(("rounds put again, after a process or a party was lost", f"{told.repeated:,}"))
+        rows += [("given up", f"party {party}, in round {number + 1:,}") for number, party in told.left.items()]
         if certificate.basis != "none":
             rows.append(("releases charged and not used", f"{max(0, lost):,}"))
     if certificate.basis != "none":

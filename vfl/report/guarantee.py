@@ -69,7 +69,7 @@ def promise(facts: Facts) -> Markup:
         element("div", *said, class_="promise"),
         reserved,
         element("p", f"Scope: {certificate.scope}.", class_="note") if report.ok and certificate.private else None,
-        join(element("h3", "Not charged, or not protected"), flags) if certificate.flags else None,
+        join(element("h3", "What the certificate warns of"), flags) if certificate.flags else None,
     )
 
 
@@ -88,7 +88,11 @@ def checks(report: Report) -> Markup:
     """Return what was found."""
     marks = {True: ("good", "holds"), False: ("bad", "does not hold"), None: ("soft", "not made")}
     rows: list[tuple[Child, ...]] = [
-        (check.name, element("span", marks[check.holds][1], class_=marks[check.holds][0]), check.finding)
+        (
+            check.name,
+            element("span", marks[check.holds][1], class_=marks[check.holds][0]),
+            element("span", check.finding, class_="long"),
+        )
         for check in report.checks
     ]
     return section(
@@ -102,7 +106,7 @@ def particulars(facts: Facts) -> Markup:
     """Return what was run, and the digests that name it."""
     certificate = facts.certificate
     options = ", ".join(
-        f"{name} = {f'{value:.6g}' if type(value) is float else value}"
+        f"{name} = {_short(value)}"
         for name, value in certificate.solver.items()
         if name != "name" and value is not None
     )
@@ -111,12 +115,17 @@ def particulars(facts: Facts) -> Markup:
         ("solver", f"{certificate.solver['name']} ({options})"),
         (
             "clip",
-            f"{certificate.clip}: {certificate.geometry}" if certificate.clip is not None else certificate.geometry,
+            f"{_short(certificate.clip)}: {certificate.geometry}"
+            if certificate.clip is not None
+            else certificate.geometry,
         ),
         ("smoothness", certificate.smoothness),
         ("noise source", certificate.noise),
         ("adjacency", certificate.adjacency),
-        ("accounting", f"{certificate.accounting}, of what was {certificate.basis}"),
+        (
+            "accounting",
+            "none" if certificate.basis == "none" else f"{certificate.accounting}, of what was {certificate.basis}",
+        ),
         ("data set", certificate.dataset or "none named: covers this one fit only"),
         ("model", element("code", certificate.model_digest)),
         ("job", element("code", certificate.job_digest)),
@@ -124,3 +133,7 @@ def particulars(facts: Facts) -> Markup:
     if certificate.signature is not None:
         rows.append(("signed with key", element("code", certificate.signature.public_key)))
     return section("Particulars", table((), rows))
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

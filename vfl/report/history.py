@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vfl.errors import BudgetExceeded
+from vfl.errors import BudgetExceeded, PartyLost
 from vfl.messages import Backward, Descend, Select
 from vfl.privacy.events import on_part
 
@@ -44,7 +44,8 @@ class History:
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
         features; for solvers whose queries carry the rule of the update.
     findings : what the releases beside the model come to, by name.
-    repeated : rounds that were made more than once, because a process ended between charge and log.
+    repeated : rounds that were made more than once, because a process or a party was lost between charge and log.
+    left : {round: the party that was given up over it}.
     whole : whether the schedule asked for all that the log holds.
     """
 
@@ -54,13 +55,17 @@ class History:
     noise: dict[int, float] = field(default_factory=dict)
     findings: Mapping[str, Findings] = field(default_factory=dict)
     repeated: int = 0
+    left: Mapping[int, str] = field(default_factory=dict)
     whole: bool = True
 
 
 def history(plan: Plan, log: Log) -> History:
     """Return what the log of this plan's run tells. A sealed run's log tells only how many rounds there were."""
-    told = History()
+    told = History(left=log.left)
     for number, query, released in _asked(plan, log, told):
+        if released is None:
+            told.charged.append(())
+            continue
         if tuple(map(len, released)) != query.sizes():
             told.whole = False
             break
@@ -75,16 +80,26 @@ def history(plan: Plan, log: Log) -> History:
     return told
 
 
-def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Released]]:
+def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Released | None]]:
+    """Yield (round, query, what it released; None where it was refused, or a party was given up over it)."""
     schedule = plan.schedule()
     query = next(schedule)
-    for number, released in enumerate(log.released):
-        if released is not None:
-            yield number, query, released
+    for number, answer in enumerate(log.released):
+        released = None if number in log.left else answer
+        yield number, query, released
         try:
-            query = schedule.throw(BudgetExceeded("refused")) if released is None else schedule.send(released)
+            if number in log.left:
+                query = schedule.throw(PartyLost("it was given up", log.left[number]))
+            elif released is None:
+                query = schedule.throw(BudgetExceeded("refused"))
+            else:
+                query = schedule.send(released)
         except StopIteration as end:
             _, told.findings = end.value
+            told.whole = number + 1 == len(log.released)
+            return
+        except (BudgetExceeded, PartyLost):  # a schedule that would have ended here, without a model
+            told.whole = False
             return
 
 

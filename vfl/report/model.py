@@ -59,12 +59,19 @@ def coefficients(facts: Facts) -> Markup:
     result, owners, noise = facts.result, facts.owners, _last_noise(facts)
     names, w = result.coordinates, result.w
     features = [j for j in range(len(names)) if names[j] != INTERCEPT]
-    top = sorted(features, key=lambda j: -abs(w[j]))[:ROWS]
+    moved = [j for j in features if w[j] != 0.0]
+    top = sorted(moved, key=lambda j: -abs(w[j]))[:ROWS]
     rows = [
         charts.Bar(names[j], float(w[j]), f"{w[j]:.3g}".replace("-", "−"), noise.get(j), facts.parties.index(owners[j]))
         for j in top
     ]
-    if noise:
+    sealed = facts.plan is not None and facts.plan.solver.sealed
+    if noise and sealed:
+        said = (
+            "Grey: one standard deviation, either way, of the noise that the published coefficient carries. It is not a "
+            "confidence interval: the chance in who the records are is not in it."
+        )
+    elif noise:
         said = (
             "Grey: one standard deviation, either way, of the noise in the coefficient's last update. It is not a confidence "
             "interval: averages of updates hold less noise, earlier updates left some too, and the chance in who the records "
@@ -72,9 +79,16 @@ def coefficients(facts: Facts) -> Markup:
         )
     elif facts.certificate.basis == "none":
         said = "No noise was added."
+    elif facts.told is None:
+        said = f"The noise of the last update is not drawn. {facts.why_not_told}"
     else:
         said = "The noise of the last update is not drawn: this solver's steps are not part of what its log tells."
-    more = f" The {ROWS} largest of {len(features):,} are drawn." if len(features) > ROWS else ""
+    more = f" The {ROWS} largest of {len(moved):,} are drawn." if len(moved) > ROWS else ""
+    if len(moved) < len(features):
+        more += f" {len(features) - len(moved):,} of {len(features):,} are 0, and not drawn."
+    if len(facts.parties) > charts.COLOURS:
+        more += " Colours repeat; the list of all numbers names the party of each."
+    what = "noise" if sealed else "noise of the last update"
     original = dict(zip(result.feature_names, map(float, result.coef_), strict=True))
     original[INTERCEPT] = result.intercept_
     listed: list[tuple[Child, ...]] = [
@@ -86,13 +100,13 @@ def coefficients(facts: Facts) -> Markup:
         "Coefficients",
         element("p", f"On the scaled features, so that they compare; the largest first, without the intercept.{more}"),
         charts.both(lambda width: charts.bars(width, rows, "coefficient on the scaled feature")) if rows else None,
-        charts.parties_key(facts.parties, *((("noisekey", "± the noise of the last update"),) if noise else ())),
+        charts.parties_key(facts.parties, *((("noisekey", f"± the {what}"),) if noise else ())),
         element("p", said, class_="note"),
         element(
             "details",
             element("summary", f"All numbers{rest}"),
             table(
-                ("coordinate", "party", "on the scaled feature", "in original units", "noise of last update"),
+                ("coordinate", "party", "on the scaled feature", "in original units", what),
                 listed,
                 numbers=(2, 3, 4),
             ),

@@ -9,11 +9,12 @@ from vfl.report import charts
 from vfl.report.markup import Markup, element, join, section
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from vfl.report.facts import Facts
     from vfl.report.history import Gradient
 
+    Placed = tuple[float, Gradient]  # the share of the run's releases that came before it
 
 ROWS, CELLS, POINTS = 40, 24, 16
 """Blocks drawn, cells of each, points of a party's curve: at most."""
@@ -33,18 +34,19 @@ def signal(facts: Facts) -> Markup | None:
     heading = "What was released, against its noise"
     if told is None:
         return section(heading, element("p", f"Not drawn. {facts.why_not_told}", class_="note"))
-    by_block: dict[tuple[int, int], list[Gradient]] = {}
-    for gradient in told.gradients:
-        S = gradient.block.coordinates
-        by_block.setdefault((S.start, S.stop), []).append(gradient)
+    by_block: dict[tuple[int, int], list[Placed]] = {}
+    placed = [(k / len(told.gradients), gradient) for k, gradient in enumerate(told.gradients)]
+    for entry in placed:
+        S = entry[1].block.coordinates
+        by_block.setdefault((S.start, S.stop), []).append(entry)
     owners = list(facts.parties)
     most = max(map(len, by_block.values()))
     n_cells = min(CELLS, max(most // TOGETHER, min(most, 2 * TOGETHER)))
     strips = []
     for (first, last), own in sorted(by_block.items()):
-        block = own[0].block
+        block = own[0][1].block
         name = _block_name(facts.result.coordinates[first:last])
-        overall = size(own)
+        overall = size([gradient for _, gradient in own])
         shades = [_shade(part) for part in _cut(own, n_cells)]
         strips.append((overall, charts.Strip(name, shades, f"{overall:.2f}", owners.index(block.party))))
     kept = {id(strip) for _, strip in sorted(strips, key=lambda entry: -entry[0])[:ROWS]}
@@ -57,33 +59,43 @@ def signal(facts: Facts) -> Markup | None:
             "Each release is a sum over the records, of clipped gradients or products, plus noise of known deviation σ. "
             "Drawn is its size in units of σ (root mean square): 1 is what noise alone gives, what stands above it is signal.",
         ),
-        _by_party(told.gradients, owners, n_cells),
-        element("h3", "By block"),
+        *(() if n_cells == 1 else (_by_party(placed, owners, n_cells), element("h3", "By block"))),
         charts.both(lambda width: charts.heat(width, shown, "releases of the block")),
         element(
             "p",
-            f"Left to right: the run in {n_cells} parts. Blank: no more than noise alone gives in {1 - CHANCE:.0%} of all "
-            f"cells. Darkest: {STRONG:g} σ or more. The number is the block's size over the whole run.{more}",
+            ("" if n_cells == 1 else f"Left to right: the run in {n_cells} parts. ")
+            + f"Blank: no more than noise alone gives in {1 - CHANCE:.0%} of all cells. Darkest: {STRONG:g} σ or more. "
+            f"No strip: nothing was released. The number is the block's size over the whole run.{more}",
             class_="note",
         ),
     )
 
 
-def _by_party(gradients: Sequence[Gradient], owners: Sequence[str], n_cells: int) -> Markup:
+def _by_party(placed: Sequence[Placed], owners: Sequence[str], n_cells: int) -> Markup:
+    n = min(POINTS, n_cells)
+    parts = {owner: _cut([entry for entry in placed if entry[1].block.party == owner], n) for owner in owners}
+    if len(owners) > charts.COLOURS:  # so many lines nobody can follow
+        return join(element("h3", "By party"), _strips(parts))
     lines = []
     for k, owner in enumerate(owners):
-        own = [gradient for gradient in gradients if gradient.block.party == owner]
-        parts = [part for part in _cut(own, min(POINTS, n_cells)) if part]
-        points = [(100.0 * (j + 0.5) / len(parts), size(part)) for j, part in enumerate(parts)]
+        points = [(100.0 * (j + 0.5) / n, size(part)) for j, part in enumerate(parts[owner]) if part]
         if points:
             lines.append(charts.Curve(owner, points, k))
     top = max(value for line in lines for _, value in line.points)
     x, y = charts.Axis("share of the run, %", 0, 100), charts.Axis("size in units of σ", 0.0, max(1.5, top * 1.06))
     noise = charts.Curve("noise alone", [(0, 1.0), (100, 1.0)], None)
-    entries = sum(len(g.values) for g in gradients) / (min(POINTS, n_cells) * max(1, len(lines)))
+    entries = sum(len(g.values) for _, g in placed) / (n * max(1, len(lines)))
     note = f"Dashed: noise alone, which wanders by about ±{2.0 / math.sqrt(2.0 * max(1.0, entries)):.2g} in parts so short."
     drawn = charts.both(lambda width: charts.curves(width, x, y, [noise, *lines], height=220))
     return join(drawn, charts.parties_key(owners), element("p", note, class_="note"))
+
+
+def _strips(parts: Mapping[str, Sequence[Sequence[Gradient]]]) -> Markup:
+    rows = []
+    for k, (owner, own) in enumerate(parts.items()):
+        overall = size([gradient for part in own for gradient in part])
+        rows.append(charts.Strip(owner, [_shade(part) for part in own], f"{overall:.2f}", k))
+    return charts.both(lambda width: charts.heat(width, rows, "releases of the party"))
 
 
 def size(gradients: Sequence[Gradient]) -> float:
@@ -99,20 +111,20 @@ def noise_reach(entries: int) -> float:
     return math.sqrt(float(chdtri(entries, CHANCE)) / entries)
 
 
-def _shade(gradients: Sequence[Gradient]) -> float:
-    """Return 0 for what may be noise alone, up to 1 for STRONG."""
+def _shade(gradients: Sequence[Gradient]) -> float | None:
+    """Return 0 for what may be noise alone, up to 1 for STRONG; None for nothing."""
     if not gradients:
-        return 0.0
+        return None
     found, floor = size(gradients), noise_reach(sum(len(g.values) for g in gradients))
     return 0.0 if found <= floor else 0.12 + 0.88 * min(1.0, (found - 1.0) / (STRONG - 1.0))
 
 
-def _cut(gradients: Sequence[Gradient], n: int) -> list[list[Gradient]]:
+def _cut(placed: Sequence[Placed], n: int) -> list[list[Gradient]]:
     parts: list[list[Gradient]] = [[] for _ in range(n)]
-    for k, gradient in enumerate(gradients):
-        parts[k * n // len(gradients)].append(gradient)
+    for place, gradient in placed:
+        parts[min(n - 1, int(place * n + 1e-9))].append(gradient)
     return parts
 
 
 def _block_name(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)})"
+    return ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]} ({len(names)})"

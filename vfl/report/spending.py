@@ -43,12 +43,12 @@ def _curve(facts: Facts) -> Markup:
         charts.Curve("all that was accounted for", [(0.0, certificate.epsilon), (last, certificate.epsilon)], None),
         charts.Curve("ε of what was released up to a round", points, 0, step=True),
     ]
-    x, y = charts.Axis("round", 0, last), charts.Axis(f"ε at δ = {certificate.delta:.3g}", 0.0, top * 1.06)
+    x, y = charts.Axis("round", 0, last, whole=True), charts.Axis(f"ε at δ = {certificate.delta:.3g}", 0.0, top * 1.06)
     stated = "certified ε" if certificate.private else "ε accounted for"
     stated = stated if facts.report.ok else "ε that the certificate claims"
     note = f"Dashed: the {stated} = {certificate.epsilon:.4g}."
     if lost > 0:
-        note += f" It also covers {lost:,} releases that were charged before a crash and never used."
+        note += f" It also covers {lost:,} that were charged and came to nothing: lost with a process or a party, or not used."
     if certificate.basis == "reserved":
         note += " It covers all that was reserved; the curve shows what was used."
     return join(charts.both(lambda width: charts.curves(width, x, y, lines)), element("p", note, class_="note"))
@@ -83,6 +83,6 @@ def _releases(certificate: Certificate) -> Markup:
     ]
     said = "No record is in both parts of the split, so ε is the larger of what the two cost."
     return join(
-        table(("release", "times", "of the budget"), rows, numbers=(1, 2)),
+        table(("release", "times", "of its part's budget" if any(parts) else "of the budget"), rows, numbers=(1, 2)),
         element("p", said, class_="note") if any(parts) else None,
     )
