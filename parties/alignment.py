@@ -13,7 +13,7 @@ from parties.index import SUFFIX, Index, digest_of, file_of, place
 from parties.index import label as named
 from parties.pending import Pending
 from vfl.alignment import IdsGreeting, alignment_name
-from vfl.errors import FederationError
+from vfl.errors import DataError, FederationError
 from vfl.security import psi
 from vfl.security.identifiers import alignment_hash
 from vfl.version import __version__
@@ -57,7 +57,7 @@ class Alignment:
         self._of_job = folder / (named("job", *described) + SUFFIX) if path else None
         self._of_run = folder / (named("run", keeping.run, party) + SUFFIX) if keeping.run else None
         self.index = self._found(job)
-        if self.index is None and (keeping.run or keeping.later):
+        if keeping.later or (self.index is None and keeping.run):
             self._pending = Pending(folder, named("pending", *described), party, self._ids)
 
     def greet(self) -> IdsGreeting:
@@ -142,12 +142,21 @@ class Alignment:
         return self._blinder
 
     def _found(self, job: Job) -> Index | None:
-        """Return an index to go on with: the run's own, else the one that `vfl align` left for these files."""
-        if self._keeping.later:
+        """Return an index to go on with: the run's own, else the one that `vfl align` left for these files.
+
+        Whoever aligns again may have changed the data; a run that begins on an index may not.
+        """
+        if self._keeping.again:
             return None
         index = Index.read(self._of_run) if self._of_run is not None and self._keeping.resumed else None
         if index is None and self._of_job is not None and not self._keeping.resumed:
             index = Index.read(self._of_job)
-        if index is not None:
+        if index is None:
+            return None
+        try:
             check_unchanged(index, self._digest, self._ids, job, self._party)
+        except DataError:
+            if self._keeping.later:
+                return None
+            raise
         return index

@@ -272,9 +272,36 @@ class TestPlan:
         assert said.code == 2
         assert "give the number of records: --records N (a plan reads no party's data)" in said.err
 
+    def test_a_delta_that_protects_nobody_is_warned_of(self, folder: Path, call: Callable[..., Said]) -> None:
+        """By the plan and by the run, in words and for machines, with the remedy."""
+        loose = ("--set", "privacy.delta=0.02")
+        said = call("plan", "job.toml", *loose)
+        warning = (
+            "δ = 0.02 is not below 1/n = 0.0125: so weak a guarantee lets one record, drawn at random, be published"
+        )
+        assert f"  warning    {warning}; leave privacy.delta out for 1/n² = 0.000156, or give less" in said.out
+        assert json.loads(call("plan", "job.toml", "--json", *loose).out)["warnings"][0].startswith(warning)
+        assert trained(call, *loose, "--output", "loose")["warnings"][0].startswith(warning)
+        ran = call("run", "job.toml", "--engine", "inprocess", *loose)
+        assert f"  warning    {warning}" in ran.err
+        assert "warning" not in call("plan", "job.toml", "--set", "privacy.delta=0.0124").out
+        assert trained(call, "--output", "usual")["warnings"] == []
+        assert trained(call, "--set", "privacy=none", "--output", "none")["warnings"] == []
+
     def test_without_privacy(self, folder: Path, call: Callable[..., Said]) -> None:
         plan = json.loads(call("plan", "job.toml", "--json", "--set", "privacy=none").out)
         assert (plan["epsilon"], plan["delta"], plan["releases"]) == (None, None, [])
+
+    def test_round_trips_are_counted_once(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        planned, counted = make_plan(jobfile.read("job.toml")[0], N), []
+        count = type(planned.solver).round_trips
+        monkeypatch.setattr(
+            type(planned.solver), "round_trips", lambda self, problem: counted.append(1) or count(self, problem)
+        )
+        assert "round trips" in str(planned)
+        assert planned.seconds > planned.round_trips * 1e-4 + sum(count for _, count in planned.releases) * 1e-4
+        assert planned.n_bytes > 0
+        assert len(counted) == 1
 
 
 class TestEvaluate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -114,11 +114,53 @@ def test_a_simulated_job_aligns_its_one_table(folder: Path, call: Callable[..., 
 
 def test_the_plan_foresees_the_alignment(call: Callable[..., Said], folder: Path) -> None:
     said = call("plan", "job.toml", "--records", "1000000")
-    assert "align      by customer, about 1.1e+02 s on one core for 1000000 ids a party" in said.out
+    assert (
+        "align      by customer, about 1.1e+02 s on one core if no party holds more ids than the 1000000 that all have"
+        in said.out
+    )
     planned = json.loads(call("plan", "job.toml", "--records", "1000", "--json").out)["alignment"]
     assert planned["id"] == {"bank": "customer", "telco": "customer"}
     assert "n" in planned["reveals"]["outsider"]
     assert json.loads(call("plan", "job.toml", "-n", "10", "--set", "id=customer", "--json").out)["alignment"]
+
+
+def test_an_alignment_that_is_there_is_not_made_anew(folder: Path, call: Callable[..., Said]) -> None:
+    def aligned(*options: str) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(call("align", "job.toml", "--engine", "inprocess", "--json", *options).out)
+        return told
+
+    first, second, third = aligned(), aligned(), aligned("--again")
+    assert [told["reused"] for told in (first, second, third)] == [False, True, False]
+    assert first["alignment"] == second["alignment"] != third["alignment"]
+    assert second["sizes"] == {"bank": 80, "telco": 70}
+    said = call("align", "job.toml", "--engine", "inprocess")
+    assert "every party still holds the alignment of these very files" in said.out
+    assert "aligning" not in said.err
+    pd.read_csv("telco.csv")[5:].to_csv("telco.csv", index=False)
+    changed = aligned()
+    assert (changed["reused"], changed["sizes"]["telco"], changed["n_records"]) == (False, 65, common(folder))
+    assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
+    (folder / "own" / "bank" / next(path.name for path in (folder / "own" / "bank").glob("*.index"))).unlink()
+    assert aligned()["reused"] is False
+
+
+def test_a_plan_takes_n_from_the_alignment(
+    folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    asked = call("plan", "job.toml")
+    assert asked.code == 2
+    assert "--records N; or align them, vfl align JOB, which notes it (a plan reads no party's data)" in asked.err
+    call("align", "job.toml", "--engine", "inprocess")
+    assert json.loads(call("plan", "job.toml", "--json").out)["n_records"] == common(folder)
+    said = call("plan", "job.toml").out
+    assert f"n is what vfl align found: {common(folder)} records that all parties have" in said
+    assert json.loads(call("plan", "job.toml", "--json", "-n", "500").out)["n_records"] == 500
+    assert call("plan", "job.toml", "--set", "data.bank=other.parquet").code == 2
+    for note in (folder / "state").rglob("*.noted"):
+        assert json.loads(note.read_text(encoding="utf-8")) == {"format": 1, "n_records": common(folder)}
+        note.write_text("{", encoding="utf-8")
+    assert call("plan", "job.toml").code == 2
 
 
 @pytest.mark.parametrize(

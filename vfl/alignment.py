@@ -43,7 +43,8 @@ class Keeping:
     folder : its place as the job's environment names it; None is the one of the party's own user.
     run : id of the run that may have to be resumed, None for one that leaves nothing.
     resumed : whether an earlier process of that run may have left its index.
-    later : keep the index for later runs of the job on the same files, and do not look for an earlier one.
+    later : keep the index for later runs of the job on the same files; one that was made of other content is replaced.
+    again : do not look for the index of an earlier alignment.
     last : nothing after this needs the run's index: it is removed once it has been read.
     """
 
@@ -52,6 +53,7 @@ class Keeping:
     resumed: bool = False
     later: bool = False
     last: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 
 ROUND_TRIP_SECONDS = 0.8e-3
 BYTES_A_SECOND = 1.2e9
-UPDATE_SECONDS = 1.5e-9
-"""Rough costs of a message between actors on one machine, of its bytes, and of one record in one coordinate update."""
+RELEASE_SECONDS = 0.15e-3
+UPDATE_SECONDS = 2e-9
+"""Rough costs of a message between actors on one machine, of its bytes, of charging, noising and noting one release, and
+of one record in one coordinate update."""
 
 
 def layout_of(job: Job) -> Layout:
@@ -153,7 +156,17 @@ def described(event: Event) -> str:
     return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+def warnings_of(delta: float, n_records: int) -> tuple[str, ...]:
+    """Return what a δ for n records makes of a guarantee, if it is hardly meant (Dwork & Roth 2014, section 2.3)."""
+    if delta * n_records < 1.0:
+        return ()
+    return (
+        f"δ = {delta:.3g} is not below 1/n = {1 / n_records:.3g}: so weak a guarantee lets one record, drawn at random, be published; "
+        f"leave privacy.delta out for 1/n² = {1 / n_records**2:.3g}, or give less",
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """A job with every open option decided.
 
@@ -201,9 +214,9 @@ class Plan:
 
         return flags_of(self)
 
-    @property
+    @cached_property
     def round_trips(self) -> int:
-        """Messages that the coordinator waits for."""
+        """Messages that the coordinator waits for; a solver may have to walk through its whole order to count them."""
         return self.solver.round_trips(self.problem) + sum(inquiry.queries for inquiry in self.inquiries)
 
     @property
@@ -213,18 +226,25 @@ class Plan:
 
     @property
     def alignment_seconds(self) -> float:
-        """Expected time of aligning parties with n ids each, on one core; 0.0 when the job aligns nothing."""
+        """Expected time on one core of aligning parties that hold no ids but n common ones; 0.0 when nothing is aligned."""
         return psi.seconds([self.n_records] * len(self.job.ids), 1) if self.job.ids else 0.0
 
     @property
     def seconds(self) -> float:
-        """Expected time of the rounds on one machine; a rough guide."""
+        """Expected time of the rounds on one idle machine, once the actors are there; a rough guide."""
+        releases = sum(count for _, count in self.releases)
         updates = sum(count * getattr(event, "dimension", 1) for event, count in self.releases)
         return (
             self.round_trips * ROUND_TRIP_SECONDS
             + self.n_bytes / BYTES_A_SECOND
+            + releases * RELEASE_SECONDS
             + updates * self.problem.n_records * UPDATE_SECONDS
         )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may be planned and is hardly meant, each with its remedy; of public facts alone."""
+        return () if self.problem.delta is None else warnings_of(self.problem.delta, self.n_records)
 
     @property
     def _n(self) -> str:
@@ -258,6 +278,7 @@ class Plan:
         else:
             stated = f"ε = {self.epsilon:.4g} at δ = {problem.delta:.3g} for every record (replace one)"
             lines.append(("privacy", f"{stated}, of ε = {job.privacy.epsilon:g} allowed"))
+            lines += [("warning", warning) for warning in self.warnings]
             if job.privacy.noise is not None:
                 lines.append(("", "NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"))
             lines += [("releases", f"{count} × {described(event)}{_where(event)}") for event, count in self.releases]
@@ -265,7 +286,7 @@ class Plan:
                 lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
             lines += [("flag", flag) for flag in self.flags]
         traffic = f"{self.round_trips} round trips, {self.n_bytes / 1e6:.3g} MB between participants"
-        lines.append(("cost", f"{traffic}, about {self.seconds:.2g} s"))
+        lines.append(("cost", f"{traffic}, about {self.seconds:.2g} s once the parties have loaded"))
         lines += self._alignment_lines()
         lines += [("asks", f"{inquiry.name}: {inquiry.explain()}") for inquiry in self.inquiries]
         lines += [("choice", sentence) for sentence in self.solver.explain(problem)]
@@ -287,7 +308,10 @@ class Plan:
             return []
         columns = job.id if isinstance(job.id, str) else ", ".join(f"{party}: {c}" for party, c in job.ids.items())
         n = self.n_records
-        cost = f"about {self.alignment_seconds:.2g} s on one core for {n} ids a party; more ids or parties take longer"
+        cost = (
+            f"about {self.alignment_seconds:.2g} s on one core if no party holds more ids than the {n} that all have; "
+            "other ids take their time too"
+        )
         shown = reveals(len(job.ids)).items()
         return [("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {what}") for who, what in shown)]
 

@@ -17,6 +17,7 @@ from vfl.cli.jobs import job_argument, read_job
 )
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it a local Ray is started.")
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party (default: what is there).")
+@click.option("--again", is_flag=True, help="Make a new alignment, though the parties hold one of these very files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
@@ -25,12 +26,14 @@ def command(
     address: str | None,
     cores: int | None,
     *,
+    again: bool,
     as_json: bool,
 ) -> None:
     """Align the records of JOB's parties by private set intersection over X25519.
 
     Every party whose data are files keeps the rows that all have in its own place, and later runs of the job begin with
-    them at once. What is cut off goes on where it stopped when the command is given again.
+    them at once. What is cut off goes on where it stopped when the command is given again; what is there and still
+    true of the files is not made anew.
     """
     from vfl.alignment import reveals
     from vfl.cli.progress import Progress
@@ -50,6 +53,7 @@ def command(
             indexes=environment.indexes,
             cores=cores or environment.cores,
             placement=environment.placement,
+            again=again,
             watch=progress,
         )
     seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties))
@@ -59,6 +63,7 @@ def command(
             "sizes": dict(aligned.sizes),
             "alignment": aligned.alignment,
             "kept": environment.table is None,
+            "reused": aligned.reused,
             "seconds": seconds,
             "revealed": seen,
         }
@@ -66,6 +71,9 @@ def command(
         return
     sizes = ", ".join(f"{party} {size}" for party, size in aligned.sizes.items())
     click.echo(f"{aligned.n_records} records are common to all parties ({sizes}); {seconds:.1f} s")
+    if aligned.reused:
+        click.echo("every party still holds the alignment of these very files, which stays; --again makes a new one")
+        return
     for who, what in seen.items():
         click.echo(f"  {who} learned  {what}" if who != "outsider" else f"  public  {what}")
     if environment.table is None:

@@ -13,7 +13,13 @@ from vfl.cli.jobs import job_argument, read_job
 
 @click.command("plan")
 @job_argument
-@click.option("-n", "--records", type=click.IntRange(min=1), metavar="N", help="Records (default: those of the table).")
+@click.option(
+    "-n",
+    "--records",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Records that all parties have (default: those of the one table, or those that vfl align found).",
+)
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
@@ -24,15 +30,20 @@ from vfl.cli.jobs import job_argument, read_job
 def command(job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, as_json: bool) -> None:
     """Show the plan of JOB; touches no party's data."""
     from vfl.alignment import reveals
+    from vfl.launch.noted import noted_records
     from vfl.launch.simulation import data_of
     from vfl.planning import plan
     from vfl.privacy.events import OnPart, bare
 
     spec, environment = read_job(job, assignments)
-    if records is None:
-        if environment.table is None:
-            raise click.UsageError("give the number of records: --records N (a plan reads no party's data)")
+    noted = None
+    if records is None and environment.table is not None:
         records = data_of(spec, environment).num_rows
+    elif records is None:
+        records = noted = noted_records(spec, environment.data)
+        if noted is None:
+            first = "; or align them, vfl align JOB, which notes it" if spec.ids else ""
+            raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
     planned = plan(spec, records)
     if plot is not None:
         from vfl.report import write_plan
@@ -40,6 +51,10 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
         write_plan(planned, plot)
     if not as_json:
         click.echo(str(planned))
+        if noted is not None:
+            click.echo(
+                f"n is what vfl align found: {noted} records that all parties have; runs begin with them at once"
+            )
         if plot is not None:
             click.echo(f"plot: {plot}")
         return
@@ -51,6 +66,7 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
                 "held_out": records - planned.problem.n_records,
                 "private": private and not planned.flags,
                 "flags": list(planned.flags),
+                "warnings": list(planned.warnings),
                 "epsilon": planned.epsilon if private else None,
                 "delta": planned.problem.delta,
                 "releases": [

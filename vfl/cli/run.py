@@ -101,6 +101,8 @@ def show(result: Result, folder: Path, *, as_json: bool) -> None:
 
 
 def _summary(result: Result, folder: Path) -> dict[str, Any]:
+    from vfl.planning import warnings_of
+
     certificate = result.certificate
     private = certificate.noise != "none"
     return {
@@ -110,6 +112,7 @@ def _summary(result: Result, folder: Path) -> dict[str, Any]:
         "delta": certificate.delta if private else None,
         "adjacency": certificate.adjacency,
         "flags": list(certificate.flags),
+        "warnings": list(warnings_of(certificate.delta, certificate.n_records)) if private else [],
         "coef": dict(zip(result.feature_names, map(float, result.coef_), strict=True)),
         "intercept": result.intercept_,
         "findings": {name: findings.to_dict() for name, findings in result.findings.items()},

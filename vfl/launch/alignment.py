@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.alignment import Aligned, Aligning, Keeping
 from vfl.errors import SpecificationError
 from vfl.job.placement import Placement
+from vfl.launch.noted import note
 from vfl.launch.sources import paths_of, sources_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Arrangement:
     resumed: bool = False
     later: bool = False
     last: bool = False
+    again: bool = False
     required: bool = False
 
     def __post_init__(self) -> None:
@@ -40,7 +42,7 @@ class Arrangement:
 
     def keeping(self, party: str) -> Keeping:
         """Return what the party is to leave on its disk."""
-        return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last)
+        return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
 
     def cores_each(self, at_once: int) -> int:
         """Return the cores for each of so many parties that work on this machine at the same time."""
@@ -62,16 +64,18 @@ def align(
     indexes: Mapping[str, str | Path] | None = None,
     cores: int | None = None,
     placement: Placement | None = None,
+    again: bool = False,
     watch: Callable[[Aligning], None] | None = None,
 ) -> Aligned:
     """Align the records of the job's parties by private set intersection; nobody learns an id that is not its own.
 
     Where a party's data are a file, it leaves its index in its own place for later runs of the job, which then begin at
-    once, and refuse to begin when the file has changed. An alignment that is cut off goes on where it stopped.
+    once, and refuse to begin when the file has changed. An alignment that is cut off goes on where it stopped. One of the
+    same files that every party holds already is not made anew: each compares its file and its ids with what it kept.
 
     indexes : {party: folder for its index}; see parties.index for where it lies otherwise.
     cores : for each party; None divides this machine's among those that work on it at once, and takes one on a cluster.
-    watch : called with the progress. Others : as for `train`.
+    again : make a new one in any case. watch : called with the progress. Others : as for `train`.
 
     Returns what the participants learn: n, and the sizes of the sets. Raises as `train` does.
     """
@@ -80,7 +84,7 @@ def align(
             f"job {job.name!r} names no id column: set id, one name for all parties or one for each"
         )
     agreed = paths_of(job.partition, policies, "policy")
-    how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, later=True)
+    how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, later=True, again=again)
     sources = sources_of(job.partition, data, ids=job.ids)
     if engine == "ray":
         from vfl.launch import cluster
@@ -96,4 +100,5 @@ def align(
             aligned = event
         elif watch is not None:
             watch(event)
+    note(job, sources, aligned)
     return aligned
