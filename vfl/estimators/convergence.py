@@ -47,12 +47,14 @@ def next_move(result: Result, sources: Mapping[str, Any]) -> float:
     return float(max(moves) / max(abs(result.w).max(), 1e-150))
 
 
-def warn_unless_converged(result: Result, sources: Mapping[str, Any]) -> None:
-    """Warn with scikit-learn's ConvergenceWarning when a step would still move the model."""
-    if next_move(result, sources) > TOLERANCE:
+def warn_unless_converged(result: Result, sources: Mapping[str, Any], *, tol: float | None) -> None:
+    """Warn with scikit-learn's ConvergenceWarning when a step would still move the model.
+
+    tol : what the fit was to stop by, which measures in other units: ten times as much passes.
+    """
+    if next_move(result, sources) > max(TOLERANCE, 10.0 * (tol or 0.0)):
         warnings.warn(
-            f"{result.job.name} has not converged: give it more passes, solver=vfl.SkGD(passes=...), or a stronger "
-            "penalty",
+            f"{result.job.name} has not converged: give it more passes with max_iter=, a larger tol, or a stronger penalty",
             ConvergenceWarning,
             stacklevel=4,  # who called fit, over _train
         )

@@ -50,6 +50,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data.
     fit_intercept : whether to add an unpenalised intercept.
     solver : vfl.SkGD(...); None decides everything by public rules.
+    max_iter : passes over the coordinates, at the most; None leaves them to the solver. A private fit makes all of them.
+    tol : without privacy, a fit stops once no whole step would move a coordinate by more than this share of the largest
+        one; None takes 1e-9. Refused for private fits: when they stop would tell of the records.
     random_state : orders the blocks of columns, and nothing else. Noise is never seeded by it.
     noise : None draws from the operating system. vfl.SeededNoise(seed) repeats, and makes NOTHING PRIVATE.
     ledger, dataset : path of a ledger and name of the data set in it, whose cap then bounds all fits together. Without,
@@ -61,9 +64,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     classes_ : (2,) labels, sorted; the second is the positive one.
     n_features_in_ : p. feature_names_in_ : (p,) names of the columns, when X has names that are text.
     certificate_ : vfl.Certificate of this fit. result_ : vfl.Result, which can be saved and certified.
-    n_iter_ : passes over the coordinates.
+    n_iter_ : passes over the coordinates that were made.
 
-    Raises vfl.errors, and scikit-learn's own errors for X and y that are no numbers or do not fit together.
+    Raises vfl.errors, and scikit-learn's own errors for X and y that are no numbers or do not fit together. A fit without
+    privacy that has not converged says so by scikit-learn's ConvergenceWarning.
     """
 
     C: float = 1.0

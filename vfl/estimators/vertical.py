@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import operator
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.solvers import SOLVERS, SkGD
+from vfl.solvers.standstill import STILL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +63,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     bounds: Any = None
     fit_intercept: bool = True
     solver: Solver | None = None
+    max_iter: int | None = None
+    tol: float | None = None
     random_state: Any = None
     noise: SeededNoise | None = None
     ledger: str | None = None
@@ -115,7 +119,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             privacy=self._privacy(),
             loss=loss,
             penalty=penalty,
-            solver=self._ordered_solver(),
+            solver=self._chosen_solver(),
             bounds=declared.bounds_of(self.bounds, names) | label,
             classes=classes,
             intercept=self.fit_intercept,
@@ -124,7 +128,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         sources = declared.sources_of(partition, names, X, y)
         result, self.n_iter_ = self._run(job, sources)
         if job.privacy is None:
-            warn_unless_converged(result, sources)
+            warn_unless_converged(result, sources, tol=self.tol)
         else:
             certificate = result.certificate
             added = dataclasses.replace(certificate, flags=(*certificate.flags, *flags, NOT_VOUCHED_FOR))
@@ -148,16 +152,29 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             )
         return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise)
 
-    def _ordered_solver(self) -> Solver:
-        """Return the solver with its public order of blocks from `random_state`, unless that is None."""
+    def _chosen_solver(self) -> Solver:
+        """Return the solver with `max_iter`, `tol`, and its public order of blocks from `random_state`, where given."""
         solver: Any = SkGD() if self.solver is None else self.solver
         if type(solver) not in SOLVERS.values():
             raise SpecificationError(f"solver is None or a solver such as vfl.SkGD(...), not {solver!r}")
-        changes = {}
-        if self.random_state is not None and "seed" in {f.name for f in dataclasses.fields(solver)}:
+        options = {f.name for f in dataclasses.fields(solver)}
+        changes: dict[str, Any] = {}
+        if self.max_iter is not None:
+            if "passes" not in options:
+                raise SpecificationError(f"{solver.name} makes no passes that max_iter could limit: leave it out")
+            if solver.passes is not None or getattr(solver, "inner_rounds", None) is not None:
+                raise SpecificationError("max_iter is the solver's passes: give one of the two")
+            changes["passes"] = operator.index(self.max_iter)
+        if self.tol is not None:
+            if "tol" not in options:
+                raise SpecificationError(f"{solver.name} has no rule for stopping: leave tol out, or use SkGD")
+            changes["tol"] = float(self.tol)
+        elif self.max_iter is not None and self.epsilon is None and "tol" in options and solver.tol is None:
+            changes["tol"] = STILL  # passes alone would be made whatever happens
+        if self.random_state is not None and "seed" in options:
             changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
-        ordered: Solver = dataclasses.replace(solver, **changes)
-        return ordered
+        chosen: Solver = dataclasses.replace(solver, **changes)
+        return chosen
 
     def _run(self, job: Job, sources: Mapping[str, Any]) -> tuple[Result, int]:
         """Return the result and the passes that it took."""

@@ -32,6 +32,7 @@ from vfl.solvers import defaults
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.skgd import ProxStep
 from vfl.solvers.smoothness import asks_moments, curvature, moments_event, require_curvature
+from vfl.solvers.standstill import describe, largest, require_tolerance, tolerance
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -123,6 +124,9 @@ class GCD:
     rounds : selections, each with one step; every round pays for both.
     clip : κ, cap on one record's partial derivative in units of √M_j. inf: no clipping.
     step_size : γ in the step γ/M_j.
+    tol : without privacy, stop once the coordinate that would move farthest (rule 'GS-r') would move by no more than
+        this share of the largest one. None: 1e-9, or no stop where `rounds` is given, and for the other rules. Refused
+        with privacy: how many rounds there are never depends on data.
     selection_share : share of the selections in what the rounds may spend (ρ of zCDP), the steps have the rest.
     """
 
@@ -130,6 +134,7 @@ class GCD:
     rounds: int | None = None
     clip: float | None = None
     step_size: float = 1.0
+    tol: float | None = None
     selection_share: float = 0.5
 
     name: ClassVar[str] = "GCD"
@@ -146,6 +151,11 @@ class GCD:
             raise SpecificationError(f"GCD: clip must be positive, not {self.clip!r}")
         if not (math.isfinite(self.step_size) and self.step_size > 0):
             raise SpecificationError(f"GCD: step_size must be positive and finite, not {self.step_size!r}")
+        require_tolerance(self.name, self.tol)
+        if self.tol is not None and self.rule != "GS-r":
+            raise SpecificationError(
+                f"GCD: tol needs rule='GS-r', whose coordinate moves farthest: with {self.rule!r} others may move on"
+            )
         if not 0 < self.selection_share < 1:
             raise SpecificationError(
                 f"GCD: selection_share must lie strictly between 0 and 1, not {self.selection_share!r}"
@@ -169,7 +179,8 @@ class GCD:
                 "use SkGD"
             )
         clip = self.clip if self.clip is not None else _default_clip(problem)
-        return replace(self, clip=clip, rounds=self.rounds or self._default_rounds(problem))
+        tol = tolerance(self.name, problem, self.tol, limited=self.rounds is not None or self.rule != "GS-r")
+        return replace(self, clip=clip, rounds=self.rounds or self._default_rounds(problem), tol=tol)
 
     def schedule(self, problem: Problem) -> Schedule:
         """For k < rounds: select the best coordinate, release its partial derivative, take its prox step."""
@@ -178,6 +189,7 @@ class GCD:
         whole, weighting = problem.layout.whole(), Derivative(problem.loss)
         singles = _singles(whole)
         w = np.zeros(problem.layout.n_coordinates)
+        root = np.sqrt(known.smoothness)
         for k in range(self.rounds or 0):
             if k and k % (defaults.REBUILD_EVERY * w.size) == 0:
                 v = known.uncentred(w, problem.intercept)
@@ -191,7 +203,11 @@ class GCD:
                 (u,) = yield Descend(weighting, {owner: (step,)}, start, sweep=False)
             except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has
                 break
-            w[S] += step.rule(w[S], u)
+            Δ = step.rule(w[S], u)
+            w[S] += Δ
+            whole_step = float(abs(Δ).max()) * max(1.0, 1.0 / self.step_size)
+            if self.tol is not None and root[S].max() * whole_step <= self.tol * largest(w, root, problem.intercept):
+                break
         return known.uncentred(w, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
@@ -222,7 +238,7 @@ class GCD:
                 f"selections take {self.selection_share:.0%} of the rounds' budget (range {ε:.3g} each), steps the rest "
                 f"(noise multiplier {z:.4g})."
             )
-        return tuple(sentences)
+        return (*sentences, *describe(self.tol))
 
     @property
     def _clip(self) -> Clip:

@@ -14,6 +14,7 @@ from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
 from vfl.solvers.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+from vfl.solvers.standstill import Standstill, describe, require_tolerance, tolerance
 
 if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge
@@ -37,12 +38,15 @@ class GD:
     clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
     step_size : γ. 1 is safe: mean‖x‖² bounds the largest eigenvalue.
     iterate : 'last', or 'tail', the average of the last half.
+    tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None: 1e-9,
+        or no stop where `passes` is given. Refused with privacy: how many steps there are never depends on data.
     """
 
     passes: int | None = None
     clip: float | None = None
     step_size: float | None = None
     iterate: str | None = None
+    tol: float | None = None
 
     name: ClassVar[str] = "GD"
     adaptive: ClassVar[bool] = False
@@ -53,6 +57,7 @@ class GD:
         require_positive(self.name, "clip", self.clip, infinite=True)
         require_positive(self.name, "step_size", self.step_size)
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
+        require_tolerance(self.name, self.tol)
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided; refuse a loss without finite curvature."""
@@ -69,6 +74,7 @@ class GD:
             clip=self.clip if self.clip is not None else joint.default_clip(problem),
             step_size=self.step_size if self.step_size is not None else 1.0,
             iterate=self.iterate or ("tail" if problem.private else "last"),
+            tol=tolerance(self.name, problem, self.tol, limited=self.passes is not None),
         )
 
     def _clip(self, problem: Problem) -> Clip:
@@ -94,13 +100,18 @@ class GD:
         if w.any():
             yield joint.forward(problem, w, "reset")
         passes = self.passes or 1
+        rest = Standstill(self.tol, np.ones_like(w), problem.intercept)
         mean = Average(self.iterate or "last", passes // 2)
         for t in range(passes):
             try:
                 released = yield query
             except BudgetExceeded:
                 break
-            w = joint.proximal(problem, w - step * np.concatenate(released) / problem.n_records, step)
+            there = joint.proximal(problem, w - step * np.concatenate(released) / problem.n_records, step)
+            still = rest.after(there, there - w)
+            w = there
+            if still:
+                return w
             mean.add(w)
             if t + 1 < passes:
                 yield joint.forward(problem, w, "reset")
@@ -115,4 +126,5 @@ class GD:
         return (
             f"{self.passes} steps over all records and coordinates; clip C = {self.clip:.3g} on a record's whole gradient.",
             f"step_size γ = {self.step_size:.3g}, in units of 1/(L·mean‖x‖²); iterate = {self.iterate}.",
+            *describe(self.tol),
         )

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.messages import Backward, Forward, Moments, RecordNorms
 from vfl.problem import INTERCEPT
+from vfl.solvers.smoothness import OVERFLOW
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -145,7 +146,9 @@ def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, flo
     if widths:
         released = yield Moments(widths, None, False, None)
         squares = sum(float(u.sum()) for u in released) / problem.n_records
-    return squares + float(problem.intercept.sum())
+        if not math.isfinite(squares):
+            raise DataError(OVERFLOW)
+    return squares + float(problem.intercept.sum()) or 1.0  # columns of zeros: any step will do
 
 
 def asks_mean_square(problem: Problem) -> bool:

@@ -29,6 +29,7 @@ from vfl.solvers.smoothness import (
     require_curvature,
     require_representable,
 )
+from vfl.solvers.standstill import Standstill, describe, require_tolerance, tolerance
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class SkGD:
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
+    tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
+        (vfl.solvers.standstill), at the iterate that stands still. None: 1e-9, or no stop where the number of steps is
+        given. Refused with privacy: how many steps a private run makes never depends on data.
     iterate : what an outer round ends with: its 'last' θ or the 'average' of its θ (the paper's); 'tail' ends with the
         average of the last half of the whole run.
     sweep : 'party' (a party's turn is one message, and a pass is grouped by party), 'visit' (only runs that the order
@@ -97,6 +101,7 @@ class SkGD:
     clip: float | str | None = None
     noise_geometry: str = "scaled"
     step_size: float | None = None
+    tol: float | None = None
     iterate: str | None = None
     sweep: str = "party"
     seed: int = 0
@@ -121,6 +126,7 @@ class SkGD:
             raise SpecificationError(
                 f"{self.name}: clip={self.clip!r} is beyond what exact sums can hold: rescale the columns"
             )
+        require_tolerance(self.name, self.tol)
         if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
             raise SpecificationError(f"{self.name}: step_size must be positive and finite, not {self.step_size!r}")
         for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
@@ -153,6 +159,7 @@ class SkGD:
             clip=self.clip if self.clip is not None else defaults.clip(problem),
             step_size=self.step_size if self.step_size is not None else defaults.step_size(problem),
             iterate=self.iterate or defaults.iterate(problem),
+            tol=tolerance(self.name, problem, self.tol, limited=(self.passes or self.inner_rounds) is not None),
         )
 
     def _check(self, problem: Problem) -> None:
@@ -180,6 +187,7 @@ class SkGD:
         weighting = Derivative(problem.loss)
         whole = problem.layout.whole()
         mean = Average(self.iterate or "last", self._n_releases(problem) // 2)
+        rest = Standstill(self.tol, np.sqrt(known.smoothness), problem.intercept)
         w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
         there = np.ones(problem.layout.n_coordinates)  # 0 for the coordinates of parties that are given up
         for t, draws in enumerate(outer):
@@ -201,13 +209,21 @@ class SkGD:
                     there[whole[lost.party].coordinates] = 0.0
                     θ = yield from self._rebuild(problem, known, θ, there)
                     continue
-                for step, u in zip(query.ordered(), released, strict=True):
+                steps = query.ordered()
+                moving = sum(step.block.size for step in steps)
+                still = False
+                for step, u in zip(steps, released, strict=True):
                     S = step.block.coordinates
-                    θ[S] += step.rule(θ[S], u)
+                    Δ = step.rule(θ[S], u)
+                    θ[S] += Δ
+                    β = step.block.size if self._sweeps else moving
+                    still = rest.after(θ, Δ, S, stretch=max(1.0, β / (self.step_size or 1.0)))
                     if self._sweeps:
                         mean.add(θ, S)
                 if not self._sweeps:  # the steps of a query are one draw, and blocks that move together one iterate
-                    mean.add(θ, *(step.block.coordinates for step in query.ordered()))
+                    mean.add(θ, *(step.block.coordinates for step in steps))
+                if still:
+                    return known.uncentred(θ, problem.intercept)
             w = mean.outer(θ)
         return known.uncentred(mean.final(w) * there, problem.intercept)
 
@@ -258,7 +274,7 @@ class SkGD:
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
-        return defaults.explain(problem, self)
+        return (*defaults.explain(problem, self), *describe(self.tol))
 
     @property
     def adaptive(self) -> bool:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
 
+OVERFLOW = "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curvature:
@@ -161,9 +163,7 @@ def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tu
     square[feature] /= problem.n_records
     if event is None:
         if not (np.isfinite(square).all() and (abs(mean) < 1e140).all()):
-            raise DataError(
-                "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
-            )
+            raise DataError(OVERFLOW)
         return mean, square, 0.0
     B = problem.reach
     return np.clip(2.0 * mean, -1.0, 1.0) * B, square * B**2, event.sigma / problem.n_records
