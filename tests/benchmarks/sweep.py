@@ -36,7 +36,7 @@ QUICK_EPSILONS, QUICK_PASSES = (0.1, 1.0, 10.0), (1, 5, 20)
 
 def problems_of(settings: Settings) -> dict[str, Callable[[], problems.Case] | None]:
     """Return {name: how to build it}; None where the data are not at hand."""
-    n, folder = 3_000 if settings.quick else 30_000, settings.data
+    n, folder = 2_000 if settings.quick else 30_000, settings.data
     made = functools.partial(problems.synthetic, epsilon=1.0, n=n, p=8)
     cases = {
         f"logistic, {n:,} × 8": functools.partial(made, "logistic", loss="logistic"),
@@ -58,13 +58,18 @@ def tasks(settings: Settings) -> Iterator[Task]:
         case = functools.cache(functools.partial(_case, build)) if build else None
         for solver in SOLVERS.values():
             for axis, run in (("ε", by_epsilon), ("passes", by_passes)):
-                if axis == "passes" and "passes" not in {f.name for f in fields(solver)}:
+                if axis == "passes" and ("passes" not in {f.name for f in fields(solver)} or _spared(settings, solver)):
                     continue
                 title = f"{name}, {solver.name} by {axis}"
                 if case is None:
                     yield Task(title, absent="its data are not at hand (--data)")
                 else:
                     yield Task(title, functools.partial(run, name, case, solver, settings))
+
+
+def _spared(settings: Settings, solver: type) -> bool:
+    """Whether a quick run leaves a solver's passes out."""
+    return settings.quick and solver not in (vfl.SkGD, vfl.GD)
 
 
 def _case(build: Callable[[], problems.Case]) -> problems.Case:
