@@ -1,24 +1,22 @@
 """The study of DP-SkGD: block size × order × clip geometry × ε on balanced and imbalanced data, against CD, GCD and SGD.
 
-    python -m tests.benchmarks.study [--data DIR] [--output DIR] [--quick] [--only PART ...] [--seeds N] [--page FILE]
+    python -m tests.benchmarks.study [--data DIR] [--output DIR] [--quick] [--only PART ...] [--runs N] [--page FILE]
 
 Every arm is (ε, δ = 1/n²) under strict replace-one with the same ε, its M_j taken from the data, uncharged, as the papers'
 tables take them; `defaults` alone is what `vfl.train` does when nothing is said, smoothness bought out of the same ε. Each
-arm is at its own best: clip, passes, step and iterate by coordinate search over the grids below (which are public; the choice
-looks at the data, uncharged, for all arms alike), on seeds of its own; then it is measured with fresh ones. Two questions:
+other arm is at its own best: options are searched coordinate by coordinate over the grids below, stage by stage, on seeds
+of its own, then measured on fresh ones. The grids are public; the choice looks at the data, uncharged, for all alike.
 
-- passes: at any of PASSES, in whole visits, whatever number of messages that is;
-- trips: one block a message (`sweep="block"`, so that no party sees margins), all arms at the same number of round trips.
+- by passes: at any of PASSES, in whole visits, however many messages those are;
+- by round trips: one block a message (`sweep="block"`: no party sees margins), all arms at the same number of messages.
 
-DIR holds the real data; without it, two synthetic problems stand in. Rows go to OUTPUT/rows.jsonl one by one: what is
-there is not measured again, so an interrupted study goes on. `--page` writes tables and plots of the rows into the page.
+DIR holds the real data; without it, two synthetic problems stand in. `--page` writes tables, plots and the rows that they
+are drawn from into that page and the folder beside it; with an output that is complete, nothing is measured again.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import math
 import sys
 import time
@@ -32,16 +30,18 @@ import vfl
 from coordinator.coordinator import Coordinator
 from parties.loading import load
 from parties.party import Party
-from tests.benchmarks import problems
+from tests.benchmarks import problems, study_page
+from tests.benchmarks.command import alone
 from tests.benchmarks.oracle import search
+from tests.benchmarks.results import Result, Settings, Task
 from tests.benchmarks.study_theory import Constants
-from tests.benchmarks.utility import machine, unit
+from tests.benchmarks.utility import unit
 from vfl.launch.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan, unnoised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 CLIPS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Times a typical scaled gradient: half the largest derivative, or a third of the declared label range, over √L."""
@@ -61,39 +61,42 @@ START = {
     "length": 2.0,
 }  # fmt: skip
 """Where every search begins."""
-SEARCH_SEEDS = (101, 102, 103)
+SEARCH_SEEDS = (101, 102)
+WHOLE = 10**6
+"""As a block size: all columns of a party."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training. fixed : options; grids : those that are searched, the clip in typical gradients.
+    """One way of training. fixed : options; stages : grids that are searched one after the other, clips in typical gradients.
 
-    block : columns a block, None for all of a party's. exact : steps may use λ_max of each block's own Gram matrix.
+    exact : steps may use λ_max of each block's own Gram matrix. Without stages the rules decide, M_j included.
     """
 
     name: str
     solver: type
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    grids: Mapping[str, tuple] = field(default_factory=dict)
+    stages: tuple[Mapping[str, tuple], ...] = ()
     exact: bool = False
-    tuned: bool = True
 
     @property
     def start(self) -> dict[str, Any]:
         """Where the search begins."""
-        return {name: START[name] for name in self.grids}
+        return {name: START[name] for grids in self.stages for name in grids}
 
 
-DESCENT = {"clip": CLIPS, "passes": PASSES, "step_size": STEPS}
-STOCHASTIC = {"clip": CLIPS, "epochs": EPOCHS, "batches": BATCHES, "length": LENGTHS}
-GREEDY = {"clip": CLIPS, "rounds": ROUNDS, "step_size": STEPS}
+LOCAL = {"clip": CLIPS, "step_size": STEPS}
+DESCENT = (LOCAL, {"passes": PASSES}, LOCAL)
+STOCHASTIC = ({"clip": CLIPS, "length": LENGTHS}, {"epochs": EPOCHS, "batches": BATCHES})
+GREEDY = (LOCAL, {"rounds": ROUNDS}, LOCAL)
 
 
 def descent(sampling: str, block: int | None, **options: Any) -> Arm:
-    """An arm of SkGD in whole visits, in the sampler's own order."""
-    fixed = {"sampling": sampling, "block_size": block or 10**6, "sweep": "visit", "iterate": "tail", **options}
-    name = " ".join([sampling, f"{options['tau']} ×" if "tau" in options else "", size_of(block)]).replace("  ", " ")
-    return Arm(name + (" isotropic" if "noise_geometry" in options else ""), vfl.SkGD, fixed, DESCENT)
+    """An arm of SkGD in whole visits; the order of a pass is grouped by party, as by default."""
+    fixed = {"sampling": sampling, "block_size": block or WHOLE, "iterate": "tail", **options}
+    words = [sampling, f"{options['tau']} ×" if "tau" in options else "", size_of(block)]
+    words.append("isotropic" if "noise_geometry" in options else "")
+    return Arm(" ".join(filter(None, words)), vfl.SkGD, fixed, DESCENT)
 
 
 def size_of(block: int | None) -> str:
@@ -103,18 +106,19 @@ def size_of(block: int | None) -> str:
 
 def arms(sizes: tuple[int | None, ...]) -> Iterator[Arm]:
     """Yield the arms of the first question, for these block sizes."""
-    for sampling in ("shuffled", "cyclic", "uniform", "importance"):
-        yield from (descent(sampling, block) for block in sizes)
-    yield from (descent("nice", block, tau=tau) for block, tau in ((1, 2), (1, 4)))
+    yield from (descent("shuffled", block) for block in sizes)
+    for sampling in ("cyclic", "uniform", "importance"):
+        yield from (descent(sampling, block) for block in (1, None))
+    yield descent("nice", 1, tau=4)
     yield descent("full", None)
     isotropic = {"noise_geometry": "isotropic"}
     yield from (descent("shuffled", block, **isotropic) for block in sizes if block != 1)
     yield from (descent(sampling, None, **isotropic) for sampling in ("importance", "full"))
     yield replace(descent("shuffled", None), name="shuffled party exact β", exact=True)
-    yield Arm("CD", vfl.CD, {}, {"clip": CLIPS, "passes": PASSES})
+    yield Arm("CD", vfl.CD, {}, ({"clip": CLIPS}, {"passes": PASSES}, {"clip": CLIPS}))
     yield Arm("GCD", vfl.GCD, {}, GREEDY)
     yield Arm("SGD", vfl.SGD, {}, STOCHASTIC)
-    yield Arm("defaults", vfl.SkGD, tuned=False)
+    yield Arm("defaults", vfl.SkGD)
 
 
 def arms_at(trips: int, sizes: tuple[int | None, ...]) -> Iterator[Arm]:
@@ -123,14 +127,14 @@ def arms_at(trips: int, sizes: tuple[int | None, ...]) -> Iterator[Arm]:
     One trip asks for M. SkGD has one a draw; GCD and SGD have two a round or step; GCD rebuilds the margins now and then.
     """
     draws = {"outer_rounds": 1, "inner_rounds": trips - 1, "sweep": "block"}
-    grids = {"clip": CLIPS, "step_size": STEPS, "iterate": ITERATES}
+    grids = ({"clip": CLIPS, "step_size": STEPS, "iterate": ITERATES},)
     for block in sizes:
-        yield Arm(f"shuffled {size_of(block)}", vfl.SkGD, {**draws, "block_size": block or 10**6}, grids)
+        yield Arm(f"shuffled {size_of(block)}", vfl.SkGD, {**draws, "block_size": block or WHOLE}, grids)
     yield Arm("importance 1", vfl.SkGD, {**draws, "block_size": 1, "sampling": "importance"}, grids)
-    yield Arm("full party", vfl.SkGD, {**draws, "block_size": 10**6, "sampling": "full"}, grids)
-    yield Arm("CD", vfl.CD, draws, {"clip": CLIPS})
-    yield Arm("GCD", vfl.GCD, {"trips": trips}, {"clip": CLIPS, "step_size": STEPS})
-    grids = {"clip": CLIPS, "batches": BATCHES, "length": LENGTHS, "iterate": ITERATES}
+    yield Arm("full party", vfl.SkGD, {**draws, "block_size": WHOLE, "sampling": "full"}, grids)
+    yield Arm("CD", vfl.CD, draws, ({"clip": CLIPS},))
+    yield Arm("GCD", vfl.GCD, {"trips": trips}, ({"clip": CLIPS, "step_size": STEPS},))
+    grids = ({"clip": CLIPS, "length": LENGTHS}, {"batches": BATCHES, "iterate": ITERATES})
     yield Arm("SGD", vfl.SGD, {"steps": trips // 2}, grids)
 
 
@@ -161,7 +165,7 @@ class Bench:
 
     def job(self, arm: Arm, epsilon: float, seed: int, **chosen: Any) -> vfl.Job:
         """The job of one run."""
-        exact = {"smoothness": "data"} if arm.tuned else {}
+        exact = {"smoothness": "data"} if arm.stages else {}
         privacy = replace(self.case.job.privacy, epsilon=epsilon, noise=vfl.SeededNoise(seed), **exact)
         return replace(self.case.job, privacy=privacy, solver=self.solver(arm, seed, **chosen))
 
@@ -171,7 +175,9 @@ class Bench:
         if "clip" in options:
             options["clip"] *= self.unit
         if "block_size" in options:  # no party has more columns: a block is all of them
-            options["block_size"] = min(options["block_size"], max(p._columns.array.shape[1] for p in self.parties.values()))
+            options["block_size"] = min(
+                options["block_size"], max(p._columns.array.shape[1] for p in self.parties.values())
+            )
         if arm.exact:
             options["step_size"] *= self.constants.slack(options["block_size"])
         if arm.solver is vfl.SGD:
@@ -190,37 +196,48 @@ class Bench:
     def train(self, job: vfl.Job) -> Any:
         """The outcome of a run on columns that are there already."""
         parties = {
-            q: Party(q, p._columns, job.noise_source(), p._labels, unnoised=unnoised(job)) for q, p in self.parties.items()
+            q: Party(q, p._columns, job.noise_source(), p._labels, unnoised=unnoised(job))
+            for q, p in self.parties.items()
         }
         *_, outcome = Coordinator(InProcessTransport(parties)).stream(job)
         return outcome
 
 
-def measure(bench: Bench, arm: Arm, epsilon: float, seeds: int, trips: int | None = None) -> dict[str, Any]:
-    """One row: the arm at its best, on fresh seeds."""
+def measure(bench: Bench, arm: Arm, epsilon: float, seeds: tuple[int, ...], trips: int | None = None) -> Result:
+    """The arm at its best, on fresh seeds."""
     begun = time.perf_counter()
 
     def errors(chosen_seeds, **chosen):
         return [bench.case.error_of(bench.train(bench.job(arm, epsilon, s, **chosen)).w) for s in chosen_seeds]
 
-    chosen, tried = search(errors, arm.grids, (arm.start,), SEARCH_SEEDS) if arm.grids else ({}, 0)
-    fresh = range(1, seeds + 1)
-    found = errors(fresh, **chosen)
-    planned = plan(bench.job(arm, epsilon, 1, **chosen), bench.case.n)
-    options = {**arm.fixed, **chosen}
-    return {
-        "problem": bench.name, "n": bench.case.n, "p": bench.constants.p, "epsilon": epsilon, "delta": planned.problem.delta,
-        "arm": arm.name, "question": "passes" if trips is None else "trips", "trips": trips,
-        "solver": arm.solver.name, "options": options | ({"γ times": bench.constants.slack(10**6)} if arm.exact else {}),
-        "planned_epsilon": planned.epsilon, "round_trips": planned.round_trips,
-        "releases": sum(count for _, count in planned.releases),
-        "clipped": bench.constants.clipped(planned.solver) if isinstance(planned.solver, vfl.SkGD) else None,
-        "smoothness": "exact, uncharged" if arm.tuned else "private",
-        "tuned": "public grid, chosen on the data" if arm.tuned else "default", "tried": tried,
-        "search_seeds": list(SEARCH_SEEDS), "seeds": list(fresh), "errors": found,
-        "mean": float(np.mean(found)), "deviation": float(np.std(found, ddof=1)), "median": float(np.median(found)),
-        "start": bench.case.start / bench.case.best - 1.0, "seconds": time.perf_counter() - begun,
+    chosen, tried = arm.start, 0
+    for grids in arm.stages:
+        given = {name: value for name, value in chosen.items() if name not in grids}
+        found, n_tried = search(functools.partial(errors, **given), grids, (chosen,), SEARCH_SEEDS)
+        chosen, tried = chosen | found, tried + n_tried
+    values = errors(seeds, **chosen)
+    planned = plan(bench.job(arm, epsilon, seeds[0], **chosen), bench.case.n)
+    beside = {
+        "start": bench.case.start / bench.case.best - 1.0, "epsilon spent": planned.epsilon,
+        "round trips": planned.round_trips, "releases": sum(count for _, count in planned.releases), "tried": tried,
     }  # fmt: skip
+    if isinstance(planned.solver, vfl.SkGD):
+        beside["clipped at the optimum"] = bench.constants.clipped(planned.solver)
+    place = {"epsilon": epsilon} if trips is None else {"epsilon": epsilon, "trips": trips}
+    options = {**arm.fixed, **chosen}
+    if options.get("block_size") == WHOLE:
+        options["block_size"] = "party"
+    return Result(
+        part="study", case=bench.name, arm=arm.name, measure="(F − F*)/F*", values=values, seeds=seeds,
+        tuned="oracle grid" if arm.stages else "default", at=place, settings=options, beside=beside,
+        seconds=time.perf_counter() - begun,
+    )  # fmt: skip
+
+
+def constants(bench: Bench) -> Iterator[Result]:
+    """What the bounds say of a problem; no run."""
+    for name, value in bench.constants.described().items():
+        yield Result(part="study", case=bench.name, arm="bounds", measure=name, values=(value,), less=None)
 
 
 def benches(folder: Path | None) -> Iterator[Bench]:
@@ -246,84 +263,38 @@ def stand_in(spread: float, *, n: int = 4_000, p: int = 8, seed: int = 5) -> pro
     return problems.plain("stand-in", 1.0, X * scales, label, None, loss="logistic", penalty=vfl.L2(1 / n))
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One row to be measured."""
-
-    bench: Bench
-    arm: Arm
-    epsilon: float
-    trips: int | None
-
-    @property
-    def key(self) -> tuple:
-        """What names the row."""
-        return (self.bench.name, self.arm.name, self.epsilon, self.trips)
-
-
-def cells(folder: Path | None, *, quick: bool = False) -> Iterator[Cell]:
-    """Yield what the study consists of."""
-    found = list(benches(None if quick else folder))
-    for bench in found:
-        yield from (Cell(bench, arm, 1.0, None) for arm in arms(bench.sizes) if not quick or arm.name in CORE)
-    for trips in TRIPS[:1] if quick else TRIPS:
-        for bench in found:
-            yield from (Cell(bench, arm, 1.0, trips) for arm in arms_at(trips, bench.sizes))
-    for epsilon in () if quick else (0.1, 10.0):
-        for bench in found:
-            yield from (Cell(bench, arm, epsilon, None) for arm in arms(bench.sizes) if arm.name in CORE)
-
-
 CORE = (
-    "shuffled 1", "shuffled 2", "shuffled party", "uniform 1", "importance 1", "full party", "shuffled party isotropic", "CD",
-    "GCD", "SGD", "defaults",
+    "shuffled 1", "shuffled party", "importance 1", "shuffled party isotropic", "CD", "GCD", "SGD", "defaults",
 )  # fmt: skip
 """Arms that run at every ε; the others run at ε = 1."""
 
 
-def study(
-    folder: Path | None, output: Path, *, quick: bool = False, seeds: int = 5, only: tuple[str, ...] = (),
-    said: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
-) -> dict[str, Any]:  # fmt: skip
-    """Measure what is not there yet and return all: the entry for the one command that runs all benchmarks."""
-    output.mkdir(parents=True, exist_ok=True)
-    book = output / "rows.jsonl"
-    rows = [json.loads(line) for line in book.read_text(encoding="utf-8").splitlines()] if book.exists() else []
-    done = {(row["problem"], row["arm"], row["epsilon"], row["trips"]) for row in rows}
-    constants = {}
-    for cell in cells(folder, quick=quick):
-        constants[cell.bench.name] = cell.bench.constants.described()
-        if cell.key in done or (only and not any(part in f"{cell.bench.name} {cell.arm.name}" for part in only)):
-            continue
-        row = measure(cell.bench, cell.arm, cell.epsilon, 3 if quick else seeds, cell.trips)
-        rows.append(row)
-        with book.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        where = f"ε={cell.epsilon:g}" + (f" {cell.trips} trips" if cell.trips else "")
-        said(f"{row['problem']:24} {where:16} {row['arm']:28} {row['mean']:9.2e} ± {row['deviation']:7.1e} {row['seconds']:5.1f} s")
-    result = {**machine(), "tuned": "public grid, chosen on the data", "constants": constants, "rows": rows}
-    (output / "study.json").write_text(json.dumps(result), encoding="utf-8")
-    return result
+def tasks(settings: Settings) -> Iterator[Task]:
+    """Yield the study in the order of what matters: all arms at ε = 1, then the same round trips, then other ε."""
+    found = list(benches(None if settings.quick else settings.data))
+    seeds = settings.seeds(whole=5)
+
+    def task(bench, arm, epsilon, trips=None):
+        where = f"{bench.name}, {arm.name}, ε={epsilon:g}" + (f", {trips} trips" if trips else "")
+        return Task(where, lambda: [measure(bench, arm, epsilon, seeds, trips)])
+
+    for bench in found:
+        yield Task(f"{bench.name}, bounds", functools.partial(constants, bench))
+        yield from (
+            task(bench, a, 1.0) for a in arms(bench.sizes) if not settings.quick or a.name in (*CORE, "uniform 1")
+        )
+    for trips in TRIPS[:1] if settings.quick else TRIPS:
+        for bench in found:
+            yield from (task(bench, arm, 1.0, trips) for arm in arms_at(trips, bench.sizes))
+    for epsilon in () if settings.quick else (0.1, 10.0):
+        for bench in found:
+            yield from (task(bench, arm, epsilon) for arm in arms(bench.sizes) if arm.name in CORE)
 
 
-def main(arguments=None) -> None:
-    """Run the study and write its page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder of the real data")
-    parser.add_argument("--output", type=Path, default=Path("runs/study"))
-    parser.add_argument("--quick", action="store_true", help="a minute: synthetic problems, ε = 1, few arms")
-    parser.add_argument("--only", nargs="*", default=[], help="parts of 'problem arm'")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--page", type=Path, help="page whose tables and plots are written anew")
-    given = parser.parse_args(arguments)
-    result = study(given.data, given.output, quick=given.quick, seeds=given.seeds, only=tuple(given.only))
-    from tests.benchmarks.study_page import tables, write
-
-    for title, table in tables(result).items():
-        print(f"\n## {title}\n\n{table}")
-    if given.page:
-        write(given.page, result)
+def fill(page: Path, results: list[Result]) -> None:
+    """Write the tables and plots of a page that has marks for them; `command` calls it for `--page`."""
+    study_page.write(page, results)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(alone("study"))

@@ -25,7 +25,9 @@ KEPT = (
 )  # fmt: skip
 
 
-def at(rows: Iterable[Mapping[str, Any]], problem: str, arm: str, epsilon: float = 1.0, trips: int | None = None) -> Any:
+def at(
+    rows: Iterable[Mapping[str, Any]], problem: str, arm: str, epsilon: float = 1.0, trips: int | None = None
+) -> Any:
     """The row of that name, or None."""
     wanted = (problem, arm, epsilon, trips)
     return next((r for r in rows if (r["problem"], r["arm"], r["epsilon"], r["trips"]) == wanted), None)
@@ -257,7 +259,11 @@ def _scatter(path: Path, said: Mapping[str, list[tuple[str, float, float]]]) -> 
     axis.axhline(1.0, color="#cccccc", lw=0.8, ls=":")
     axis.axvline(1.0, color="#cccccc", lw=0.8, ls=":")
     axis.set(
-        xscale="log", yscale="log", xlabel="predicted ratio of errors", ylabel="measured ratio of errors", xlim=(low, high)
+        xscale="log",
+        yscale="log",
+        xlabel="predicted ratio of errors",
+        ylabel="measured ratio of errors",
+        xlim=(low, high),
     )
     axis.legend(loc="best")
     _save(figure, path)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -99,7 +99,7 @@ class Constants:
             sum(self.M[S].sum() * (1 / self.M[S]).sum() for S in blocks) / sum(self.M[S].size ** 2 for S in blocks)
         )
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, float]:
         """All that tables need."""
         uniform = np.full(self.p, 1.0 / self.p)
         importance = self.M / self.total
@@ -108,20 +108,17 @@ class Constants:
         L_M = float(np.sqrt((single**2 / self.M).sum()))
         R_M, R_I = float(np.sqrt(self.M @ self.w**2)), float(np.linalg.norm(self.w))
         scaled = self.H / np.sqrt(np.outer(self.M, self.M))
-        rounding = Clip(1.0, 1)
-        return {
-            "p": self.p, "n": self.problem.n_records, "spread_of_M": float(self.M.max() / self.M.min()),
-            "M": self.M.tolist(),
-            "importance_bound": float(self.p * self.M.max() / self.total),
-            "importance_gap": self.gap(importance) / self.gap(uniform),
-            "undrawn_uniform": float((1 - uniform).min() ** (12 * self.p)),
-            "undrawn_importance": float(((1 - importance) ** (12 * self.p)).mean()),
-            "convex_sgd_over_cd": whole * R_I / (L_M * R_M),
-            "strong_sgd_over_cd": float(
-                (whole**2 / np.linalg.eigvalsh(self.H)[0]) / (L_M**2 / np.linalg.eigvalsh(scaled)[0])
-            ),
-            "convex_importance_over_uniform": 1.0,
-            "slack": {"2": self.slack(2), "party": self.slack(10**6)},
-            "isotropic": {"2": self.noise_of_isotropic(2), "4": self.noise_of_isotropic(4), "party": self.noise_of_isotropic(None)},
-            "rounding": rounding.sensitivity / 2.0 - 1.0,
+        found = {
+            "p": self.p, "spread of M": self.M.max() / self.M.min(),
+            "importance, bound": self.p * self.M.max() / self.total,
+            "importance, gap": self.gap(importance) / self.gap(uniform),
+            "undrawn by importance": ((1 - importance) ** (12 * self.p)).mean(),
+            "SGD over CD, convex": whole * R_I / (L_M * R_M),
+            "SGD over CD, strongly convex": (whole**2 / np.linalg.eigvalsh(self.H)[0])
+            / (L_M**2 / np.linalg.eigvalsh(scaled)[0]),
+            "slack of a pair": self.slack(2), "slack of a party": self.slack(10**6),
+            "isotropic over scaled, pair": self.noise_of_isotropic(2),
+            "isotropic over scaled, party": self.noise_of_isotropic(None),
+            "rounding in the sensitivity": Clip(1.0, self.p).sensitivity / (2.0 * (1 + self.p * 2.0**-50)) - 1.0,
         }  # fmt: skip
+        return {name: float(value) for name, value in found.items()}
