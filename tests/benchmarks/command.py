@@ -40,7 +40,7 @@ MODULES = {"privacy": "mechanisms"}
 
 def tasks_of(part: str, settings: Settings) -> Iterator[Task]:
     """Yield what a part does; what is not there yet does nothing, and says so."""
-    name = f"tests.benchmarks.{MODULES.get(part, part)}"
+    name = _module(part)
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -49,6 +49,10 @@ def tasks_of(part: str, settings: Settings) -> Iterator[Task]:
         yield Task("all", absent=f"there is no module {name}")
         return
     yield from module.tasks(settings)
+
+
+def _module(part: str) -> str:
+    return f"tests.benchmarks.{MODULES.get(part, part)}"
 
 
 def run(parts: Iterable[str], settings: Settings, book: Book, only: Sequence[str] = ()) -> int:
@@ -117,6 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _say(f"in {folder}: results.json, results.md, plots")
         if given.page:
             report.fill(given.page, book)
+            for part in given.parts or PARTS:
+                if own := getattr(sys.modules.get(_module(part)), "fill", None):  # tables and plots of its own
+                    own(given.page, book.results)
     return 1 if failed else 0
 
 
