@@ -30,11 +30,7 @@ def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: st
     csv = spec if isinstance(spec, Csv) else None
     path = Path(csv.path if csv else spec)  # type: ignore[arg-type]
     origin = Origin(party, f"file {str(path)!r}")
-    if not origin.attempt(path.exists, "may not be looked at"):
-        absolute = Path(path).is_absolute()
-        raise origin.error(
-            "is not there" + ("" if absolute else "; a relative path starts at the party's working folder")
-        )
+    origin.check_there(path)
     if csv:
         return CsvSource(csv, contents, origin)
     if path.is_dir():

@@ -119,7 +119,9 @@ def digest_of(spec: Any, party: str) -> str:
     path = file_of(spec)
     if not path:
         return ""
-    return Origin(party, f"file {path!r}").attempt(lambda: _digest(Path(path)), "cannot be read")
+    origin = Origin(party, f"file {path!r}")
+    origin.check_there(Path(path))
+    return origin.attempt(lambda: _digest(Path(path)), "cannot be read")
 
 
 def stamp_of(spec: Any) -> tuple[tuple[int, int, int], ...]:

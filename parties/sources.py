@@ -76,9 +76,17 @@ class Origin:
             return read()
         except MemoryError:
             raise
+        except PermissionError:
+            error = self.error("may not be read: its owner has not allowed it to the user who runs this")
         except Exception:  # noqa: BLE001 — readers of damaged files raise anything
             error = self.error(problem)
         raise error
+
+    def check_there(self, path: Path) -> None:
+        """Check that a file or folder is there, in the words that all who read files have for it."""
+        if not self.attempt(path.exists, "may not be looked at"):
+            remedy = "" if path.is_absolute() else "; a relative path starts at the party's working folder"
+            raise self.error(f"is not there{remedy}")
 
     def each(self, batches: Iterable[T], problem: str) -> Iterator[T]:
         """Yield from batches; a failure on the way becomes the error, as in `attempt`."""

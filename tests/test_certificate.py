@@ -198,7 +198,7 @@ class TestFile:
         plain = json.loads(certificate().to_json())
         with pytest.raises(OutputError, match="this vfl reads certificates of format 1, not 2"):
             Certificate.from_json(json.dumps(plain | {"format": 2}))
-        with pytest.raises(OutputError, match="this is not a certificate"):
+        with pytest.raises(OutputError, match="is not a certificate"):
             Certificate.from_json(json.dumps(plain | {"guarantee": "total"}))
 
     @pytest.mark.parametrize("missing", [field.name for field in dataclasses.fields(Certificate)])

@@ -190,8 +190,12 @@ class TestExitCodes:
             (("run", "job.toml", "--set", 'classes=["a", "b"]'), 3, "other than the two declared classes"),
             (("run", "job.toml", "--set", "dataset=credit"), 2, "names data set 'credit' but no ledger"),
             (("run", "job.toml", "--output", "all.csv"), 6, "cannot write to 'all.csv'"),
-            (("predict", "nowhere", "--data", "all.csv"), 6, "there is no saved model in 'nowhere'"),
-            (("resume", "nowhere"), 2, "there is no job file"),
+            (
+                ("predict", "nowhere", "--data", "all.csv"),
+                6,
+                "there is no folder 'nowhere': name the one that a run left",
+            ),
+            (("resume", "nowhere"), 6, "there is no folder 'nowhere': name the one that a run left"),
             (("plan", "none.toml"), 2, "there is no job file 'none.toml'"),
         ],
     )
@@ -326,7 +330,7 @@ class TestEvaluate:
         trained(call, "--output", "out")
         said = call("evaluate", "out")
         assert said.code == 6
-        assert "measured nothing: train with holdout=0.2, or give --data with records to measure on" in said.err
+        assert "measured nothing: train with --set holdout=0.2, or give --data with records to measure on" in said.err
 
     def test_diagnostics_are_stamped(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
@@ -364,7 +368,15 @@ class TestPredict:
         ("data", "said"),
         [
             (("all.csv", "bank.csv"), "--data takes PARTY=FILE for several files; the parties are bank, telco"),
-            (("bank=bank.csv", "all.csv"), "give --data once with one table, or once for each party as PARTY=FILE"),
+            (
+                ("bank=bank.csv", "all.csv"),
+                "give --data once with one table, or once for each party as PARTY=FILE; the parties are bank, telco",
+            ),
+            (
+                ("bank=bank.csv", "telc=telco.csv"),
+                "--data telc=telco.csv: there is no party 'telc' (did you mean 'telco'?); the parties are bank, telco",
+            ),
+            (("bank=a.csv", "bank=b.csv"), "--data names party 'bank' twice: give one file for each party"),
             (("bank=bank.csv",), "no data are given for party 'telco'"),
         ],
     )

@@ -69,6 +69,19 @@ class TestShow:
         assert " 5 " in second
         assert SqliteLedger(path).head().hash in said
 
+    @pytest.mark.parametrize("width", [30, 80, 120])
+    def test_an_id_is_whole_at_any_width(self, path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+        """It is there to be copied, into vfl ledger settle."""
+        run = "0123456789abcdef" * 2
+        SqliteLedger(path).book("credit").reserve([(EVENT, 1)], job="3" * 64, run=run)
+        monkeypatch.setenv("COLUMNS", str(width))
+        said = ledger("show", path)
+        line = next(line for line in said.splitlines() if run in line)
+        assert ("333333333333" in line) is (width == 120)
+        assert "…" not in said
+        for other in ("first", "second", "333333333333", "open", "settled"):
+            assert other in said
+
     def test_to_machines(self, path: Path) -> None:
         shown = json.loads(ledger("show", path, "--json"))
         (credit,) = shown["datasets"]

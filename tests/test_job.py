@@ -90,7 +90,10 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "bounds of a name one letter off": (
         lambda: job(bounds=BOUNDS | {"incme": (0, 1)}),
         SpecificationError,
-        "schema: no party holds a column 'incme' (did you mean 'income'?)",
+        (
+            "column 'incme' is declared, and no party of the partition holds it (did you mean 'income'?); spell it alike "
+            "in the partition, the declarations and the data"
+        ),
     ),
     "reversed bounds": (
         lambda: job(bounds=BOUNDS | {"age": (100, 18)}),
@@ -411,7 +414,7 @@ def test_bounds_of_a_party_and_of_all() -> None:
     ("bounds", "problem"),
     [
         ({"*": (9, 0)}, r"bounds \['\*'\]: bounds \(9, 0\) are reversed: write \(0, 9\)"),
-        ({"bnak.*": (0, 9)}, r"schema: no party holds a column 'bnak\.\*'"),
+        ({"bnak.*": (0, 9)}, r"column 'bnak\.\*' is declared, and no party of the partition holds it"),
     ],
 )
 def test_wrong_bounds_of_a_party_or_of_all(bounds: dict[str, Any], problem: str) -> None:
@@ -502,12 +505,12 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "an unknown key": (
         ('loss = "logistic"', 'losss = "logistic"'),
         JobFileError,
-        ("unknown key 'losss' in the job file (did you mean 'loss' or 'classes'?); known: {job}"),
+        ("unknown key 'losss' in the job file (did you mean 'loss' or 'classes'?); known: {all}"),
     ),
     "an unknown table": (
         ("[ray]", "[rya]"),
         JobFileError,
-        ("unknown key 'rya' in the job file; known: {job}"),
+        ("unknown key 'rya' in the job file (did you mean 'ray'?); known: {all}"),
     ),
     "an unknown key of privacy": (
         ("epsilon =", "epsilom ="),
@@ -602,13 +605,13 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "no penalty of that kind": (
         ('kind = "l2"', 'kind = "l3"'),
         JobFileError,
-        "[penalty] needs a kind; known: {penalties}",
+        "unknown kind 'l3' in [penalty]; known: {penalties}",
     ),
     "a penalty without strength": ((", strength = 1e-4", ""), JobFileError, "[penalty] needs strength"),
     "no solver of that kind": (
         ('kind = "SkGD"', 'kind = "SkGd"'),
         JobFileError,
-        "[solver] needs a kind (did you mean 'SkGD'?); known: {solvers}",
+        "unknown kind 'SkGd' in [solver] (did you mean 'SkGD'?); known: {solvers}",
     ),
     "passes in words": (
         ("passes = 10", 'passes = "ten"'),
@@ -655,6 +658,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
 
 KNOWN = {
     "job": [f.name for f in dataclasses.fields(vfl.Job) if f.init],
+    "all": [*(f.name for f in dataclasses.fields(vfl.Job) if f.init), *jobfile.ENVIRONMENT, "format"],
     "solver": [f.name for f in dataclasses.fields(vfl.SkGD)],
     "solvers": SOLVERS,
     "penalties": PENALTIES,

@@ -257,7 +257,7 @@ class TestPage:
         assert "Not drawn" not in page.said
 
     def test_a_file_is_no_folder(self, run: Path) -> None:
-        with pytest.raises(OutputError, match="is a file: a report is drawn from the folder that a run left"):
+        with pytest.raises(OutputError, match="is a file: name the folder that a run left"):
             write_run(run / "certificate.json")
 
     @pytest.mark.parametrize("name", ["model.json", "certificate.json", "rounds.log", "job.toml"])

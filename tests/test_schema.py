@@ -139,7 +139,10 @@ WRONG = {
     ),
     "unknown column": (
         lambda: Schema(bounds={"aeg": (0, 1)}).check(["age"]),
-        "schema: no party holds a column 'aeg' (did you mean 'age'?)",
+        (
+            "column 'aeg' is declared, and no party of the partition holds it (did you mean 'age'?); spell it alike in the "
+            "partition, the declarations and the data"
+        ),
     ),
     "boolean fill": (lambda: Boolean(fill=2), "fill of a boolean column is true or false, not 2"),
     "classes": (

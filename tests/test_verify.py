@@ -321,7 +321,7 @@ def test_a_run_that_could_not_pay_for_all_and_was_cut_off_again(tmp_path: Path) 
 
 
 def test_what_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot read the certificate"):
+    with pytest.raises(OutputError, match="there is no saved model in"):
         verify_run(tmp_path)
 
 

@@ -109,5 +109,7 @@ class OutputError(VflError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a clause ' (did you mean …?)' with the nearest known names, or '' when none is near."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    known = list(known)
+    close = [other for other in known if other.casefold() == name.casefold()]
+    close = close or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(repr(c) for c in close)}?)" if close else ""

@@ -160,10 +160,11 @@ def warnings_of(delta: float, n_records: int) -> tuple[str, ...]:
     """Return what a δ for n records makes of a guarantee, if it is hardly meant (Dwork & Roth 2014, section 2.3)."""
     if delta * n_records < 1.0:
         return ()
-    return (
-        f"δ = {delta:.3g} is not below 1/n = {1 / n_records:.3g}: so weak a guarantee lets one record, drawn at random, be published; "
-        f"leave privacy.delta out for 1/n² = {1 / n_records**2:.3g}, or give less",
+    warning = (
+        f"δ = {delta:.3g} is not below 1/n = {1 / n_records:.3g}: so weak a guarantee lets one record, drawn at random, be "
+        f"published; leave privacy.delta out for 1/n² = {1 / n_records**2:.3g}, or give less"
     )
+    return (warning,)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

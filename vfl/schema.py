@@ -281,7 +281,11 @@ class Schema:
         """Check that every declared column exists. Raises SpecificationError with the nearest known names."""
         for column in self.columns:
             if column not in known:
-                raise SpecificationError(f"schema: no party holds a column {column!r}{nearest(column, known)}")
+                close = nearest(column, known)
+                raise SpecificationError(
+                    f"column {column!r} is declared, and no party of the partition holds it{close}"
+                    + ("; spell it alike in the partition, the declarations and the data" if close else "")
+                )
 
     def features(self, columns: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the coordinates of some columns, in order; several for a categorical one."""

@@ -158,16 +158,18 @@ class Certificate:
         return json.dumps(_plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Certificate:
-        """Return the certificate that `to_json` wrote, to the byte; OutputError when it is none."""
+    def from_json(cls, text: str, said: str = "this") -> Certificate:
+        """Return the certificate that `to_json` wrote, to the byte; OutputError when it is none. said : names it in that."""
         try:
             plain = json.loads(text)
             if isinstance(plain, dict) and plain.get("format", FORMAT) != FORMAT:
                 raise OutputError(f"this vfl reads certificates of format {FORMAT}, not {plain['format']!r}")
             certificate = _read(plain)
             written = certificate.to_json()
+        except json.JSONDecodeError as error:
+            raise OutputError(f"{said} is not a certificate: it is no JSON ({error})") from error
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, LedgerError) as error:
-            raise OutputError(f"this is not a certificate, or it was altered: {error}") from error
+            raise OutputError(f"{said} is not a certificate, or it was altered: {error}") from error
         if written != text:
             raise OutputError(
                 "the certificate is not as vfl writes it: it was altered, or formatted anew; get the file as it was signed"
@@ -179,7 +181,7 @@ class Certificate:
         """Read a certificate file."""
         try:
             # As bytes: reading as text would repair line ends.
-            return cls.from_json(Path(path).read_bytes().decode())
+            return cls.from_json(Path(path).read_bytes().decode(), said=f"{str(path)!r}")
         except OSError as error:
             raise OutputError(f"cannot read the certificate {str(path)!r}: {error.strerror}") from error
         except UnicodeDecodeError as error:

@@ -180,7 +180,7 @@ def _epsilon(certificate: Certificate) -> str | None:
         spent = recomputed(certificate.accounting, certificate.events, certificate.delta)
         if spent > certificate.epsilon * (1.0 + tolerance):
             raise _Mismatch(f"more was charged (ε = {spent!r}) than was reserved")
-        return f"{found:.6g} at δ = {certificate.delta:.3g}, computed again from all that was reserved"
+        return f"{found:.6g} at δ = {certificate.delta:.3g}, computed again from all that was planned, made or not"
     plural = "" if counted == 1 else "s"
     return f"{found:.6g} at δ = {certificate.delta:.3g}, computed again from the {counted} release{plural} charged"
 

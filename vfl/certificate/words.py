@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 _LARGEST = 700.0
 """ε beyond which e^ε is no number that means anything to anybody."""
 _RAREST = 1e-15
+WHOLE = (
+    "ε counts every release that was planned, made or not: how many were made could follow from earlier ones, and only the "
+    "ε of all holds whatever was seen"
+)
 _SHOWN = 16
 """Digits of a key that people compare at a glance; vfl verify compares and prints all."""
 
@@ -29,7 +33,7 @@ def described(certificate: Certificate) -> str:
     else:
         lines = ["NOT PRIVATE: trained without noise"]
     if certificate.basis == "reserved":
-        lines.append("ε is of all that was reserved: released values could decide how much of it was used")
+        lines.append(WHOLE)
     lines += [f"flag: {flag}" for flag in certificate.flags]
     if certificate.signature is not None:
         lines.append(f"signed {certificate.signature.signed} with key {certificate.signature.public_key[:_SHOWN]}…")

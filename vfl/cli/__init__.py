@@ -78,7 +78,9 @@ def main() -> None:
             error.show()
             sys.exit(error.exit_code)
         except VflError as error:
-            click.echo(f"error: {error}", err=True)
+            from vfl.cli.wording import worded
+
+            click.echo(f"error: {worded(str(error))}", err=True)
             sys.exit(error.exit_code)
         except (KeyboardInterrupt, click.Abort):
             click.echo("interrupted", err=True)

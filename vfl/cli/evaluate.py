@@ -35,7 +35,7 @@ def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
         found = {"data": evaluate(result, named_sources(sources, result.job.partition.parties))}
     elif not found:
         raise OutputError(
-            f"the run in {str(run)!r} measured nothing: train with holdout=0.2, or give --data with records to measure on"
+            f"the run in {str(run)!r} measured nothing: train with --set holdout=0.2, or give --data with records to measure on"
         )
     if as_json:
         click.echo(json.dumps({name: findings.to_dict() for name, findings in found.items()}, ensure_ascii=False))

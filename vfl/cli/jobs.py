@@ -46,11 +46,28 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
 
 def named_sources(sources: Sequence[str], parties: Sequence[str]) -> Any:
     """Return what --data names: {party: path}, or the path of one table of all columns."""
-    from vfl.errors import SpecificationError
+    from vfl.errors import SpecificationError, nearest
 
-    named = dict(source.split("=", 1) for source in sources if source.split("=", 1)[0] in parties and "=" in source)
+    named: dict[str, str] = {}
+    for source in sources:
+        party, equals, path = source.partition("=")
+        if not equals or (party not in parties and Path(source).exists()):
+            continue
+        if party not in parties:
+            raise SpecificationError(
+                f"--data {source}: there is no party {party!r}{nearest(party, parties)}; {_those(parties)}"
+            )
+        if party in named:
+            raise SpecificationError(f"--data names party {party!r} twice: give one file for each party")
+        named[party] = path
     if named and len(named) != len(sources):
-        raise SpecificationError("give --data once with one table, or once for each party as PARTY=FILE")
+        raise SpecificationError(
+            f"give --data once with one table, or once for each party as PARTY=FILE; {_those(parties)}"
+        )
     if not named and len(sources) > 1:
-        raise SpecificationError(f"--data takes PARTY=FILE for several files; the parties are {', '.join(parties)}")
+        raise SpecificationError(f"--data takes PARTY=FILE for several files; {_those(parties)}")
     return named or sources[0]
+
+
+def _those(parties: Sequence[str]) -> str:
+    return f"the parties are {', '.join(parties)}"

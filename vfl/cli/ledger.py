@@ -282,8 +282,18 @@ def _print_balance(balance: Balance) -> None:
 
     console = Console(highlight=False)
     console.print(f"{balance.title}\n  {balance.sums}", markup=False, soft_wrap=True)
-    if balance.runs:
-        console.print(_table(balance))
+    if not balance.runs:
+        return
+    table = _table(balance)
+    wide = Console(width=1000).measure(table).maximum
+    if wide <= console.width:
+        console.print(table)
+        return
+    for run in balance.runs:  # an id that is folded cannot be copied
+        words = (
+            f"job {run.job[:12]}, {run.status}, ε {run.spent:.4g} of {run.reserved:.4g} spent, {run.releases} releases"
+        )
+        console.print(f"  {run.run}\n    {words}", markup=False, soft_wrap=True)
 
 
 def _table(balance: Balance) -> Table:
@@ -292,7 +302,7 @@ def _table(balance: Balance) -> Table:
 
     table = Table()
     for column in ("run", "job", "status"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     for column in ("ε reserved", "ε spent", "releases"):
         table.add_column(column, justify="right", no_wrap=True)
     for run in balance.runs:

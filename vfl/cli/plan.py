@@ -37,13 +37,12 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
 
     spec, environment = read_job(job, assignments)
     noted = None
-    if records is None and environment.table is not None:
-        records = data_of(spec, environment).num_rows
-    elif records is None:
-        records = noted = noted_records(spec, environment.data)
+    if records is None and environment.table is None:
+        noted = noted_records(spec, environment.data)
         if noted is None:
             first = "; or align them, vfl align JOB, which notes it" if spec.ids else ""
             raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
+    records = records or noted or int(data_of(spec, environment).num_rows)
     planned = plan(spec, records)
     if plot is not None:
         from vfl.report import write_plan

@@ -27,6 +27,8 @@ sparse = ["telco"]     (parties whose columns are scaled by a factor only)
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,6 +55,7 @@ FORMAT = 1
 NAME = "job.toml"
 EXAMPLE = "example:"
 ADDRESS = "://"
+TOP = "the job file"
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 
 
@@ -126,20 +129,43 @@ def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
     known = tuple(known)
     for key in given:
         if key not in known:
-            raise JobFileError(f"unknown key {key!r} in {where}{nearest(key, known)}; known: {', '.join(known)}")
+            homes = [home for home in _homes().get(key, ()) if home != where]
+            belongs = f"; it belongs to {' or '.join(homes)}" if homes else ""
+            if homes and homes[0] != TOP:
+                belongs += f" (--set {homes[0].strip('[]')}.{key}=...)"
+            close = "" if homes else nearest(key, known)
+            raise JobFileError(f"unknown key {key!r} in {where}{close}{belongs}; known: {', '.join(known)}")
+
+
+def _homes() -> dict[str, list[str]]:
+    """Return {key: where it belongs}, for keys that were put elsewhere."""
+    homes: dict[str, list[str]] = {}
+    kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
+    kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Placement,)), ("[faults]", (Faults,)), (TOP, (Job,))]
+    for where, members in kinds:
+        for key in dict.fromkeys(f.name for kind in members for f in dataclasses.fields(kind) if f.init):
+            homes.setdefault(key, []).append(where)
+    return homes
 
 
 def _table(plain: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = plain.get(key, {})
+    if isinstance(value, str) and key in ("solver", "penalty"):
+        raise JobFileError(
+            f"[{key}] must be a table: write kind = {json.dumps(value)} in it, or --set {key}.kind={value}"
+        )
     if not isinstance(value, Mapping):
-        raise JobFileError(f"[{key}] must be a table, not {type(value).__name__}")
+        kind = next((name for types, name in _TYPES.values() if isinstance(value, types)), "a list")
+        raise JobFileError(f"[{key}] must be a table, not {kind}")
     return dict(value)
 
 
 def _of_kind(plain: dict[str, Any], kinds: Mapping[str, Any], where: str) -> Any:
     kind = plain.pop("kind", None)
     if kind not in kinds:
-        raise JobFileError(f"{where} needs a kind{nearest(str(kind), kinds)}; known: {', '.join(kinds)}")
+        close = nearest(str(kind), kinds)
+        said = f"{where} needs a kind" if kind is None else f"unknown kind {kind!r} in {where}{close}"
+        raise JobFileError(f"{said}; known: {', '.join(kinds)}")
     return _built(kinds[kind], plain, where)
 
 
@@ -186,7 +212,7 @@ def decode(plain: Mapping[str, Any]) -> Job:
     version = plain.pop("format", None)
     if version != FORMAT:
         raise JobFileError(f"this vfl reads job files with format = {FORMAT}, not {version!r}")
-    _known(plain, (f.name for f in dataclasses.fields(Job) if f.init), "the job file")
+    _known(plain, (f.name for f in dataclasses.fields(Job) if f.init), TOP)
     if "partition" not in plain:
         raise JobFileError("the job file has no [partition]: name the parties, their columns and the label")
     if "privacy" not in plain:
@@ -220,7 +246,7 @@ def decode(plain: Mapping[str, Any]) -> Job:
         plain["loss"] = _of_kind(_table(plain, "loss"), LOSSES, "[loss]")
     elif not isinstance(plain.get("loss", ""), str):
         raise JobFileError(f"the job file: loss must be text, not {plain['loss']!r}")
-    _check_types(Job, plain, "the job file")
+    _check_types(Job, plain, TOP)
     return Job(**plain)
 
 
@@ -293,6 +319,14 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     )
 
 
+def _line(path: Path, error: tomllib.TOMLDecodeError) -> str:
+    """Return a clause with the text of the line that is wrong, as far as the error names one."""
+    lines = path.read_text(encoding="utf-8").splitlines() or [""]
+    found = re.search(r"line (\d+)", str(error))
+    number = min(int(found[1]) if found else len(lines), len(lines))
+    return f"; line {number} is: {lines[number - 1].strip()}"
+
+
 def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Environment]:
     """Read a job file; paths in [data] and [simulation] are relative to its folder."""
     path = Path(path)
@@ -303,8 +337,9 @@ def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Enviro
     except (OSError, UnicodeDecodeError) as error:
         raise JobFileError(f"cannot read job file {str(path)!r}: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise JobFileError(f"{str(path)!r} is not valid TOML: {error}") from error
+        raise JobFileError(f"{str(path)!r} is not valid TOML: {error}{_line(path, error)}") from error
     override(plain, assignments)
+    _known(plain, (*(f.name for f in dataclasses.fields(Job) if f.init), *ENVIRONMENT, "format"), TOP)
     environment = _environment(plain, path.resolve().parent)
     for key in ENVIRONMENT:
         plain.pop(key, None)

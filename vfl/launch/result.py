@@ -18,6 +18,7 @@ from vfl.certificate.issue import model_digest
 from vfl.errors import OutputError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
+from vfl.launch import checkpoint
 from vfl.launch.sources import sources_of
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
@@ -68,17 +69,36 @@ def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
     return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
 
 
+def check_finished(folder: Path) -> None:
+    """Raise OutputError for what is no folder, and for one of a run that was cut off, with the remedy."""
+    if folder.is_file():
+        raise OutputError(f"{str(folder)!r} is a file: name the folder that a run left")
+    if not folder.exists():
+        raise OutputError(f"there is no folder {str(folder)!r}: name the one that a run left, runs/NAME-TIME")
+    if (folder / checkpoint.NAME).exists() and not (folder / MODEL).exists():
+        raise OutputError(f"the run in {str(folder)!r} is not finished: go on with vfl resume {folder}")
+    if not (folder / MODEL).exists():
+        raise OutputError(f"there is no saved model in {str(folder)!r}: name the folder that a run left")
+
+
 def read_model(folder: Path) -> dict[str, Any]:
     """Return what the model.json of a run holds; OutputError when there is none that this vfl reads."""
+    check_finished(folder)
     try:
         model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
     except OSError as error:
-        raise OutputError(f"there is no saved model in {str(folder)!r}: {error.strerror}") from error
+        raise OutputError(f"cannot read {str(folder / MODEL)!r}: {error.strerror}") from error
     except ValueError as error:
         raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
     if not isinstance(model, dict) or model.get("format") != FORMAT:
         raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
     return model
+
+
+def said_records(job: Job, n_records: int) -> str:
+    """Return n in words, with how many of them were not trained on."""
+    said = f"{n_records:,} records"
+    return said if job.split is None else f"{said} ({job.split.sizes(n_records)[1]:,} of them held out)"
 
 
 def labels_of(job: Job, margins: Vector) -> Any:
@@ -172,8 +192,8 @@ class Result:
         return [f"{name}: {findings}" for name, findings in self.findings.items()]
 
     def _title(self) -> str:
-        n_records, features = self.certificate.n_records, len(self.feature_names)
-        return f"Result of job {self.job.name!r}: {n_records:,} records, {features:,} features, {self.job.solver.name}"
+        features, records = len(self.feature_names), said_records(self.job, self.certificate.n_records)
+        return f"Result of job {self.job.name!r}: {records}, {features:,} features, {self.job.solver.name}"
 
     def _coefficients(self) -> list[tuple[str, float]]:
         """Return the intercept, if any, and the coefficients in original units, the largest on the scaled features first."""

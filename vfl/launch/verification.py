@@ -11,7 +11,7 @@ from vfl.certificate.verification import Check, Report, examine
 from vfl.errors import OutputError, VflError
 from vfl.launch import checkpoint
 from vfl.launch.checkpoint import LEDGER
-from vfl.launch.result import CERTIFICATE, Result, read_model
+from vfl.launch.result import CERTIFICATE, Result, check_finished, read_model
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | 
     if run.is_file():
         certificate = Certificate.load(run)
         return examine(certificate, model=None, findings=None, plan=None, released=(), ledger=ledger, key=key)
+    check_finished(run)
     certificate = Certificate.load(run / CERTIFICATE)
     result, model = Result.load(run), read_model(run)
     plan, job = _planned(result.job, certificate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vfl.certificate.words import WHOLE
 from vfl.report.markup import Child, Markup, element, join, section, table
 
 if TYPE_CHECKING:
@@ -57,13 +58,7 @@ def promise(facts: Facts) -> Markup:
     else:
         said = [element("p", "Nothing: what is stated contradicts what was found.")]
     flags = element("ul", *(element("li", flag) for flag in certificate.flags), class_="flags")
-    reserved = (
-        element(
-            "p", "ε is of all that was reserved: released values could decide how much of it was used.", class_="note"
-        )
-        if certificate.basis == "reserved"
-        else None
-    )
+    reserved = element("p", f"{WHOLE}.", class_="note") if certificate.basis == "reserved" else None
     return section(
         "What is promised",
         element("div", *said, class_="promise"),

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.errors import OutputError
-from vfl.launch import checkpoint
-from vfl.launch.result import MODEL, write_whole
+from vfl.launch.result import check_finished, write_whole
 from vfl.report.course import course
 from vfl.report.facts import gathered
 from vfl.report.guarantee import checks, particulars, promise, tiles, verdict, who
@@ -43,10 +41,7 @@ def write_run(
     Raises OutputError for a run that is not finished, or cannot be read or written.
     """
     run = Path(run)
-    if (run / checkpoint.NAME).exists() and not (run / MODEL).exists():
-        raise OutputError(f"the run in {str(run)!r} is not finished: go on with vfl resume {run}")
-    if run.is_file():
-        raise OutputError(f"{str(run)!r} is a file: a report is drawn from the folder that a run left")
+    check_finished(run)
     facts = gathered(run, ledger=ledger, key=key, with_timing=with_timing)
     path = run / NAME if output is None else Path(output)
     write_whole(path, html(facts))

@@ -50,7 +50,7 @@ def _curve(facts: Facts) -> Markup:
     if lost > 0:
         note += f" It also covers {lost:,} that were charged and came to nothing: lost with a process or a party, or not used."
     if certificate.basis == "reserved":
-        note += " It covers all that was reserved; the curve shows what was used."
+        note += " It counts every release that was planned; the curve shows those that were made."
     return join(charts.both(lambda width: charts.curves(width, x, y, lines)), element("p", note, class_="note"))
 
 
