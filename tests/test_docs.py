@@ -2,7 +2,7 @@
 
 How a page is read, from the top:
 
-- `python` blocks run in one namespace, in an empty folder of the page's own. Training is in-process unless a block says
+- `python` blocks run in one namespace, in a folder of the page's own that holds deploy/ and nothing else. Training is in-process unless a block says
   which engine it wants.
 - `toml title="NAME"` is written to that file, and must be a job or a policy.
 - `bash`: lines that call `vfl` run in this process (in-process training, unless they say which engine), and so do those
@@ -191,8 +191,9 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def desk(tmp_path, monkeypatch):
-    """An empty folder, no fits before, in-process training, and registries that forget what a page adds."""
+    """A folder with no more of a checkout than deploy/, no fits before, in-process training, registries that forget."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(vertical, "of_this_process", RunningTotal())
     monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))

@@ -11,8 +11,14 @@ import pyarrow as pa
 import pytest
 
 import vfl
+from vfl.launch.one_vs_rest import OneVsRest
+from vfl.launch.verification import verify_run
 
 EVIL = "<script>alert(1)</script>"
+SHOWN = (
+    *("partition", "job", "plan", "advice", "result", "certificate", "findings", "report", "classes"),
+    *("ledger", "balance"),
+)
 
 
 class Reader(HTMLParser):
@@ -53,6 +59,7 @@ def shown(tmp_path_factory):
         dataset=f"set {EVIL}",
         name=f"job {EVIL}",
         solver=vfl.SkGD(passes=2),
+        holdout=0.2,
     )
     rng = np.random.default_rng(0)
     data = {column: rng.random(50) for column in partition.features} | {"de<fault": rng.integers(0, 2, 50)}
@@ -65,25 +72,29 @@ def shown(tmp_path_factory):
         "plan": vfl.plan(job, 50),
         "advice": vfl.recommend(job, 50),
         "result": result,
+        "certificate": result.certificate,
+        "findings": result.findings["held out"],
+        "report": verify_run(result.save(tmp_path_factory.mktemp("saved") / "run")),
+        "classes": OneVsRest((EVIL, "b", "c"), (result,) * 3, 1.0, 1e-6),
         "ledger": ledger,
         "balance": ledger.show()[0],
     }
 
 
-@pytest.mark.parametrize("name", ["partition", "job", "plan", "advice", "result", "ledger", "balance"])
+@pytest.mark.parametrize("name", SHOWN)
 def test_markup_is_whole_and_escaped(shown, name):
     markup = shown[name]._repr_html_()
     assert "<script" not in markup
     assert "".join(read(markup)).strip()
 
 
-@pytest.mark.parametrize("name", ["job", "partition", "result", "balance"])
+@pytest.mark.parametrize("name", ["job", "partition", "result", "certificate", "classes", "balance"])
 def test_names_are_shown_as_they_are(shown, name):
     assert any(EVIL in text for text in read(shown[name]._repr_html_()))
     assert EVIL in repr(shown[name])
 
 
-@pytest.mark.parametrize("name", ["job", "plan", "advice", "result", "balance"])
+@pytest.mark.parametrize("name", [name for name in SHOWN if name != "ledger"])
 def test_a_repr_is_words_not_fields(shown, name):
     said = repr(shown[name])
     assert not re.search(r"\b[A-Z]\w+\(\w+=", said), said

@@ -528,6 +528,14 @@ class TestPlot:
             write_plan(make_plan(job(**options), N), tmp_path / f"plan{ending}")
         assert not list(tmp_path.iterdir())
 
+    def test_a_cost_that_hardly_varies_is_said_and_not_drawn(self) -> None:
+        from vfl.report.plan import panels, points
+
+        drawn = points(make_plan(job(), N))
+        assert len(panels(make_plan(job(), N), drawn)) == 2
+        varied = [dataclasses.replace(point, seconds=1.0 + point.epsilon) for point in drawn]
+        assert [panel.field for panel in panels(make_plan(job(), N), varied)][2:] == ["seconds"]
+
     def test_a_picture(self, tmp_path: Path) -> None:
         pytest.importorskip("matplotlib")
         path = write_plan(make_plan(job(), N), tmp_path / "plan.png")

@@ -329,7 +329,9 @@ def test_findings_are_certified_too(tmp_path: Path) -> None:
     trained(tmp_path / "out", holdout=0.4)
     assert findings(tmp_path / "out")["findings"]
     path = tmp_path / "out" / "findings.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"value": 0', '"value": 1'), encoding="utf-8")
+    told = json.loads(path.read_text(encoding="utf-8"))
+    told["held out"]["n_records"] += 1  # the measures that the noise drowns are not there to be altered
+    path.write_text(json.dumps(told), encoding="utf-8")
     assert wrong(tmp_path / "out") == {"findings"}
     path.unlink()
     assert wrong(tmp_path / "out") == {"findings"}

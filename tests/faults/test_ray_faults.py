@@ -234,6 +234,20 @@ class TestPlacement:
         assert "is Ray Client, behind which this process is no node of the cluster" in done.stderr
 
 
+def test_a_local_ray_is_started_whatever_else_runs_here() -> None:
+    """Without an address neither RAY_ADDRESS, which is meant for vfl submit, nor somebody's cluster here is connected to."""
+    program = (
+        "from vfl.launch.cluster import connected\n"
+        "with connected(3, None) as ray:\n"
+        "    print(ray.cluster_resources()['CPU'])\n"
+    )
+    elsewhere = {"RAY_ADDRESS": "http://127.0.0.1:1", "PYTHONPATH": str(Path(vfl.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | elsewhere, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["3.0"], done.stderr
+
+
 def test_environment_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vfl import markup
 from vfl.certificate.words import described
 from vfl.errors import LedgerError, OutputError
 from vfl.privacy.events import Event
@@ -109,6 +110,19 @@ class Certificate:
 
     def __str__(self) -> str:
         return described(self)
+
+    def __repr__(self) -> str:
+        return f"{self._title()}\n{self}"
+
+    def _repr_html_(self) -> str:
+        lines = map(markup.line, str(self).splitlines())
+        seen = [
+            (who, self.who_sees_what[who]) for who in ("outsider", "party", "coordinator") if who in self.who_sees_what
+        ]
+        return markup.whole(markup.line(self._title(), strong=True), *lines, markup.table(("who", "saw"), seen))
+
+    def _title(self) -> str:
+        return f"Certificate of job {self.job!r}: {self.n_records:,} records, {self.releases:,} releases"
 
     def signed(self, key: SigningKey) -> Certificate:
         """Return a copy signed with a key."""

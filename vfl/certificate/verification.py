@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vfl import markup
 from vfl.certificate.issue import (
     NOT_PRIVATE,
     UNCHARGED,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 TOLERANCE = {"gdp": 1e-9, "zcdp": 1e-9, "pld": 1e-6}
 """By which ε may differ, relatively, from what another machine's special functions gave."""
+
+MARKS = {True: "ok", False: "FAIL", None: "--"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,13 @@ class Report:
             raise OutputError(f"the certificate does not hold: {wrong}; rely on neither it nor the model")
 
     def __str__(self) -> str:
-        marks = {True: "ok  ", False: "FAIL", None: "--  "}
-        return "\n".join(f"{marks[check.holds]}  {check.name:<10} {check.finding}" for check in self.checks)
+        return "\n".join(f"{MARKS[check.holds]:<4}  {check.name:<10} {check.finding}" for check in self.checks)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return markup.table((), [(MARKS[check.holds], check.name, check.finding) for check in self.checks])
 
 
 class _Mismatch(Exception):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from vfl import markup
 from vfl.evaluation.statistics import CELLS, GRID
 
 if TYPE_CHECKING:
@@ -46,6 +47,18 @@ class Findings:
     def __str__(self) -> str:
         said = ", ".join(f"{name} {estimate}" for name, estimate in self.measures.items()) or "nothing was measured"
         return f"{said}, of {self.n_records} records ({self.note})"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        head = ("measure", markup.Cell("value", number=True), markup.Cell("standard error", number=True))
+        rows = [
+            (name, markup.Cell(f"{e.value:.4g}", number=True), markup.Cell(f"± {e.error:.2g}", number=True))
+            for name, e in self.measures.items()
+        ]
+        note = markup.line(f"of {self.n_records:,} records ({self.note})")
+        return markup.whole(*([markup.table(head, rows)] if rows else []), note)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; `from_dict` gives the findings back."""

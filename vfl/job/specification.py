@@ -354,7 +354,7 @@ class Job:
             )
         return (
             ("loss", loss_of(self.loss).name),
-            ("penalty", self.penalty.describe()),
+            ("penalty", "none" if self.penalty.describe() == "0" else self.penalty.describe()),
             ("privacy", guarantee),
             ("solver", self.solver.name),
             ("scaling", self.scaling + (", with an intercept" if self.intercept else ", without an intercept")),

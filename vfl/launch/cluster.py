@@ -57,7 +57,7 @@ ROUNDS_AHEAD = 16
 class Place:
     """Which cluster, where on it, and what becomes of a party that is lost there.
 
-    address : None uses the Ray that is running, or starts a local one.
+    address : None uses the Ray that this process is connected to, or starts a local one.
     """
 
     address: str | None = None
@@ -76,7 +76,7 @@ def import_ray() -> Any:
 
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
-    """Yield Ray, connected to `address`, to what is running already, or to a local one that ends with the context."""
+    """Yield Ray as this process is connected already, or to `address`, or to a local one that ends with the context."""
     ray = import_ray()
     if ray.is_initialized():
         yield ray
@@ -86,6 +86,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
     try:
         if address is None:
             ray.init(
+                address="local",  # whatever RAY_ADDRESS names, or somebody else has running on this machine
                 num_cpus=n_actors,
                 include_dashboard=False,
                 log_to_driver=False,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vfl import markup
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
 from vfl.launch.alignment import Arrangement
 from vfl.launch.sources import paths_of
@@ -51,6 +52,24 @@ class OneVsRest:
     results: tuple[Result, ...]
     epsilon: float
     delta: float
+
+    def __repr__(self) -> str:
+        guarantee = f"(ε = {self.epsilon:.4g}, δ = {self.delta:.3g})" if all(self._private()) else "NOT PRIVATE"
+        lines = [f"{len(self.classes)} classes, each against the rest: together {guarantee}"]
+        return "\n".join(
+            lines + [f"{name!r}: {result!r}" for name, result in zip(self.classes, self.results, strict=True)]
+        )
+
+    def _repr_html_(self) -> str:
+        first, *_ = repr(self).splitlines()
+        parts = (
+            markup.line(f"class {name!r}", strong=True) + result._repr_html_()
+            for name, result in zip(self.classes, self.results, strict=True)
+        )
+        return markup.whole(markup.line(first, strong=True), *parts)
+
+    def _private(self) -> list[bool]:
+        return [result.certificate.private for result in self.results]
 
     def decision_function(self, data: Any) -> Vector:
         """Return the margins (n, classes) of new records."""

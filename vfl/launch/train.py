@@ -89,7 +89,7 @@ def train(
         called by the party; see parties.sources.open_source), or one table of all columns, to simulate.
     engine : 'ray' (one actor per party and one for the coordinator) or 'inprocess'. Both give the same model for the
         same seeded noise.
-    address : a Ray cluster; None uses the Ray that is running, or starts a local one.
+    address : a Ray cluster; None uses the Ray that this process is connected to, or starts a local one.
     ledger : file in which the budget of the job's data set is kept.
     policies : {party: path of its owner's policy file}, read where the party runs (see parties.consent): it refuses the
         job before the data are opened, and keeps a book of the party's releases. A resumed run has the same policies.

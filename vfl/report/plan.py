@@ -23,6 +23,9 @@ KINDS = (".html", ".svg", ".png")
 DECADE = 8
 """Points a decade of ε, from a tenth of the job's to ten times it."""
 
+FLAT = 1.1
+"""A cost that varies by less than this factor is not worth a drawing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -91,7 +94,11 @@ def panels(plan: Plan, drawn: Sequence[Point]) -> tuple[Panel, ...]:
     deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
     noise = (Panel("noise_multiplier", "noise multiplier, σ/Δ"), Panel("sigma", deviation))
     cost = (Panel("releases", "releases"), Panel("seconds", "expected time, s"))
-    return noise + tuple(panel for panel in cost if len({getattr(point, panel.field) for point in drawn}) > 1)
+    return noise + tuple(panel for panel in cost if _moves([getattr(point, panel.field) for point in drawn]))
+
+
+def _moves(values: Sequence[float]) -> bool:
+    return max(values) > FLAT * min(values)
 
 
 def unit(plan: Plan) -> str:
@@ -183,7 +190,7 @@ def _cost(plan: Plan, *, constant: bool) -> str:
     releases = sum(count for _, count in plan.releases)
     own = f"{releases:,} releases in {plan.round_trips:,} round trips, about {plan.seconds:.2g} s"
     if constant:
-        return f"The same at every ε: {own}."
+        return f"About the same at every ε: {own}."
     return f"At this job's ε: {own}. Options that the job leaves open are decided anew at every ε, so cost follows it."
 
 
@@ -224,14 +231,22 @@ def _draw_png(plan: Plan, drawn: Sequence[Point], path: Path) -> None:
             "a .png plot needs matplotlib: pip install 'vfl[plot]', or name an .html or .svg file, which need nothing"
         ) from None
     shown = panels(plan, drawn)
-    figure: Any = Figure(figsize=(9, 2 + 2.2 * len(shown) / 2), layout="constrained")
+    lines = -(-len(shown) // 2)
+    figure: Any = Figure(figsize=(9, 0.5 + 2.7 * lines), layout="constrained")
     epsilon = plan.job.privacy.epsilon if plan.job.privacy is not None else None
-    for axes, panel in zip(figure.subplots(-(-len(shown) // 2), 2).flat, shown, strict=False):
+    for k, panel in enumerate(shown):
+        axes = figure.add_subplot(lines, 2, k + 1)
         x, y, curve = _axes(panel, drawn)
-        axes.plot(*zip(*curve.points, strict=True))
+        axes.plot(*zip(*curve.points, strict=True), marker=".")
         axes.set(xscale="log", yscale="log" if y.log else "linear", ylim=(y.low, y.high), xlabel=x.name)
+        for axis, ticks in ((axes.xaxis, x.ticks(9)), (axes.yaxis, y.ticks(5))):
+            axis.set_ticks(ticks, labels=[charts.short(value) for value in ticks])
+            axis.set_ticks([], minor=True)
         axes.set_title(y.name, loc="left", fontsize="medium")
         axes.axvline(epsilon, linestyle="--", color="grey")
+        axes.annotate(
+            "this job", (epsilon, 1), (4, -11), xycoords=axes.get_xaxis_transform(), textcoords="offset points"
+        )
         axes.grid(visible=True, alpha=0.3)
     figure.suptitle(f"{plan.job.name}: {plan.solver.name}, {_size(plan)}", parse_math=False)
     try:
