@@ -118,15 +118,20 @@ class PartyBook:
     def _events(self, query: Query) -> tuple[Event | None, ...]:
         """Return what the query's releases are charged as: a pass over disjoint batches once, with its first.
 
-        A batch that does not follow the one before it in the same pass, under the same event, pays for itself.
+        A batch that does not follow the one before it in the same pass, under the same event, pays for itself. With
+        seeded noise a batch that is repeated, or the first that a restarted party is asked for, is part of the pass that
+        was paid for.
         """
         events, batch = query.events(), query.batch
         if batch is None or None in events:
             return events
         before, self._last = self._last, query
-        if before is None or batch.number == 0:
+        if batch.number == 0:
             return events
-        follows = (before.batch, before.events()) == (replace(batch, number=batch.number - 1), events)
+        if before is None:
+            return () if self._repeats and self._made else events
+        numbers = (batch.number - 1, batch.number) if self._repeats else (batch.number - 1,)
+        follows = any((before.batch, before.events()) == (replace(batch, number=k), events) for k in numbers)
         return () if follows else events
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:

@@ -67,7 +67,8 @@ def job(*, noise: str = "seeded", solver: Any = None, passes: int = 6) -> vfl.Jo
 class Lossy:
     """A transport that loses the party at question number `at`: 'before' it answered, or 'after', or brings it 'late'.
 
-    returns : whether a lost party comes back. times : how often it is lost in a row.
+    returns : whether a lost party comes back. times : how often it is lost in a row. policies : folder of the owners'
+    policies, with books; None for none.
     """
 
     job: vfl.Job
@@ -77,6 +78,7 @@ class Lossy:
     returns: bool = True
     times: int = 1
     changed: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    policies: Path | None = None
     asked: list[tuple[ReleaseKey, tuple[str, ...]]] = field(default_factory=list)
     folds: list[int] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
@@ -86,7 +88,8 @@ class Lossy:
 
     def loaded(self, name: str) -> Any:
         whole = table() if self.changed is None or not self.asked else self.changed(table())
-        return load(self.job, name, sources_of(PARTITION, whole)[name])
+        policy = None if self.policies is None else str(self.policies / f"{name}.toml")
+        return load(self.job, name, sources_of(PARTITION, whole)[name], policy)
 
     def greet(self) -> Any:
         return self.inner.greet()
@@ -100,7 +103,7 @@ class Lossy:
     def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
         number = len(self.asked)
         self.asked.append((key, tuple(shares)))
-        batch = next(iter(shares.values())).batch
+        batch = next((share.batch for share in shares.values()), None)  # replayed, a query may ask nobody
         self.folds.append(-1 if batch is None else batch.number)
         assert not self.gone & set(shares), "a party that was given up is asked"
         if self.party in shares and self.at <= number and self.times:
@@ -116,6 +119,15 @@ class Lossy:
             raise PartyLost(f"{party!r} did not answer within {seconds:g} s", party)
         self.inner._parties[party] = self.loaded(party)
         return self.inner.greet()[party]
+
+
+def policies(folder: Path) -> Path:
+    """Write a policy for every party, which keeps its book beside it."""
+    for party in PARTITION.parties:
+        (folder / f"{party}.toml").write_text(
+            'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 4.0\ndelta = 1e-6\n'
+        )
+    return folder
 
 
 def drive(transport: Lossy, faults: Faults, budget: Budget | None = None, log: Any = None) -> tuple[list[Any], Outcome]:
@@ -184,13 +196,17 @@ class TestWait:
     ids=lambda solver: solver.name,
 )
 @pytest.mark.parametrize("noise", ["seeded", "true"])
-def test_lost_within_a_pass_over_disjoint_batches(solver: Any, noise: str) -> None:
-    """A fold is paid for with the first of its pass; repeated it pays for itself, and state at the margins is put back."""
+@pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
+def test_lost_within_a_pass_over_disjoint_batches(tmp_path: Path, solver: Any, noise: str, books: bool) -> None:
+    """A fold is paid for with the first of its pass; repeated it pays for itself, and state at the margins is put back.
+
+    In the owners' books too, those of the lost party and of the others that were asked twice.
+    """
     spec = job(noise=noise, solver=solver)
     undisturbed = Lossy(spec, times=0)
     whole = drive(undisturbed, WAIT)[1]
     second = [number for number, fold in enumerate(undisturbed.folds) if fold == 1][1]
-    transport = Lossy(spec, at=second, moment="after")
+    transport = Lossy(spec, at=second, moment="after", policies=policies(tmp_path) if books else None)
     events, outcome = drive(transport, WAIT)
     (lost,) = [event for event in events if isinstance(event, Lost)]
     (again,) = [event for event in events if isinstance(event, Round) and event.number == lost.number]
@@ -201,6 +217,10 @@ def test_lost_within_a_pass_over_disjoint_batches(solver: Any, noise: str) -> No
         assert len(again.charges) == 1
         assert outcome.statement.releases == charged(events)
         assert outcome.statement.epsilon <= EPSILON
+    for party in PARTITION.parties if books else ():
+        (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        assert kept.spent <= EPSILON
+        assert [run.status for run in kept.runs] == ["settled"]
 
 
 def test_lost_between_the_parts_of_one_query() -> None:
@@ -375,6 +395,23 @@ class TestLedger:
                 undisturbed = outcome.w
         if noise == "seeded":
             np.testing.assert_array_equal(outcome.w, undisturbed)
+
+    @pytest.mark.parametrize("noise", ["seeded", "true"])
+    def test_resumed_within_a_pass_over_disjoint_batches(self, tmp_path: Path, noise: str) -> None:
+        """New processes of all parties, whose books know of the pass that was begun."""
+        spec = job(noise=noise, solver=vfl.SGD(sampling="disjoint"))
+        lossy = Lossy(spec, times=0, policies=policies(tmp_path))
+        undisturbed = Lossy(spec, times=0)
+        whole = drive(undisturbed, WAIT)[1]
+        second = [number for number, fold in enumerate(undisturbed.folds) if fold == 1][1]
+        assert self.begin(tmp_path, lossy, WAIT, stop=second) is None
+        outcome = self.go_on(tmp_path, Lossy(spec, times=0, policies=tmp_path), WAIT)
+        assert outcome.statement.epsilon <= EPSILON
+        assert {
+            run.status for p in PARTITION.parties for run in SqliteLedger(tmp_path / f"{p}.book").show()[0].runs
+        } == {"settled"}
+        if noise == "seeded":
+            assert outcome.w.tobytes() == whole.w.tobytes()
 
     @pytest.mark.parametrize("size", [1, 2])
     def test_what_was_charged_ahead_stays_charged_and_no_more_is(self, tmp_path: Path, size: int) -> None:
