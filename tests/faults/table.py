@@ -297,7 +297,7 @@ def provoke(fault: Fault, address: str) -> Row:
         except VflError as error:
             told.append(str(error))
         if fault.on != "driver":
-            assert sprung(folder), f"{fault.name}: the trap has not sprung"
+            assert sprung(folder), f"{fault.name}: the trap has not sprung; {told}"
         outcome = "finished"
         if result is None:
             assert not (site.run / "model.json").exists(), "a model was published by a run that did not end"
@@ -341,6 +341,7 @@ def _driven(site: Site, address: str) -> None:
 
 
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+ALONE: dict[str, Any] = {"address": "local", "num_cpus": 6}
 SMALL: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 100_000_000}
 
 
@@ -349,7 +350,7 @@ def one_node() -> Iterator[str]:
     """Start a Ray of one node; yields its address."""
     import ray
 
-    context = ray.init(num_cpus=6, _system_config={"automatic_object_spilling_enabled": False}, **SMALL, **QUIET)
+    context = ray.init(_system_config={"automatic_object_spilling_enabled": False}, **ALONE, **SMALL, **QUIET)
     try:
         yield context.address_info["address"]
     finally:
@@ -358,15 +359,14 @@ def one_node() -> Iterator[str]:
 
 @contextlib.contextmanager
 def short_of_memory() -> Iterator[str]:
-    """Start a Ray that takes the machine for full when a gigabyte more than now is used."""
+    """Start a Ray that takes the machine for full when three gigabytes more than now are used."""
     import ray
 
     memory = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
     total, free = (int(memory[name]) * 1024 for name in ("MemTotal:", "MemAvailable:"))
-    watched = {"memory_usage_threshold": round(1 - (free - (1 << 30)) / total, 4), "memory_monitor_refresh_ms": 100}
-    context = ray.init(
-        num_cpus=6, _system_config={"automatic_object_spilling_enabled": False, **watched}, **SMALL, **QUIET
-    )
+    watched = {"memory_usage_threshold": round(1 - (free - 3 * (1 << 30)) / total, 4), "memory_monitor_refresh_ms": 100}
+    config = {"automatic_object_spilling_enabled": False, **watched}
+    context = ray.init(_system_config=config, **ALONE, **SMALL, **QUIET)
     try:
         yield context.address_info["address"]
     finally:
@@ -384,13 +384,13 @@ def nodes() -> Iterator[str]:
     ended = threading.Event()
     try:
         parties = {_node_of(cluster, party): party for party in PARTITION.parties}
-        ray.init(address=cluster.address, **QUIET)
         keeper = threading.Thread(target=_replaced, args=(cluster, parties, ended), daemon=True)
         keeper.start()
+        ray.init(address=cluster.address, **QUIET)
         yield cluster.address
+    finally:
         ended.set()
         keeper.join(60)
-    finally:
         ray.shutdown()
         cluster.shutdown()
 

@@ -80,7 +80,8 @@ def main() -> None:
             error.show()
             sys.exit(error.exit_code)
         except VflError as error:
-            click.echo(f"error: {error}", err=True)
+            for line in (f"error: {error}", *getattr(error, "__notes__", ())):
+                click.echo(line, err=True)
             sys.exit(error.exit_code)
         except (KeyboardInterrupt, click.Abort):
             click.echo("interrupted", err=True)

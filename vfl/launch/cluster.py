@@ -85,6 +85,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
     try:
         if address is None:
             ray.init(
+                address="local",  # not some other Ray that runs on this machine, or that RAY_ADDRESS names
                 num_cpus=n_actors,
                 include_dashboard=False,
                 log_to_driver=False,
