@@ -37,6 +37,7 @@ class PartyBooks:
         self._account = account
         self._path = ledger
         self._ledger = SqliteLedger(ledger) if ledger is not None else None
+        self._closed: dict[str, Head] = {}
 
     def compare(self) -> None:
         """Raise LedgerError when a party's book, or this ledger, is older than what the other has noted of it.
@@ -76,29 +77,37 @@ class PartyBooks:
         self._told(Phase.ABANDON)
 
     def close(self, without: Collection[str] = ()) -> dict[str, Head]:
-        """Close the run in every book; returns where their chains stand then.
+        """Close the run in every book; returns where their chains stand then. Asked again, it goes on where it stopped.
 
         without : parties that were given up: what they set aside stays so in their books.
         """
-        self._parties = tuple(party for party in self._parties if party not in without)
-        return self._exchange(Phase.CLOSE)
+        for party in self._parties:
+            if party not in without and party not in self._closed:
+                self._closed.update(self._exchange(Phase.CLOSE, [party]))
+        return dict(self._closed)
 
-    def _exchange(self, phase: Phase) -> dict[str, Head]:
-        heads = {party: told.own for party, told in self._told(phase).items() if told.own is not None}
+    def _exchange(self, phase: Phase, parties: Collection[str] | None = None) -> dict[str, Head]:
+        told = self._told(phase, parties=parties)
+        heads = {party: heads.own for party, heads in told.items() if heads.own is not None}
         if self._ledger is not None:
             for party, head in heads.items():
                 self._ledger.note(self._name(party), head)
         return heads
 
-    def _told(self, phase: Phase, noted: Mapping[str, Head | None] | None = None) -> Mapping[str, BookHeads]:
-        if not self._parties:
+    def _told(
+        self,
+        phase: Phase,
+        noted: Mapping[str, Head | None] | None = None,
+        *,
+        parties: Collection[str] | None = None,
+    ) -> Mapping[str, BookHeads]:
+        """Tell these parties, or all, and return their answers."""
+        asked = self._parties if parties is None else parties
+        if not asked:
             return {}
         own = self._ledger.head() if self._ledger is not None and phase in (Phase.OPEN, Phase.CLOSE) else None
         return self._transport.hear(
-            {
-                party: Notice(phase, self._run, self._account, own, noted[party] if noted else None)
-                for party in self._parties
-            }
+            {party: Notice(phase, self._run, self._account, own, noted[party] if noted else None) for party in asked}
         )
 
     def _name(self, party: str) -> str:

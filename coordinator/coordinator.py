@@ -12,7 +12,7 @@ from coordinator.executor import Executor
 from coordinator.margins import Margins
 from coordinator.recovery import Recovery
 from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
-from vfl.errors import DataError, SpecificationError, VersionMismatch, VflError
+from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
 from vfl.job.faults import Faults
 from vfl.planning import Plan, unnoised
 from vfl.planning import plan as make_plan
@@ -85,6 +85,17 @@ def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reserv
             reservation.refund()
         raise
     return reservation
+
+
+def _closed(books: PartyBooks, recovery: Recovery, left: list[str]) -> dict[str, Head]:
+    """Close the run in every book; a party that is lost over it is waited for once more, whatever it knows of the end."""
+    for losses in range(1, 1 << 62):
+        try:
+            return books.close(without=left)
+        except PartyLost as lost:
+            if not recovery.restored(lost, losses):  # all its releases are in the model, so only its book stays open
+                return books.close(without=[*left, lost.party])
+    raise AssertionError("a book closed without end")
 
 
 class Coordinator:
@@ -165,7 +176,7 @@ class Coordinator:
         # A filter is no odometer: where what was released could decide how much, the whole reservation is stated.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
-        return Outcome(plan, w, statement, findings, books.close(without=left), tuple(left))
+        return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left))
 
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None

@@ -15,6 +15,8 @@ from vfl.privacy.accountants import choose_accountant
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vfl.privacy.events import ReleaseKey
+
 EVERY_SECONDS = 1.0
 """Between two reports of rounds; what is rare is reported at once."""
 
@@ -56,6 +58,7 @@ class Telemetry:
         self._before = (0, 0.0)
         self._rounds = 0
         self._seconds = 0.0
+        self._lost: set[ReleaseKey] = set()
 
     def __call__(self, event: object) -> None:
         """Take note of an event."""
@@ -73,6 +76,7 @@ class Telemetry:
                 self._report(event.number)
         elif isinstance(event, Lost):
             self._charged(event)
+            self._lost.update(key for key, _ in event.charges)
             self._meters.add("vfl_retries", 1.0)
             self._line("lost", round=event.number, party=event.party, charged=len(event.charges))
         elif isinstance(event, Made):
@@ -80,7 +84,8 @@ class Telemetry:
             self._line("made")
 
     def _charged(self, event: Round | Lost) -> None:
-        events = [charged for _, charged in event.charges]
+        # Seeded noise repeats a lost release to the bit, under the key that was charged.
+        events = [charged for key, charged in event.charges if key not in self._lost]
         for charged in dict.fromkeys(events):
             self._accountant.compose(charged, events.count(charged))
 

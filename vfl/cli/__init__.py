@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import click
@@ -68,9 +69,10 @@ def vfl() -> None:
 
 def main() -> None:
     """Run the command line; an error on purpose is one line, and its exit code tells the cause (vfl.errors)."""
-    from vfl.cli.streams import outliving
+    from vfl.cli.streams import RAY_SAYS_NOTHING, outliving
     from vfl.errors import VflError
 
+    os.environ.update(RAY_SAYS_NOTHING)
     with outliving():
         try:
             sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command that ends with a code returns it here
@@ -80,7 +82,8 @@ def main() -> None:
         except VflError as error:
             from vfl.cli.wording import worded
 
-            click.echo(f"error: {worded(str(error))}", err=True)
+            for line in (f"error: {worded(str(error))}", *getattr(error, "__notes__", ())):
+                click.echo(line, err=True)
             sys.exit(error.exit_code)
         except (KeyboardInterrupt, click.Abort):
             click.echo("interrupted", err=True)

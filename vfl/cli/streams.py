@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+RAY_SAYS_NOTHING = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""Environment for Ray, which otherwise tells of processes that died on the driver's standard output, among lines of JSON.
+
+Whatever `log_to_driver` says. A run tells itself what became of a party."""
+
 
 class Unread(io.FileIO):
     """A file descriptor whose reader may go away: what is written after that is dropped quietly."""

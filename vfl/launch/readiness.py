@@ -13,7 +13,7 @@ from vfl.job.placement import COORDINATOR
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from vfl.job.placement import Placement
 
@@ -54,8 +54,9 @@ def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> Non
     """
     until = time.monotonic() + seconds
     while True:
-        offers = {node["NodeManagerAddress"]: dict(node["Resources"]) for node in ray.nodes() if node["Alive"]}
-        missing = {who: what for who, what in asked.items() if not any(_holds(node, what) for node in offers.values())}
+        # Several nodes may be on one machine, under one address.
+        offers = [(node["NodeManagerAddress"], dict(node["Resources"])) for node in ray.nodes() if node["Alive"]]
+        missing = {who: what for who, what in asked.items() if not any(_holds(node, what) for _, node in offers)}
         short = {} if missing else _short(ray, asked)
         if not missing and not short:
             return
@@ -92,7 +93,7 @@ def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked
         )
     for ref, name in versions.items():
         try:
-            version = answer_of(name, ref, seconds)
+            version = answer_of(name or "coordinator", ref, seconds)
         except PartyLost as lost:
             raise PlacementError(
                 f"{_name(name)} does not start where it was placed: {lost}. Every node needs vfl {__version__} in the "
@@ -127,12 +128,12 @@ def _said(asked: Asked) -> str:
     return " and ".join(said)
 
 
-def _offered(offers: Mapping[str, Asked]) -> str:
+def _offered(offers: Sequence[tuple[str, Asked]]) -> str:
     if not offers:
         return "no node at all"
     return "; ".join(
         f"{address}: " + ", ".join(f"{name} {amount:g}" for name, amount in sorted(node.items()) if not _hidden(name))
-        for address, node in offers.items()
+        for address, node in offers
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Made
-from vfl.errors import SpecificationError, VflError
+from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, SpecificationError, VflError
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
 from vfl.job.placement import Placement
@@ -129,9 +129,11 @@ def train(
             result = _finished(
                 _events(job, data, budget, Log(), where, agreed, how), _all(log, Stopwatch(folder), watch)
             )
-        except VflError:
+        except VflError as error:
             if not log.reserved:  # nothing began: leave nothing that looks like a run
                 shutil.rmtree(folder)
+            else:
+                _say_how_to_go_on(error, folder)
             raise
         result = _signed(result, signer)
         result.save(folder)
@@ -187,10 +189,19 @@ def resume(
         )
         where = place_of(engine, address, placement, faults)
         events = _events(job, data, budget, made, where, kept.get("policies") or {}, how)
-        result = _finished(events, _all(log, Stopwatch(folder), watch))
+        try:
+            result = _finished(events, _all(log, Stopwatch(folder), watch))
+        except VflError as error:
+            _say_how_to_go_on(error, folder)
+            raise
         result = _signed(result, signer)
         result.save(folder)
     return result
+
+
+def _say_how_to_go_on(error: VflError, folder: Path) -> None:
+    if isinstance(error, PartyLost | PlacementError | OutputError | LedgerError):
+        error.add_note(f"what was released is kept; once the cause is mended, go on with: vfl resume {folder}")
 
 
 def ledger_path(job: Job, ledger: str | Path | None) -> str | None:
