@@ -26,15 +26,20 @@ F = TypeVar("F", bound="Callable[..., object]")
 MAGIC = 1.5 * 2.0**52  # c + MAGIC has rint(c) in its low bits, for |c| < 2⁵¹
 MAGIC_BITS = int(np.float64(MAGIC).view(np.int64))
 
-_WORD, _DOUBLE = ir.IntType(64), ir.DoubleType()
+_WORD = ir.IntType(64)
 
 
-_inline = cast("Callable[[Callable[..., tuple[Signature, Code]]], Callable[..., Any]]", intrinsic)
+inline = cast("Callable[[Callable[..., tuple[Signature, Code]]], Callable[..., Any]]", intrinsic)
 
 
 def compiled(function: F) -> F:
     """Compile on first use, release the GIL, keep IEEE arithmetic; division by zero gives infinity."""
     return cast("F", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def part(function: F) -> F:
+    """Compile what is part of a loop's body; it always becomes one with it."""
+    return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True)(function))
 
 
 def summing(function: F) -> F:
@@ -52,7 +57,7 @@ def _address(
     return builder.gep(array.data, [builder.add(builder.mul(args[1], n), args[2])], inbounds=inbounds)
 
 
-@_inline
+@inline
 def load(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type) -> tuple[Signature, Code]:
     """Return columns[j, i], unchecked."""
 
@@ -62,17 +67,18 @@ def load(_context: BaseContext, columns: types.Array, _j: types.Type, _i: types.
     return columns.dtype(columns, types.int64, types.int64), code
 
 
-@_inline
-def add_bits(_context: BaseContext, _total: types.Type, _x: types.Type) -> tuple[Signature, Code]:
+@inline
+def add_bits(_context: BaseContext, _total: types.Type, x: types.Type) -> tuple[Signature, Code]:
     """Return total + bits(x) modulo 2⁶⁴ (numba's own integer sum promises the compiler that it never wraps)."""
+    word = types.int64 if isinstance(x, types.Integer) else types.float64
 
     def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         return builder.add(args[0], builder.bitcast(args[1], _WORD))
 
-    return types.int64(types.int64, types.float64), code
+    return types.int64(types.int64, word), code
 
 
-@_inline
+@inline
 def unbiased(_context: BaseContext, _total: types.Type, _count: types.Type) -> tuple[Signature, Code]:
     """Return total − count·bits(MAGIC) modulo 2⁶⁴: what is left of a sum of bits is the sum of the integers."""
 
@@ -80,13 +86,3 @@ def unbiased(_context: BaseContext, _total: types.Type, _count: types.Type) -> t
         return builder.sub(args[0], builder.mul(args[1], _WORD(MAGIC_BITS)))
 
     return types.int64(types.int64, types.int64), code
-
-
-@_inline
-def power_of_two(_context: BaseContext, _k: types.Type) -> tuple[Signature, Code]:
-    """Return 2^k for k given as k + 1023 + MAGIC, −1022 ≤ k ≤ 1024 (the last gives infinity)."""
-
-    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
-        return builder.bitcast(builder.shl(builder.bitcast(args[0], _WORD), _WORD(52)), _DOUBLE)
-
-    return types.float64(types.float64), code

@@ -1,4 +1,4 @@
-"""The compiled loops behind vfl.kernels, over chunks of rows that stay in the second-level cache.
+"""The compiled loops behind vfl.kernels: a few records at a time through all their columns.
 
 Why the guarantee of vfl.kernels holds. With u = 2⁻⁵³ and t_j the computed products scale_j·(x_ij − c_j):
 (1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵; a record with h² < 1e-280 contributes 0, so what underflows is below
@@ -10,16 +10,35 @@ needs no norm: the product itself is clamped to ±κ, without slack.
 
 Exact sums are IEEE double without contraction or reassociation, so that the integers do not depend on how the compiler
 splits a loop, nor on the machine.
+
+Why so few records. Their products stay in the first-level cache between norm and sum, so that a cell is read from memory
+once and scaled once; what a pass takes is then mostly reading. No machine foresees so short runs of so many columns: each
+is fetched AHEAD of its turn.
+
+r, like : numbers of vfl.kernels_lanes. All functions here of one record are those of WIDTH records too.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.kernels_bits import MAGIC, add_bits, compiled, load, power_of_two, summing, unbiased
+from vfl.kernels_bits import MAGIC, add_bits, compiled, load, part, unbiased
+from vfl.kernels_lanes import (
+    SUMS,
+    WIDTH,
+    add_to,
+    all_at_most,
+    at_least,
+    cells,
+    entries,
+    fetch,
+    lanes,
+    power_of_two,
+    put,
+    root,
+)
 
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
@@ -28,17 +47,19 @@ WEIGHTS, SQUARED, LOGISTIC = 0, 1, 2
 
 PANEL = 1 << 14  # rows of one partial float sum: threads take whole panels, so that they cannot change the result
 
+AHEAD = 256  # rows; anything from 128 to 1000 does as well
+
 TINY, HUGE = 1e-280, 1e300
 
 
-@compiled
-def falling_sigmoid(m: float) -> float:
-    """Return 1/(1 + e^m) within 1e-15 relative for m ≤ 708, then 0; NaN stays NaN. No branch, so that it vectorises.
+@part
+def falling_sigmoid(m: Any) -> Any:
+    """Return 1/(1 + e^m) within 1e-15 relative for m ≤ 708, then 0; NaN stays NaN. No branch.
 
     m = k·ln 2 + f, e^f = (Q + fP)/(Q − fP) (Cephes exp.c), so that one division serves exp and reciprocal.
     """
-    m = 710.0 if m > 710.0 else m
-    m = -708.0 if m < -708.0 else m
+    m = at_least(m, 710.0, 710.0, m)
+    m = at_least(-708.0, m, -708.0, m)
     k_biased = m * 1.4426950408889634 + (MAGIC + 1023.0)
     k = k_biased - (MAGIC + 1023.0)
     f = (m - k * 6.93145751953125e-1) - k * 1.42860682030941723212e-6
@@ -46,178 +67,134 @@ def falling_sigmoid(m: float) -> float:
     fP = f * ((1.26177193074810590878e-4 * ff + 3.02994407707441961300e-2) * ff + 9.99999999999999999910e-1)
     Q = (3.00198505138664455042e-6 * ff + 2.52448340349684104192e-3) * ff + 2.27265548208155028766e-1
     Q = Q * ff + 2.0
-    falling: float = (Q - fP) / ((Q - fP) + power_of_two(k_biased) * (Q + fP))
-    return falling
+    return (Q - fP) / ((Q - fP) + power_of_two(k_biased) * (Q + fP))
+
+
+@part
+def weight(v: Any, y: Any, loss: int) -> Any:
+    """Return r = ∂ℓ(v, y)/∂v. A new loss is a constant above and a line here."""
+    if loss == SQUARED:
+        return v - y
+    if loss == LOGISTIC:
+        return (0.0 - y) * falling_sigmoid(y * v)
+    return v
+
+
+@part
+def clipped(r: Any, h2: Any, clip: float, per_grid: float) -> Any:
+    """Return r clamped to ±κ/h and divided by the grid; 0 where h is NaN, infinite or tiny, or r is NaN or huge."""
+    limit = clip / root(h2)
+    limit = at_least(h2, TINY, limit, 0.0)
+    limit = at_least(HUGE, r, limit, 0.0)
+    limit = at_least(r, -HUGE, limit, 0.0)
+    c = at_least(limit, r, r, limit)
+    return at_least(c, 0.0 - limit, c, 0.0 - limit) * per_grid
+
+
+@part
+def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
+    """Return the product c of one column with r, clamped to ±κ, divided by the grid; 0 where c or r is NaN or r huge."""
+    c = at_least(c, clip, clip, c)
+    c = at_least(-clip, c, -clip, c)
+    c = at_least(c, c, c, 0.0)
+    c = at_least(HUGE, r, c, 0.0)
+    return at_least(r, -HUGE, c, 0.0) * per_grid
 
 
 @compiled
 def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
-    """Write r_i = ∂ℓ(v_i, y_i)/∂v_i. A new loss is a constant above and a loop here."""
-    if loss == SQUARED:
-        for i in range(v.size):
-            r[i] = v[i] - y[i]
-    elif loss == LOGISTIC:
-        for i in range(v.size):
-            r[i] = -y[i] * falling_sigmoid(y[i] * v[i])
-    else:
-        for i in range(v.size):
-            r[i] = v[i]
+    """Write r_i = ∂ℓ(v_i, y_i)/∂v_i."""
+    whole = v.size - v.size % WIDTH
+    for i in range(0, whole, WIDTH):
+        put(r, i, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
+    for i in range(whole, v.size):
+        put(r, i, weight(v[i], y[i], loss))
 
 
 @compiled
-def _chunk(s: int) -> int:
-    """Return how many rows of s columns are worked on while they stay in the second-level cache. Divides PANEL.
+def _sums(sums: Integers, count: int) -> Integers:
+    """Return what count sums of bits in each row of (s, SUMS) come to, (s,)."""
+    out = np.zeros(sums.shape[0], np.int64)
+    for j in range(sums.shape[0]):
+        q = 0
+        for k in range(SUMS):
+            q = add_bits(q, sums[j, k])
+        out[j] = unbiased(q, count)
+    return out
 
-    Long runs of a column are what the machine foresees by itself; chunks of the first-level cache's size cost a quarter
-    more, with or without prefetching by hand.
-    """
-    rows = 4096
-    while rows > 128 and rows * s > 65536:
-        rows //= 2
-    return rows
 
-
-@compiled
-def _add_forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int) -> None:
-    """Add X_S Δ + shift to v, rows [start, stop), in place; columns that did not move are not read."""
-    s = columns.shape[0]
-    m = stop - start
-    part = v[start:stop]
+@part
+def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, i: int, like: Any) -> Any:
+    """Add X_S Δ + shift to the margins at i, in place; the columns in `moving` alone are read."""
+    at = entries(v, i, like)
     if shift != 0.0:
-        for i in range(m):
-            part[i] += shift
-    for j in range(0, s - 3, 4):
-        d0, d1, d2, d3 = delta[j], delta[j + 1], delta[j + 2], delta[j + 3]
-        if d0 == 0.0 and d1 == 0.0 and d2 == 0.0 and d3 == 0.0:
-            continue
-        for i in range(m):
-            moved = part[i] + d0 * load(columns, j, start + i)
-            moved = moved + d1 * load(columns, j + 1, start + i)
-            moved = moved + d2 * load(columns, j + 2, start + i)
-            part[i] = moved + d3 * load(columns, j + 3, start + i)
-    for j in range(s - s % 4, s):
-        d = delta[j]
-        if d != 0.0:
-            for i in range(m):
-                part[i] += d * load(columns, j, start + i)
+        at = at + shift
+    for j in moving:
+        at = at + delta[j] * cells(columns, j, i, like)
+        fetch(columns, j, i + AHEAD, like)
+    put(v, i, at)
 
 
-@compiled
-def _square_norms(columns: Matrix, centre: Vector, scale: Vector, start: int, m: int, h2: Vector) -> None:
-    """Write h²_i = ‖scale ∘ (x_i − c)‖² for m rows."""
-    s = columns.shape[0]
-    for i in range(m):
-        h2[i] = 0.0
-    for j in range(0, s - 3, 4):
-        a0, a1, a2, a3 = scale[j], scale[j + 1], scale[j + 2], scale[j + 3]
-        c0, c1, c2, c3 = centre[j], centre[j + 1], centre[j + 2], centre[j + 3]
-        for i in range(m):
-            t0 = a0 * (load(columns, j, start + i) - c0)
-            t1 = a1 * (load(columns, j + 1, start + i) - c1)
-            t2 = a2 * (load(columns, j + 2, start + i) - c2)
-            t3 = a3 * (load(columns, j + 3, start + i) - c3)
-            h2[i] = h2[i] + ((t0 * t0 + t1 * t1) + (t2 * t2 + t3 * t3))
-    for j in range(s - s % 4, s):
-        a, c = scale[j], centre[j]
-        for i in range(m):
-            t = a * (load(columns, j, start + i) - c)
-            h2[i] = h2[i] + t * t
+@part
+def _products(columns: Matrix, centre: Vector, scale: Vector, i: int, like: Any, t: Vector, at: int) -> Any:
+    """Write the products t at i to t[at:], WIDTH a column, and return h² = ‖t‖²; what is not finite is written as 0."""
+    h2 = like
+    for j in range(columns.shape[0]):
+        t_j = scale[j] * (cells(columns, j, i, like) - centre[j])
+        put(t, at + j * WIDTH, t_j)
+        h2 = h2 + t_j * t_j
+    if not all_at_most(h2, HUGE):  # such a record has r = 0, and 0 times infinity would be NaN
+        for j in range(columns.shape[0]):
+            t_j = entries(t, at + j * WIDTH, like)
+            t_j = at_least(HUGE, t_j, t_j, 0.0)
+            put(t, at + j * WIDTH, at_least(t_j, -HUGE, t_j, 0.0))
+    return h2
 
 
-@compiled
-def _clip(r: Vector, h2: Vector, m: int, clip: float, per_grid: float) -> int:
-    """Clamp r_i to ±κ/h_i and divide by the grid, in place; return how many norms are NaN or near overflow."""
-    refused = 0
-    for i in range(m):
-        limit = clip / math.sqrt(h2[i])
-        limit = limit if h2[i] >= TINY else 0.0
-        limit = limit if abs(r[i]) <= HUGE else 0.0
-        c = r[i] if r[i] < limit else limit  # NaN takes the limit, which is then 0
-        c = c if c > -limit else -limit
-        r[i] = c * per_grid
-        refused += 0 if h2[i] <= HUGE else 1
-    return refused
+@part
+def _add_rounded(columns: Matrix, t: Vector, at: int, r: Any, i: int, like: Any, sums: Integers) -> None:
+    """Add rint(t r) to sums, (s, SUMS); fetch what is to come."""
+    for j in range(columns.shape[0]):
+        add_to(sums, j, entries(t, at + j * WIDTH, like) * r + MAGIC)
+        fetch(columns, j, i + AHEAD, like)
 
 
-@compiled
-def _add_rounded_four(
-    columns: Matrix, centre: Vector, j: int, scale: Vector, r: Vector, start: int, m: int, out: Integers
-) -> None:
-    """Add Σ_i rint(t_ij r_i) to out for columns j to j + 3."""
-    a0, a1, a2, a3 = scale[j], scale[j + 1], scale[j + 2], scale[j + 3]
-    c0, c1, c2, c3 = centre[j], centre[j + 1], centre[j + 2], centre[j + 3]
-    q0, q1, q2, q3 = 0, 0, 0, 0
-    for i in range(m):
-        q0 = add_bits(q0, (a0 * (load(columns, j, start + i) - c0)) * r[i] + MAGIC)
-        q1 = add_bits(q1, (a1 * (load(columns, j + 1, start + i) - c1)) * r[i] + MAGIC)
-        q2 = add_bits(q2, (a2 * (load(columns, j + 2, start + i) - c2)) * r[i] + MAGIC)
-        q3 = add_bits(q3, (a3 * (load(columns, j + 3, start + i) - c3)) * r[i] + MAGIC)
-    out[j] += unbiased(q0, m)
-    out[j + 1] += unbiased(q1, m)
-    out[j + 2] += unbiased(q2, m)
-    out[j + 3] += unbiased(q3, m)
-
-
-@compiled
-def _add_rounded(
-    columns: Matrix, centre: Vector, j: int, scale: Vector, r: Vector, start: int, m: int, out: Integers
-) -> None:
-    """Add Σ_i rint(t_ij r_i) to out for column j; NaN, which is 0 times an overflow, counts as 0."""
-    a, mean, q = scale[j], centre[j], 0
-    for i in range(m):
-        c = (a * (load(columns, j, start + i) - mean)) * r[i]
-        q = add_bits(q, (c if c == c else 0.0) + MAGIC)
-    out[j] += unbiased(q, m)
-
-
-@compiled
-def _add_single(
+@part
+def _add_singles(
     columns: Matrix,
     centre: Vector,
     scale: Vector,
     clip: float,
     per_grid: float,
-    r: Vector,
-    start: int,
-    m: int,
-    out: Integers,
+    r: Any,
+    i: int,
+    like: Any,
+    sums: Integers,
 ) -> None:
-    """Add Σ_i rint(clamp(t_i r_i, ±κ)/g) to out: one column needs no norm."""
-    a, mean, q = scale[0], centre[0], 0
-    for i in range(m):
-        c = (a * (load(columns, 0, start + i) - mean)) * r[i]
-        c = clip if c > clip else c
-        c = -clip if c < -clip else c
-        c = c if c == c else 0.0
-        c = c if abs(r[i]) <= HUGE else 0.0
-        q = add_bits(q, c * per_grid + MAGIC)
-    out[0] += unbiased(q, m)
+    """Add rint(clamp(t_j r, ±κ)) at i to sums, (s, SUMS), of every column by itself."""
+    for j in range(columns.shape[0]):
+        c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
+        add_to(sums, j, clamped(c, r, clip, per_grid) + MAGIC)
+        fetch(columns, j, i + AHEAD, like)
+
+
+@part
+def _add_plain(columns: Matrix, centre: Vector, r: Any, i: int, like: Any, sums: Matrix) -> None:
+    """Add r (x − c) at i to sums, (s, SUMS)."""
+    for j in range(columns.shape[0]):
+        add_to(sums, j, r * (cells(columns, j, i, like) - centre[j]))
+        fetch(columns, j, i + AHEAD, like)
 
 
 @compiled
-def _add_chunk(
-    columns: Matrix,
-    centre: Vector,
-    scale: Vector,
-    clip: float,
-    per_grid: float,
-    r: Vector,
-    h2: Vector,
-    out: Integers,
-    start: int,
-    stop: int,
-) -> None:
-    """Add the clipped, rounded contributions of rows [start, stop) to out; r is used up."""
-    s, m = columns.shape[0], stop - start
-    if s == 1:
-        _add_single(columns, centre, scale, clip, per_grid, r, start, m, out)
-        return
-    _square_norms(columns, centre, scale, start, m, h2)
-    fours = s - s % 4 if _clip(r, h2, m, clip, per_grid) == 0 else 0
-    for j in range(0, fours, 4):
-        _add_rounded_four(columns, centre, j, scale, r, start, m, out)
-    for j in range(fours, s):
-        _add_rounded(columns, centre, j, scale, r, start, m, out)
+def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int) -> None:
+    """Add X_S Δ + shift to v, rows [start, stop), in place."""
+    moving = np.flatnonzero(delta)
+    whole = stop - (stop - start) % WIDTH
+    for i in range(start, whole, WIDTH):
+        _advance(columns, delta, moving, shift, v, i, lanes())
+    for i in range(whole, stop):
+        _advance(columns, delta, moving, shift, v, i, 0.0)
 
 
 @compiled
@@ -234,46 +211,14 @@ def singles(
     stop: int,
 ) -> Integers:
     """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), every column clipped by itself."""
-    rows = _chunk(1)
-    out, r = np.zeros(columns.shape[0], np.int64), np.empty(rows)
-    for a in range(start, stop, rows):
-        b = min(a + rows, stop)
-        weights(v[a:b], y[a:b], loss, r)
-        for j in range(columns.shape[0]):
-            one = slice(j, j + 1)
-            _add_single(columns[one], centre[one], scale[one], clip, per_grid, r, a, b - a, out[one])
-    return out
-
-
-@summing
-def _add_dots(columns: Matrix, centre: Vector, r: Vector, start: int, stop: int, out: Vector) -> None:
-    """Add Σ_i r_i (x_ij − c_j) over rows [start, stop) to out."""
-    s, m = columns.shape[0], stop - start
-    for j in range(0, s - 3, 4):
-        c0, c1, c2, c3 = centre[j], centre[j + 1], centre[j + 2], centre[j + 3]
-        u0, u1, u2, u3 = 0.0, 0.0, 0.0, 0.0
-        for i in range(m):
-            u0 += r[i] * (load(columns, j, start + i) - c0)
-            u1 += r[i] * (load(columns, j + 1, start + i) - c1)
-            u2 += r[i] * (load(columns, j + 2, start + i) - c2)
-            u3 += r[i] * (load(columns, j + 3, start + i) - c3)
-        out[j] += u0
-        out[j + 1] += u1
-        out[j + 2] += u2
-        out[j + 3] += u3
-    for j in range(s - s % 4, s):
-        c, u = centre[j], 0.0
-        for i in range(m):
-            u += r[i] * (load(columns, j, start + i) - c)
-        out[j] += u
-
-
-@compiled
-def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int) -> None:
-    """Add X_S Δ + shift to v, rows [start, stop), in place."""
-    rows = _chunk(columns.shape[0])
-    for a in range(start, stop, rows):
-        _add_forward(columns, delta, shift, v, a, min(a + rows, stop))
+    sums = np.zeros((columns.shape[0], SUMS), np.int64)
+    whole = stop - (stop - start) % WIDTH
+    for i in range(start, whole, WIDTH):
+        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+        _add_singles(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+    for i in range(whole, stop):
+        _add_singles(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+    return _sums(sums, stop - start)
 
 
 @compiled
@@ -290,13 +235,25 @@ def gradient(
     stop: int,
 ) -> Integers:
     """Return Σ_i rint(clip(scale ∘ r_i (x_i − c))/g) over rows [start, stop)."""
-    rows = _chunk(columns.shape[0])
-    out, r, h2 = np.zeros(columns.shape[0], np.int64), np.empty(rows), np.empty(rows)
-    for a in range(start, stop, rows):
-        b = min(a + rows, stop)
-        weights(v[a:b], y[a:b], loss, r)
-        _add_chunk(columns, centre, scale, clip, per_grid, r, h2, out, a, b)
-    return out
+    s = columns.shape[0]
+    if s == 1:
+        return singles(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
+    sums, t, aside, at = np.zeros((s, SUMS), np.int64), np.empty(2 * s * WIDTH), np.empty(WIDTH), 0
+    whole = stop - (stop - start) % WIDTH
+    h2 = lanes()
+    if start < whole:
+        h2 = _products(columns, centre, scale, start, h2, t, at)
+    for i in range(start, whole, WIDTH):
+        r = clipped(weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), h2, clip, per_grid)
+        put(aside, 0, r)  # divisions take their time: begun here, they are done after the next products
+        if i + WIDTH < whole:
+            h2 = _products(columns, centre, scale, i + WIDTH, lanes(), t, s * WIDTH - at)
+        _add_rounded(columns, t, at, entries(aside, 0, lanes()), i, lanes(), sums)
+        at = s * WIDTH - at
+    for i in range(whole, stop):
+        h2_i = _products(columns, centre, scale, i, 0.0, t, 0)
+        _add_rounded(columns, t, 0, clipped(weight(v[i], y[i], loss), h2_i, clip, per_grid), i, 0.0, sums)
+    return _sums(sums, stop - start)
 
 
 @compiled
@@ -316,27 +273,44 @@ def step(
     stop: int,
 ) -> Integers:
     """Add X_prev Δ + shift to v in place and return the clipped sum at the new v, rows [start, stop), in one pass."""
-    rows = _chunk(max(columns.shape[0], previous.shape[0]))
-    out, r, h2 = np.zeros(columns.shape[0], np.int64), np.empty(rows), np.empty(rows)
-    for a in range(start, stop, rows):
-        b = min(a + rows, stop)
-        _add_forward(previous, delta, shift, v, a, b)
-        weights(v[a:b], y[a:b], loss, r)
-        _add_chunk(columns, centre, scale, clip, per_grid, r, h2, out, a, b)
-    return out
+    s, moving = columns.shape[0], np.flatnonzero(delta)
+    sums, t, aside, at = np.zeros((s, SUMS), np.int64), np.empty(2 * s * WIDTH), np.empty(WIDTH), 0
+    whole = stop - (stop - start) % WIDTH
+    h2 = lanes()
+    if start < whole:
+        _advance(previous, delta, moving, shift, v, start, h2)
+        if s > 1:
+            h2 = _products(columns, centre, scale, start, h2, t, at)
+    for i in range(start, whole, WIDTH):
+        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+        if s > 1:
+            put(aside, 0, clipped(r, h2, clip, per_grid))
+        if i + WIDTH < whole:
+            _advance(previous, delta, moving, shift, v, i + WIDTH, lanes())
+            if s > 1:
+                h2 = _products(columns, centre, scale, i + WIDTH, lanes(), t, s * WIDTH - at)
+        if s > 1:
+            _add_rounded(columns, t, at, entries(aside, 0, lanes()), i, lanes(), sums)
+            at = s * WIDTH - at
+        else:
+            _add_singles(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+    for i in range(whole, stop):
+        _advance(previous, delta, moving, shift, v, i, 0.0)
+        r1 = weight(v[i], y[i], loss)
+        if s > 1:
+            h2_1 = _products(columns, centre, scale, i, 0.0, t, 0)
+            _add_rounded(columns, t, 0, clipped(r1, h2_1, clip, per_grid), i, 0.0, sums)
+        else:
+            _add_singles(columns, centre, scale, clip, per_grid, r1, i, 0.0, sums)
+    return _sums(sums, stop - start)
 
 
 @compiled
-def plain_gradient(
-    columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
-) -> None:
-    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
-    rows = _chunk(columns.shape[0])
-    r = np.empty(rows)
-    for a in range(start, stop, rows):
-        b = min(a + rows, stop)
-        weights(v[a:b], y[a:b], loss, r)
-        _add_dots(columns, centre, r, a, b, partial[a // PANEL])
+def _add_panels(sums: Matrix, partial: Vector) -> None:
+    """Add the sums of a panel to its row and begin anew."""
+    for j in range(sums.shape[0]):
+        partial[j] += sums[j].sum()
+    sums[:] = 0.0
 
 
 @compiled
@@ -353,14 +327,39 @@ def plain_step(
     start: int,
     stop: int,
 ) -> None:
-    """Add X_prev Δ + shift to v in place, then as plain_gradient, in one pass."""
-    rows = _chunk(columns.shape[0])
-    r = np.empty(rows)
-    for a in range(start, stop, rows):
-        b = min(a + rows, stop)
-        _add_forward(previous, delta, shift, v, a, b)
-        weights(v[a:b], y[a:b], loss, r)
-        _add_dots(columns, centre, r, a, b, partial[a // PANEL])
+    """Add X_prev Δ + shift to v in place, then Σ_i r_i (x_i − c) to partial, (panels, s), a row a panel, in one pass.
+
+    start opens a panel.
+    """
+    moving, sums = np.flatnonzero(delta), np.zeros((columns.shape[0], SUMS))
+    for first in range(start, stop, PANEL):
+        last = min(first + PANEL, stop)
+        whole = last - (last - first) % WIDTH
+        for i in range(first, whole, WIDTH):
+            _advance(previous, delta, moving, shift, v, i, lanes())
+            r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+            _add_plain(columns, centre, r, i, lanes(), sums)
+        for i in range(whole, last):
+            _advance(previous, delta, moving, shift, v, i, 0.0)
+            _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
+        _add_panels(sums, partial[first // PANEL])
+
+
+@compiled
+def plain_gradient(
+    columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
+) -> None:
+    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
+    sums = np.zeros((columns.shape[0], SUMS))
+    for first in range(start, stop, PANEL):
+        last = min(first + PANEL, stop)
+        whole = last - (last - first) % WIDTH
+        for i in range(first, whole, WIDTH):
+            r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+            _add_plain(columns, centre, r, i, lanes(), sums)
+        for i in range(whole, last):
+            _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
+        _add_panels(sums, partial[first // PANEL])
 
 
 @compiled
