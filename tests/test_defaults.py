@@ -103,7 +103,7 @@ def test_rules_see_the_public_problem_and_nothing_else():
         ("logistic", {"epsilon": 0.1, "intercept": False, "bound": (0.0, 1.0)}, 100),
         ("squared", {"epsilon": 1.0, "intercept": False, "bound": (-3.0, -1.0)}, 200),
         ("logistic", {"epsilon": 10.0, "bound": (0.0, 1.0), "scaling": "none"}, 100),  # centred by the intercept
-        ("logistic", {"epsilon": None}, 300),
+        ("logistic", {"epsilon": None}, 1000),
     ],
 )
 def test_passes_follow_noise_and_collinearity(loss, options, passes):

@@ -7,6 +7,7 @@ import pickle
 import time
 import warnings
 
+import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -128,23 +129,64 @@ PEERS = [
 
 @pytest.mark.parametrize(("kind", "parameters", "peer"), PEERS, ids=[f"{k.__name__}-{p}" for k, p, _ in PEERS])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_without_privacy_it_is_scikit_learns_solution_on_the_clamped_data(kind, parameters, peer, intercept):
-    X = features()
+@pytest.mark.parametrize("form", ["as they are", "clamped", "sparse"])
+def test_without_privacy_it_is_scikit_learns_solution(kind, parameters, peer, form, intercept):
+    """Of X and y as they are, in any units, and of what declared bounds leave of them."""
+    X = features() * ([1.0] * 4 if form == "clamped" else [1.0, 5.0, 0.3, 1.0])
     regression = kind is not vfl.VerticalLogisticRegression
     y = numbers(X) if regression else classes(X, ("no", "yes"))
-    declared = {"label_bounds": (-2, 3)} if regression else {}
-    ours = kind(epsilon=None, fit_intercept=intercept, **parameters, **declared).fit(X, y)
+    declared = {}
+    if form == "clamped":
+        declared = {"bounds": (-1, 1), **({"label_bounds": (-2, 3)} if regression else {})}
+    ours = kind(epsilon=None, fit_intercept=intercept, **parameters, **declared)
+    ours.fit(sparse.csr_matrix(X) if form == "sparse" else X, y)
+    seen = np.clip(X, -1, 1) if declared else X
     theirs = peer().set_params(fit_intercept=intercept)
-    theirs.fit(np.clip(X, -1, 1), np.clip(y, -2, 3) if regression else y)
+    theirs.fit(seen, np.clip(y, -2, 3) if regression and declared else y)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-5)
     assert np.shape(ours.coef_) == np.shape(theirs.coef_)
     assert np.shape(ours.intercept_) == np.shape(theirs.intercept_) or not intercept
-    np.testing.assert_allclose(ours.score(X, y), theirs.score(np.clip(X, -1, 1), y), atol=1e-5)
+    np.testing.assert_allclose(ours.score(X, y), theirs.score(seen, y), atol=1e-5)
     if not regression:
         assert ours.classes_.tolist() == theirs.classes_.tolist()
-        clamped = np.clip(X, -1, 1)
-        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(clamped), atol=1e-5)
+        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(seen), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make", [sparse.csr_matrix, sparse.csc_array, sparse.coo_array], ids=lambda make: make.__name__
+)
+@pytest.mark.parametrize("split", ["one", "two", "label party", "label apart"])
+@pytest.mark.parametrize("kind", [vfl.VerticalLogisticRegression, vfl.VerticalRidge])
+def test_sparse_columns_stay_sparse_whoever_owns_them(kind, split, make):
+    """The same fit as that of the dense matrix at the same parties, predictions from either form."""
+    X = features() * (np.random.default_rng(5).random((400, 4)) < 0.3)
+    partition = {
+        "one": None,
+        "two": 2,
+        "label party": vfl.FeaturePartition({"bank": ["x2", "x0"], "telco": ["x3", "x1"]}, label=("telco", "y")),
+        "label apart": vfl.FeaturePartition(
+            {"bank": ["x2", "x0", "x3", "x1"], "registry": []}, label=("registry", "y")
+        ),
+    }[split]
+    declared = {"label_bounds": (-2, 3)} if kind is vfl.VerticalRidge else {}
+    y = numbers(X) if declared else classes(X, ("no", "yes"))
+    model = kind(epsilon=None, partition=partition, bounds=(-1, 1), **declared)
+    thin, full = clone(model).fit(make(X), y), clone(model).fit(X, y)
+    job = thin.result_.job
+    assert job.sparse == tuple(q for q in job.partition.parties if job.partition.columns(q))
+    np.testing.assert_allclose(thin.coef_, full.coef_, atol=1e-6)
+    for fitted in (thin, full):
+        assert np.array_equal(fitted.predict(make(X)), fitted.predict(X))
+    private = clone(model).set_params(epsilon=1.0, noise=vfl.SeededNoise(0)).fit(make(X), y)
+    assert private.certificate_.epsilon <= 1.0
+    assert np.array_equal(private.predict(make(X)), private.predict(X))
+
+
+def test_sparse_bounds_must_hold_what_is_not_stored():
+    X = sparse.csr_array(features())
+    with pytest.raises(SpecificationError, match=r"sparse party 'party0' has bounds \(1, 2\) without 0"):
+        vfl.VerticalLogisticRegression(bounds=(1, 2)).fit(X, classes(X.toarray()))
 
 
 def test_declared_bounds_scale_the_penalised_features():
@@ -158,14 +200,44 @@ def test_declared_bounds_scale_the_penalised_features():
     np.testing.assert_allclose(ours.intercept_, theirs.intercept_ - theirs.coef_ @ (middle / half), atol=1e-5)
 
 
-def test_too_few_passes_without_privacy_are_said():
+@pytest.mark.parametrize(
+    "hurry", [{"solver": vfl.SkGD(passes=2)}, {"max_iter": 2}, {"max_iter": 2, "tol": 1e-5}], ids=str
+)
+def test_too_few_passes_without_privacy_are_said(hurry):
     X = features()
     X[:, 1] = X[:, 0] + 0.05 * X[:, 1]
-    hurried = vfl.VerticalLinearRegression(epsilon=None, label_bounds=(-2, 3), solver=vfl.SkGD(passes=2))
-    with pytest.warns(ConvergenceWarning, match="more passes") as caught:
+    hurried = vfl.VerticalLinearRegression(epsilon=None, **hurry)
+    with pytest.warns(ConvergenceWarning, match="max_iter") as caught:
         hurried.fit(X, numbers(X))
     assert caught[0].filename == __file__
     assert hurried.n_iter_ == 2
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_without_privacy_a_fit_stops_where_nothing_moves(kind):
+    X = features()
+    y = classes(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        rough, fine, limited = (
+            kind(epsilon=None, **options).fit(X, y) for options in ({"tol": 1e-3}, {}, {"max_iter": 250})
+        )
+    assert 1 <= rough.n_iter_ <= fine.n_iter_ < 100
+    assert rough.n_iter_ < fine.n_iter_ or (fine.coef_ == 0).all()
+    assert fine.n_iter_ == limited.n_iter_
+    assert rough.coef_ == pytest.approx(fine.coef_, abs=0.02)
+
+
+def test_a_private_fit_makes_the_passes_it_was_given_and_no_tolerance_is_taken():
+    X = features()
+    constant = np.zeros_like(X)
+    for data in (X, constant):
+        assert (
+            vfl.VerticalRidge(max_iter=7, label_bounds=(-1, 1), noise=vfl.SeededNoise(0)).fit(data, X[:, 0]).n_iter_
+            == 7
+        )
+    with pytest.raises(PrivacyError, match="tol stops a run by what the data say"):
+        vfl.VerticalRidge(tol=1e-3, label_bounds=(-1, 1)).fit(X, X[:, 0])
 
 
 # Privacy: what is guaranteed, counted and said
@@ -319,7 +391,9 @@ def test_bounds_are_asked_for_of_private_fits_whatever_the_data_hold(kind):
         with pytest.warns(vfl.PrivacyWarning, match="bounds are not declared") as caught:
             kind(noise=vfl.SeededNoise(0), **declared).fit(data, classes(X))
         assert [warning.filename for warning in caught] == [__file__]
-    for silent in ({"bounds": (-1, 1)}, {"epsilon": None}):
+    for silent in ({"bounds": (-1, 1)}, {"epsilon": None}, {"epsilon": None, "label_bounds": None}):
+        if kind is vfl.VerticalLogisticRegression:
+            silent.pop("label_bounds", None)
         with warnings.catch_warnings():
             warnings.simplefilter("error", vfl.PrivacyWarning)
             kind(**{"noise": vfl.SeededNoise(0), **declared, **silent}).fit(X, classes(X))
@@ -405,6 +479,11 @@ REFUSALS = [
     ({"noise": 42}, PrivacyError, "random_state"),
     ({"delta": 2.0}, PrivacyError, "delta"),
     ({"C": 0.0}, SpecificationError, "C must be positive"),
+    ({"max_iter": 0}, SpecificationError, "passes must be a whole number of at least 1"),
+    ({"max_iter": 5, "solver": vfl.SkGD(passes=5)}, SpecificationError, "give one of the two"),
+    ({"max_iter": 5, "solver": vfl.GCD()}, SpecificationError, "GCD makes no passes"),
+    ({"tol": 1e-3, "solver": vfl.SGD()}, SpecificationError, "SGD has no rule for stopping"),
+    ({"tol": 2.0, "epsilon": None}, SpecificationError, "tol must be None or a number from 0 to 1"),
     ({"classes": (1, 1)}, SpecificationError, "two different labels"),
     ({"ledger": "book.db"}, SpecificationError, "go together"),
     ({"dataset": "credit"}, SpecificationError, "go together"),
@@ -429,15 +508,13 @@ def test_a_frame_must_hold_the_partitions_columns_and_no_more():
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_weights_sparse_input_and_unknown_arguments_are_refused(kind):
+def test_weights_and_unknown_arguments_are_refused(kind):
     X = features()
     y = classes(X)
     with pytest.raises(SpecificationError, match="scales its influence"):
         kind().fit(X, y, sample_weight=np.ones(len(X)))
     with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
         kind().fit(X, y, weights=np.ones(len(X)))
-    with pytest.raises(DataError, match="toarray"):
-        kind().fit(sparse.csr_array(X), y)
 
 
 def test_three_classes_are_refused():
@@ -463,7 +540,7 @@ def test_pipelines_and_cross_validation():
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_parameters_clones_and_pickles(kind):
+def test_parameters_clones_and_pickles(kind, tmp_path):
     model = kind(partition=2, solver=vfl.SkGD(passes=3), noise=vfl.SeededNoise(1), random_state=5)
     again = clone(model)
     assert again.get_params() == model.get_params()
@@ -474,10 +551,11 @@ def test_parameters_clones_and_pickles(kind):
         model.set_params(label_bounds=(0, 1))
     model.fit(X, classes(X))
     assert model.n_iter_ == 3
-    loaded = pickle.loads(pickle.dumps(model))  # noqa: S301
-    assert np.array_equal(loaded.predict(X), model.predict(X))
-    assert loaded.certificate_ == model.certificate_
-    assert repr(loaded) == repr(model)
+    joblib.dump(model, tmp_path / "model.joblib")
+    for loaded in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):  # noqa: S301
+        assert np.array_equal(loaded.predict(X), model.predict(X))
+        assert loaded.certificate_ == model.certificate_
+        assert repr(loaded) == repr(model)
 
 
 def test_a_fit_takes_a_fraction_of_a_second():

@@ -22,20 +22,20 @@ TOLERANCE = 1e-5
 """Moves below this share of the largest coefficient pass for none."""
 
 
-def next_move(result: Result, sources: Mapping[str, Any]) -> float:
+def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> float:
     """Return how far an exact proximal step in a single coordinate moves it at most, as a share of the largest one.
 
     0 at the optimum and nowhere else: it is the prox-gradient residual with steps 1/M_j (on the scaled features).
 
-    sources : what the model was trained on.
+    features : what the model was trained on, without the label. labelled : the label party's source, with it.
     """
     job, loss = result.job, loss_of(result.job.loss)
-    label_party = job.partition.label_party
-    r = loss.derivative(result.decision_function(sources), load(job, label_party, sources[label_party]).labels())
+    y = load(job, job.partition.label_party, labelled).labels()
+    r = loss.derivative(result.decision_function(features), y)
     w = dict(zip(result.coordinates, result.w, strict=True))
     # The intercept is not penalised: its step is a plain one.
     moves = [float(abs(r.mean()) / loss.curvature)] if INTERCEPT in w else []
-    for party, source in sources.items():
+    for party, source in features.items():
         if job.partition.columns(party):
             columns = load_features(job, party, source)
             own = np.array([w[name] for name in columns.names])
@@ -47,12 +47,13 @@ def next_move(result: Result, sources: Mapping[str, Any]) -> float:
     return float(max(moves) / max(abs(result.w).max(), 1e-150))
 
 
-def warn_unless_converged(result: Result, sources: Mapping[str, Any], *, tol: float | None) -> None:
+def warn_unless_converged(result: Result, features: Mapping[str, Any], labelled: Any, *, tol: float | None) -> None:
     """Warn with scikit-learn's ConvergenceWarning when a step would still move the model.
 
+    features, labelled : as for `next_move`.
     tol : what the fit was to stop by, which measures in other units: ten times as much passes.
     """
-    if next_move(result, sources) > max(TOLERANCE, 10.0 * (tol or 0.0)):
+    if next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
         warnings.warn(
             f"{result.job.name} has not converged: give it more passes with max_iter=, a larger tol, or a stronger penalty",
             ConvergenceWarning,

@@ -13,7 +13,6 @@ from vfl.partition import FeaturePartition
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vfl.types import Matrix
 
 DEFAULT_BOUNDS = (-1.0, 1.0)
 
@@ -81,10 +80,35 @@ def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float
     return {name: (low, high) for name, (low, high) in zip(names, pairs.tolist(), strict=True)}
 
 
-def sources_of(partition: FeaturePartition, names: Sequence[str], X: Matrix, y: Any = None) -> dict[str, Any]:
-    """Return {party: {column: (n,) array}}, views of X (n, p), and of y (n,) at the label party."""
+def sources_of(partition: FeaturePartition, names: Sequence[str], X: Any, y: Any = None) -> dict[str, Any]:
+    """Return {party: its part of X (n, p)}, with y (n,) at the label party.
+
+    A part is {column: (n,) array}, views, or where X is sparse a CSC matrix whose columns are in the partition's order and
+    whose last is y, of numbers then. A label party without columns is given y alone, as it is.
+    """
+    if hasattr(X, "tocsc"):
+        return _sparse_sources(partition, names, X.tocsc(), y)
     column = dict(zip(names, X.T, strict=True))
     if y is not None:
         column[partition.label_column] = y
     wanted = {party: partition.wanted(party, label=y is not None) for party in partition.parties}
     return {party: {name: column[name] for name in owned} for party, owned in wanted.items() if owned}
+
+
+def _sparse_sources(partition: FeaturePartition, names: Sequence[str], X: Any, y: Any) -> dict[str, Any]:
+    import scipy.sparse
+
+    position = {name: j for j, name in enumerate(names)}
+    parts: dict[str, Any] = {
+        party: X[:, [position[name] for name in partition.columns(party)]]
+        for party in partition.parties
+        if partition.columns(party)
+    }
+    if y is not None:
+        own = parts.get(partition.label_party)
+        parts[partition.label_party] = (
+            {partition.label_column: y}
+            if own is None
+            else scipy.sparse.hstack([own, scipy.sparse.csc_array(np.asarray(y, np.float64)[:, np.newaxis])], "csc")
+        )
+    return parts

@@ -30,18 +30,23 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
     of a search's fits spends ε of its own. `certificate_` says what is guaranteed.
 
     The objective is scikit-learn's: half the mean squared error, on features that are clamped to their bounds and mapped
-    to [−1, 1] (with the default bounds these are the features themselves) and labels clamped to theirs.
+    to [−1, 1] (with the default bounds these are the features themselves) and labels clamped to theirs. Without privacy
+    and without bounds it is that of X and y as they are.
+
+    X may be a SciPy sparse matrix: then columns are scaled by a factor, never shifted, so that zeros stay zeros, their bounds
+    must hold 0, and without a shift they are not centred either.
 
     Parameters
     ----------
     label_bounds : public range (lo, hi) of y. Values outside are clamped. None is (−1, 1), with a warning
-        (vfl.PrivacyWarning): it is never taken from data.
+        (vfl.PrivacyWarning): it is never taken from data. Without privacy None clamps nothing.
     epsilon : ε; None, and nothing else, trains without privacy.
     delta : δ; None takes 1/n².
     engine : 'inprocess', or 'ray' (an actor for each party).
     partition : who owns the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
-        outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data.
+        outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
+        privacy None neither clamps nor scales.
     fit_intercept : whether to add an unpenalised intercept.
     solver : vfl.SkGD(...); None decides everything by public rules.
     max_iter : passes over the coordinates, at the most; None leaves them to the solver. A private fit makes all of them.
@@ -68,28 +73,30 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         # Honest noise at ε = 1, and clamped labels, leave little to learn from scikit-learn's checks.
-        tags.regressor_tags.poor_score = self.epsilon is not None or self.label_bounds is None
+        tags.regressor_tags.poor_score = self.epsilon is not None
         return tags
 
     def fit(self, X: Any, y: Any, **refused: Any) -> Self:
-        """Fit to X (n, p) and y (n,) of numbers; the model is (ε, δ)-differentially private for every record.
+        """Fit to X (n, p), dense or sparse, and y (n,) of numbers; the model is (ε, δ)-DP for every record.
 
         sample_weight is refused, with the reason.
         """
         X, y = self._validated(X, y, refused, y_numeric=True)
-        if self.label_bounds is None:
+        if self.label_bounds is None and self.epsilon is not None:
             warnings.warn(
                 f"label_bounds are not declared, so y is clamped to {DEFAULT_BOUNDS}: declare label_bounds=(lo, hi), "
                 "from what is publicly known",
                 PrivacyWarning,
                 stacklevel=2,
             )
+        undeclared = None if self.epsilon is None else DEFAULT_BOUNDS
+        bounds = undeclared if self.label_bounds is None else tuple(self.label_bounds)
         self.coef_, self.intercept_ = self._train(
             X,
             y,
             loss="squared",
             penalty=self._penalty(len(y)),
-            label_bounds=checked_bounds(DEFAULT_BOUNDS if self.label_bounds is None else tuple(self.label_bounds)),
+            label_bounds=None if bounds is None else checked_bounds(bounds),
         )
         return self
 

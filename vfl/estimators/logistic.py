@@ -36,6 +36,10 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
     The objective is scikit-learn's: mean logistic loss + 1/(nC)·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²), on features
     that are clamped to their bounds and mapped to [−1, 1]; with the default bounds these are the features themselves.
+    Without privacy and without bounds it is that of X as it is.
+
+    X may be a SciPy sparse matrix: then columns are scaled by a factor, never shifted, so that zeros stay zeros, their bounds
+    must hold 0, and without a shift they are not centred either. The classes are 0 and 1 to `result_` then.
 
     Parameters
     ----------
@@ -47,7 +51,8 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     engine : 'inprocess', or 'ray' (an actor for each party).
     partition : who owns the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
-        outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data.
+        outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
+        privacy None neither clamps nor scales.
     fit_intercept : whether to add an unpenalised intercept.
     solver : vfl.SkGD(...); None decides everything by public rules.
     max_iter : passes over the coordinates, at the most; None leaves them to the solver. A private fit makes all of them.
@@ -82,20 +87,23 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return tags
 
     def fit(self, X: Any, y: Any, **refused: Any) -> Self:
-        """Fit to X (n, p) and y (n,) of two classes; the model is (ε, δ)-differentially private for every record.
+        """Fit to X (n, p), dense or sparse, and y (n,) of two classes; the model is (ε, δ)-DP for every record.
 
         sample_weight is refused, with the reason.
         """
         X, y = self._validated(X, y, refused, y_numeric=False)
         self.classes_ = self._two_classes(y)
         positive = y == self.classes_[1]
-        texts = [canonical_category(_plain(label)) for label in self.classes_]
+        negative_name, positive_name = _plain(self.classes_[0]), _plain(self.classes_[1])
+        labels = np.where(positive, canonical_category(positive_name), canonical_category(negative_name))
+        if hasattr(X, "tocsc"):  # a sparse matrix holds its label among its numbers
+            negative_name, positive_name, labels = 0, 1, positive.astype(int)
         coef, intercept = self._train(
             X,
-            np.where(positive, texts[1], texts[0]),
+            labels,
             loss="logistic",
             penalty=self._penalty(len(y)),
-            classes=(_plain(self.classes_[0]), _plain(self.classes_[1])),
+            classes=(negative_name, positive_name),
             flags=(CLASSES_FROM_DATA,) if self.classes is None else (),
         )
         self.coef_ = coef[np.newaxis, :]

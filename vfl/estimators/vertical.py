@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from coordinator.rounds import Round
-from vfl.errors import DataError, PrivacyError, SpecificationError
+from vfl.errors import PrivacyError, SpecificationError
 from vfl.estimators import declared
 from vfl.estimators.convergence import warn_unless_converged
 from vfl.estimators.running import PrivacyWarning, of_this_process
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vfl.partition import FeaturePartition
     from vfl.penalties import Penalty
     from vfl.solvers.protocol import Solver
-    from vfl.types import Matrix, Vector
+    from vfl.types import Vector
 
 NOT_VOUCHED_FOR = (
     "what was done to the data before this fit (steps of a pipeline, scaling, selection of features or of parameters) "
@@ -72,18 +72,18 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.non_deterministic = self.epsilon is not None and self.noise is None
         return tags
 
-    def _validated(self, X: Any, y: Any, refused: Mapping[str, Any], *, y_numeric: bool) -> tuple[Matrix, Any]:
-        """Return X (n, p) float64 and y (n,), or raise as scikit-learn does. Sets the names and number of features."""
+    def _validated(self, X: Any, y: Any, refused: Mapping[str, Any], *, y_numeric: bool) -> tuple[Any, Any]:
+        """Return X (n, p) float64, perhaps sparse, and y (n,), or raise as scikit-learn does. Sets names and number."""
         for name, value in refused.items():
             if name != "sample_weight":
                 raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
             if value is not None:
                 raise SpecificationError(WEIGHTS_REFUSED)
-        _refuse_sparse(X)
-        valid: tuple[Matrix, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric)
+        valid: tuple[Any, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, accept_sparse=True)
         if self.bounds is None and self.epsilon is not None:  # public facts: it tells nothing of X
             warnings.warn(
                 f"bounds are not declared, so every column is clamped to {declared.DEFAULT_BOUNDS}, whatever X holds: "
@@ -95,7 +95,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
 
     def _train(
         self,
-        X: Matrix,
+        X: Any,
         y: Any,
         *,
         loss: str,
@@ -112,6 +112,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         """
         names = declared.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         partition = declared.partition_of(self.partition, names)
+        plain = self.epsilon is None and self.bounds is None  # nothing is clamped that nobody asked to be
         label = {} if label_bounds is None else {partition.label_column: label_bounds}
         job = Job(
             name=type(self).__name__,
@@ -120,15 +121,18 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             loss=loss,
             penalty=penalty,
             solver=self._chosen_solver(),
-            bounds=declared.bounds_of(self.bounds, names) | label,
+            bounds=({} if plain else declared.bounds_of(self.bounds, names)) | label,
+            scaling="none" if plain else "bounds",
             classes=classes,
             intercept=self.fit_intercept,
             dataset=self.dataset,
+            sparse=tuple(q for q in partition.parties if partition.columns(q)) if hasattr(X, "tocsc") else (),
         )
         sources = declared.sources_of(partition, names, X, y)
         result, self.n_iter_ = self._run(job, sources)
         if job.privacy is None:
-            warn_unless_converged(result, sources, tol=self.tol)
+            features = declared.sources_of(partition, names, X)
+            warn_unless_converged(result, features, sources[partition.label_party], tol=self.tol)
         else:
             certificate = result.certificate
             added = dataclasses.replace(certificate, flags=(*certificate.flags, *flags, NOT_VOUCHED_FOR))
@@ -200,15 +204,9 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     def _margins(self, X: Any) -> Vector:
         """Return (n,) margins; values outside the bounds are clamped as in training."""
         check_is_fitted(self)
-        _refuse_sparse(X)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        partition = self.result_.job.partition
+        X = validate_data(self, X, dtype=np.float64, accept_sparse=True, reset=False)
+        job = self.result_.job
+        if hasattr(X, "tocsc") and not job.sparse:  # its columns are shifted, as they were in training
+            X = X.toarray()
         names = declared.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
-        return self.result_.decision_function(declared.sources_of(partition, names, X))
-
-
-def _refuse_sparse(X: Any) -> None:
-    if hasattr(X, "tocsc"):
-        raise DataError(
-            "sparse input is refused: columns are shifted to their declared bounds and stored dense; give X.toarray()"
-        )
+        return self.result_.decision_function(declared.sources_of(job.partition, names, X))

@@ -47,6 +47,8 @@ SWEEPS = ("party", "visit", "block")
 ITERATES = ("last", "average", "tail")
 GEOMETRIES = ("scaled", "isotropic")
 BOUNDS = "bounds"
+COUNTED = 1 << 17
+"""Draws after which a plan no longer counts one by one in how many messages they come."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,7 +196,7 @@ class SkGD:
             if t or w.any():
                 w = yield from self._rebuild(problem, known, w, there)
             θ = w.copy()
-            for drawn in self._visits(draws):
+            for drawn in self._visits(draws, self._draws_a_pass(problem)):
                 visit = {q: steps for q, steps in drawn.items() if there[whole[q].coordinates].all()}
                 if not visit:
                     continue
@@ -265,12 +267,16 @@ class SkGD:
     def round_trips(self, problem: Problem) -> int:
         """Return how many messages a run waits for: visits, rebuilds, and one for smoothness where that is asked for.
 
-        Importance sampling draws by the M that is yet to be released; its visits are counted for equal M.
+        Importance sampling draws by the M that is yet to be released; its visits are counted for equal M. Those of a run
+        without privacy are the most that there can be. Long runs are counted in part, and the rest by proportion.
         """
         flat = Curvature.flat(problem)
-        visits = sum(1 for draws in self._outer(problem, flat) for _ in self._visits(draws))
+        a_pass, rounds = self._draws_a_pass(problem), self.outer_rounds or 1
+        counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
+        some = islice(self._outer(problem, flat), counted)
+        visits = round(sum(1 for draws in some for _ in self._visits(draws, a_pass)) * rounds / counted)
         begins = bool((problem.intercept * problem.label_centre).any())
-        return asks_moments(problem) + begins + (self.outer_rounds or 1) - 1 + visits
+        return asks_moments(problem) + begins + rounds - 1 + visits
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
@@ -375,11 +381,15 @@ class SkGD:
         for _ in range(self.outer_rounds or 1):
             yield map(together, rounds())
 
-    def _visits(self, draws: Iterable[tuple[Step, ...]]) -> Iterator[dict[str, tuple[Step, ...]]]:
-        """Join draws into visits: maximal runs of one owner where sweeps are allowed, else one draw each."""
+    def _visits(self, draws: Iterable[tuple[Step, ...]], a_pass: int) -> Iterator[dict[str, tuple[Step, ...]]]:
+        """Join draws into visits: maximal runs of one owner where sweeps are allowed, else one draw each.
+
+        a_pass : draws in a pass, whose end ends a visit where the run may stop then.
+        """
         if self._sweeps:
-            for owner, run in groupby(draws, key=lambda draw: draw[0].block.party):
-                yield {owner: tuple(step for draw in run for step in draw)}
+            last = math.inf if self.tol is None else a_pass
+            for (owner, _), run in groupby(enumerate(draws), key=lambda it: (it[1][0].block.party, it[0] // last)):
+                yield {owner: tuple(step for _, draw in run for step in draw)}
         else:
             for draw in draws:
                 yield {q: tuple(own) for q, own in groupby(draw, key=lambda step: step.block.party)}
