@@ -125,15 +125,15 @@ def tables(found: Found) -> dict[str, str]:
     why = [
         [
             q, number(found.bound(q, "importance, bound")), number(found.bound(q, "importance, gap")),
-            f"{found.bound(q, 'undrawn by importance'):.0%}", number(found.bound(q, "slack of a party")),
+            number(found.bound(q, "undrawn by importance")), number(found.bound(q, "slack of a party")),
             number(found.ratio(q, "shuffled party", "shuffled 1")),
             number(found.ratio(q, "shuffled party exact β", "shuffled 1")),
-            *(f"{found.slope(q, arm):.1f}" for arm in ("shuffled 1", "shuffled party", "SGD")),
+            *(number(found.slope(q, arm)) for arm in ("shuffled 1", "shuffled party", "SGD")),
         ]
         for q in cases
     ]  # fmt: skip
     heads = [
-        "problem", "rate of importance by the bound", "by the gap", "columns undrawn", "step lost to β = |S|",
+        "problem", "rate of importance by the bound", "by the gap", "share of columns undrawn", "step lost to β = |S|",
         "error party / single", "with exact β", "slope, single", "slope, party", "slope, SGD",
     ]  # fmt: skip
     return {
