@@ -1,276 +1,293 @@
-"""The tables and plots of the study of DP-SkGD, and the page that shows them: drawn from its rows, nothing is measured."""
+"""The tables and plots of the study of DP-SkGD, and the page that shows them: drawn from its results, nothing is measured."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tests.benchmarks.report import provenance, row
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-Rows = "list[dict[str, Any]]"
+    from tests.benchmarks.results import Result
+
 COLOURS = {
     "shuffled": "#0072B2", "cyclic": "#56B4E9", "uniform": "#E69F00", "importance": "#D55E00", "nice": "#999999",
-    "full": "#CC79A7", "CD": "#000000", "GCD": "#009E73", "SGD": "#F0C000", "defaults": "#555555",
+    "full": "#CC79A7", "CD": "#000000", "GCD": "#009E73", "SGD": "#C8A800", "defaults": "#777777",
 }  # fmt: skip
-EPSILON_ARMS = ("shuffled 1", "shuffled party", "importance 1", "CD", "GCD", "SGD", "defaults")
-TRIPS_ARMS = ("shuffled 1", "shuffled 2", "shuffled party", "importance 1", "full party", "CD", "GCD", "SGD")
-KEPT = (
-    "problem", "question", "epsilon", "arm", "solver", "trips", "options", "planned_epsilon", "round_trips", "releases",
-    "clipped", "smoothness", "tuned", "tried", "start",
+BOUNDS = "bounds"
+EPSILONS, EPSILON_ARMS = (0.1, 1.0, 10.0), (
+    "shuffled 1", "shuffled party", "shuffled party isotropic", "importance 1", "CD", "GCD", "SGD", "defaults",
 )  # fmt: skip
+TRIPS_ARMS = ("shuffled 1", "shuffled 2", "shuffled party", "full party", "importance 1", "CD", "GCD", "SGD")
+KEPT = ("case", "arm", "measure", "values", "at", "settings", "beside", "seeds", "tuned", "seconds")
+DASHED = ("shuffled party", "defaults", "shuffled party isotropic")
 
 
-def at(
-    rows: Iterable[Mapping[str, Any]], problem: str, arm: str, epsilon: float = 1.0, trips: int | None = None
-) -> Any:
-    """The row of that name, or None."""
-    wanted = (problem, arm, epsilon, trips)
-    return next((r for r in rows if (r["problem"], r["arm"], r["epsilon"], r["trips"]) == wanted), None)
+class Found:
+    """The results of the study by name."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self.all = [r for r in results if r.part == "study"]
+        self.runs = [r for r in self.all if r.arm != BOUNDS]
+        self._bounds = {(r.case, r.measure): r.mean for r in self.all if r.arm == BOUNDS}
+        self._named = {(r.case, r.arm, r.at["epsilon"], r.at.get("trips")): r for r in self.runs}
+        self.cases = tuple(dict.fromkeys(r.case for r in self.runs))
+        self.trips = sorted({r.at["trips"] for r in self.runs if "trips" in r.at})
+
+    def at(self, case: str, arm: str, epsilon: float = 1.0, trips: int | None = None) -> Result | None:
+        """One row, or None."""
+        return self._named.get((case, arm, epsilon, trips))
+
+    def arms(self, case: str | None = None) -> tuple[str, ...]:
+        """The arms of the first question at ε = 1, in order; of one problem or of all."""
+        there = (r for r in self.runs if r.at == {"epsilon": 1.0} and case in (None, r.case))
+        return tuple(dict.fromkeys(r.arm for r in there))
+
+    def bound(self, case: str, name: str) -> float:
+        """What `study_theory` says of a problem."""
+        return self._bounds.get((case, name), float("nan"))
+
+    def ratio(self, case: str, top: str, bottom: str) -> float:
+        """Of two arms' mean errors at ε = 1, NaN where one is missing."""
+        a, b = self.at(case, top), self.at(case, bottom)
+        return float("nan") if a is None or b is None else a.mean / b.mean
+
+    def slope(self, case: str, arm: str) -> float:
+        """Of log error in log ε, by least squares over the ε that were run."""
+        points = [(e, r.mean) for e in EPSILONS if (r := self.at(case, arm, e))]
+        return float(np.polyfit(*np.log(np.array(points)).T, 1)[0]) if len(points) > 1 else float("nan")
+
+    def start(self, case: str) -> float:
+        """The error of a model that learnt nothing."""
+        return next(r.beside["start"] for r in self.runs if r.case == case)
 
 
-def shown(row: Mapping[str, Any] | None) -> str:
-    """Mean ± standard deviation of the seeds."""
-    return "–" if row is None else f"{row['mean']:.2g} ± {row['deviation']:.1g}"
+def predictions(found: Found) -> dict[str, list[tuple[str, float, float]]]:
+    """{what is predicted: (problem, predicted ratio of errors, measured ratio)}.
 
-
-def ratio(top: Mapping[str, Any] | None, bottom: Mapping[str, Any] | None) -> float:
-    """Of two means, NaN where one is missing."""
-    return float("nan") if top is None or bottom is None else top["mean"] / bottom["mean"]
-
-
-def names(rows: Iterable[Mapping[str, Any]], key: str, **where: Any) -> list[Any]:
-    """Values of a key in the order of their first appearance."""
-    return list(dict.fromkeys(r[key] for r in rows if all(r[k] == v for k, v in where.items())))
-
-
-def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
-    """A Markdown table."""
-    head = list(head)
-    return "\n".join(["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines)])
-
-
-def slope(rows: Iterable[Mapping[str, Any]], problem: str, arm: str) -> float:
-    """Of log error in log ε, by least squares over the ε that were run."""
-    found = [(r["epsilon"], r["mean"]) for e in (0.1, 1.0, 10.0) if (r := at(rows, problem, arm, e))]
-    return float(np.polyfit(*np.log(np.array(found)).T, 1)[0]) if len(found) > 1 else float("nan")
+    Noise enters F by its square: where the optimum is noise, so does a ratio of noise. The ratios of bounds are taken as
+    they are in the convex case.
+    """
+    return {
+        "importance / uniform": [
+            (q, 1.0 / found.bound(q, "importance, bound"), found.ratio(q, "importance 1", "uniform 1"))
+            for q in found.cases
+        ],
+        "isotropic / scaled": [
+            (
+                q,
+                found.bound(q, "isotropic over scaled, party"),
+                found.ratio(q, "shuffled party isotropic", "shuffled party"),
+            )
+            for q in found.cases
+        ],
+        "SGD / CD": [(q, found.bound(q, "SGD over CD, convex"), found.ratio(q, "SGD", "CD")) for q in found.cases],
+    }
 
 
 def number(value: float) -> str:
     """Two digits, or a dash."""
-    return "–" if not np.isfinite(value) else f"{value:.2g}" if value < 1e3 else f"{value:,.0f}"
+    return "–" if not np.isfinite(value) else f"{value:.2g}" if value < 100 else f"{value:,.0f}"
 
 
-def predictions(rows: Any, constants: Mapping[str, Any]) -> dict[str, list[tuple[str, float, float]]]:
-    """{what is predicted: (problem, predicted ratio, measured ratio)}."""
-    found: dict[str, list[tuple[str, float, float]]] = {}
-    for problem, known in constants.items():
-        uniform, importance = at(rows, problem, "uniform 1"), at(rows, problem, "importance 1")
-        scaled, isotropic = at(rows, problem, "shuffled party"), at(rows, problem, "shuffled party isotropic")
-        said = {
-            "importance / uniform draws": (1.0 / known["importance_bound"], ratio(importance, uniform)),
-            "isotropic / scaled noise": (known["isotropic"]["party"], ratio(isotropic, scaled)),
-            "SGD / CD": (known["convex_sgd_over_cd"], ratio(at(rows, problem, "SGD"), at(rows, problem, "CD"))),
-        }
-        for name, (predicted, measured) in said.items():
-            found.setdefault(name, []).append((problem, predicted, measured))
-    return found
+def shown(result: Result | None) -> str:
+    """Mean ± standard deviation of the seeds."""
+    return "–" if result is None else f"{result.mean:.2g} ± {result.spread:.1g}"
 
 
-def tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """{name: Markdown} of everything that the page shows as numbers."""
-    rows, constants = result["rows"], result["constants"]
-    where = names(rows, "problem")
-    grid = [[arm, *(shown(at(rows, q, arm)) for q in where)] for arm in names(rows, "arm", trips=None, epsilon=1.0)]
-    start = ["nothing learnt", *(f"{next(r['start'] for r in rows if r['problem'] == q):.2g}" for q in where)]
-    budgets = [
-        [q, f"{e:g}", *(shown(at(rows, q, arm, e)) for arm in EPSILON_ARMS)] for q in where for e in (0.1, 1.0, 10.0)
+def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *lines))
+
+
+def tables(found: Found) -> dict[str, str]:
+    """{mark: Markdown} of everything that the page shows as numbers."""
+    cases, said = found.cases, predictions(found)
+    arms = [[arm, *(shown(found.at(q, arm)) for q in cases)] for arm in found.arms()]
+    nothing = ["(nothing learnt)", *(number(found.start(q)) for q in cases)]
+    by_epsilon = [[q, f"{e:g}", *(shown(found.at(q, arm, e)) for arm in EPSILON_ARMS)] for q in cases for e in EPSILONS]
+    by_trips = [
+        [q, str(t), *(shown(found.at(q, arm, 1.0, t)) for arm in TRIPS_ARMS)] for q in cases for t in found.trips
     ]
-    trips = [
-        [q, str(t), *(shown(at(rows, q, arm, 1.0, t)) for arm in TRIPS_ARMS)]
-        for q in where for t in sorted({r["trips"] for r in rows if r["trips"]})
-    ]  # fmt: skip
-    said = predictions(rows, constants)
     ratios = [
-        [q, number(constants[q]["spread_of_M"])]
-        + [f"{number(p)} / {number(m)}" for told in said.values() for name, p, m in told if name == q]
-        for q in constants
+        [q, number(found.bound(q, "spread of M"))]
+        + [f"{number(p)} → {number(m)}" for told in said.values() for name, p, m in told if name == q]
+        for q in cases
     ]
     why = [
         [
-            q, number(1.0 / constants[q]["importance_bound"]), number(1.0 / constants[q]["importance_gap"]),
-            f"{constants[q]['undrawn_importance']:.0%}", number(constants[q]["slack"]["party"]),
-            number(ratio(at(rows, q, "shuffled party"), at(rows, q, "shuffled 1"))),
-            number(ratio(at(rows, q, "shuffled party exact β"), at(rows, q, "shuffled 1"))),
-            *(f"{slope(rows, q, arm):.1f}" for arm in ("shuffled 1", "shuffled party")),
+            q, number(found.bound(q, "importance, bound")), number(found.bound(q, "importance, gap")),
+            number(found.bound(q, "undrawn by importance")), number(found.bound(q, "slack of a party")),
+            number(found.ratio(q, "shuffled party", "shuffled 1")),
+            number(found.ratio(q, "shuffled party exact β", "shuffled 1")),
+            *(number(found.slope(q, arm)) for arm in ("shuffled 1", "shuffled party", "SGD")),
         ]
-        for q in constants
+        for q in cases
+    ]  # fmt: skip
+    heads = [
+        "problem", "rate of importance by the bound", "by the gap", "share of columns undrawn", "step lost to β = |S|",
+        "error party / single", "with exact β", "slope, single", "slope, party", "slope, SGD",
     ]  # fmt: skip
     return {
-        "arms": table(["arm", *where], [*grid, start]),
-        "epsilon": table(["problem", "ε", *EPSILON_ARMS], budgets),
-        "trips": table(["problem", "trips", *TRIPS_ARMS], trips),
+        "arms": table(["arm", *cases], [*arms, nothing]),
+        "epsilon": table(["problem", "ε", *EPSILON_ARMS], by_epsilon),
+        "trips": table(["problem", "round trips", *TRIPS_ARMS], by_trips),
         "predictions": table(["problem", "max M / min M", *said], ratios),
-        "why": table(
-            [
-                "problem", "importance: draws by the bound", "draws by the gap", "columns undrawn in 12 passes",
-                "step lost to β = abs(S)", "party / single", "with exact β", "slope in ε, single", "party",
-            ],
-            why,
-        ),
-        "about": about(result),
-    }  # fmt: skip
+        "why": table([head.replace("|", "\\|") for head in heads], why),
+        "chosen": table(["arm", *cases], [[arm, *(_chosen(found.at(q, arm)) for q in cases)] for arm in found.arms()]),
+        "about": about(found),
+    }
 
 
-def about(result: Mapping[str, Any]) -> str:
-    """What the figures were measured on, and how."""
-    rows = result["rows"]
-    spent = [r["planned_epsilon"] / r["epsilon"] for r in rows]
-    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    seeds = sorted({len(r["errors"]) for r in rows})
+def _chosen(result: Result | None) -> str:
+    """What the search found: clip in typical gradients, step and number of passes, rounds or epochs."""
+    if result is None or result.tuned == "default":
+        return "–"
+    searched = ("clip", "step_size", "length", "passes", "rounds", "epochs")
+    return ", ".join(f"{result.settings[k]:g}" for k in searched if k in result.settings)
+
+
+def about(found: Found) -> str:
+    """How the figures came about, and on what."""
+    spent = [r.beside["epsilon spent"] / r.at["epsilon"] for r in found.runs]
+    seeds = " or ".join(map(str, sorted({len(r.values) for r in found.runs})))
+    tried = sum(r.beside["tried"] for r in found.runs)
     return (
-        f"{len(rows)} rows; each is the mean ± standard deviation of {' or '.join(map(str, seeds))} fresh seeds after a search "
-        f"over {sum(r['tried'] for r in rows):,} settings in all. ε spent over ε allowed: {min(spent):.4f} to {max(spent):.4f}. "
-        f"{result['machine']}, {result['processors']} processors, Python {result['python']}, {versions}."
+        f"{len(found.runs)} rows, each mean ± standard deviation of {seeds} fresh seeds; {tried:,.0f} settings were tried. "
+        f"ε spent over ε allowed: {min(spent):.4f} to {max(spent):.4f}. {provenance(found.runs)}"
     )
 
 
-def write(page: Path, result: Mapping[str, Any]) -> None:
-    """Write tables between the page's marks, `<!-- study:NAME -->` and `<!-- /study -->`, and plots and rows beside it."""
-    text = page.read_text(encoding="utf-8")
-    for name, body in tables(result).items():
-        text = re.sub(
-            rf"(<!-- study:{name} -->\n).*?(<!-- /study -->)", lambda m, b=body: f"{m[1]}{b}\n{m[2]}", text, flags=re.S
-        )
+def write(page: Path, results: Iterable[Result]) -> None:
+    """Write tables between the page's marks, `<!-- study NAME -->` and `<!-- end -->`, and plots and rows beside it.
+
+    A page without marks is left alone.
+    """
+    text, found = page.read_text(encoding="utf-8"), Found(results)
+    if "<!-- study " not in text or not found.runs:
+        return
+    for name, body in tables(found).items():
+        mark = re.compile(rf"(<!-- study {name} -->\n).*?(<!-- end -->)", re.S)
+        text = mark.sub(lambda m, body=body: f"{m[1]}{body}\n{m[2]}", text)
     page.write_text(text, encoding="utf-8")
     folder = page.with_suffix("")
     folder.mkdir(exist_ok=True)
-    (folder / "rows.json").write_text(compact(result), encoding="utf-8")
-    draw(folder, result)
+    (folder / "results.json").write_text(compact(found), encoding="utf-8")
+    draw(folder, found)
 
 
-def compact(result: Mapping[str, Any]) -> str:
-    """The result as JSON, a row a line, errors to four digits: enough to draw everything anew (`read`)."""
-    lines = [
-        json.dumps({k: r[k] for k in KEPT} | {"errors": [float(f"{e:.4g}") for e in r["errors"]]}, ensure_ascii=False)
-        for r in result["rows"]
+def compact(found: Found) -> str:
+    """The rows as JSON, a line each, without the machine that `about` names."""
+    lines = [json.dumps({k: _short(row(r)[k]) for k in KEPT}, ensure_ascii=False) for r in found.all]
+    return "[\n" + ",\n".join(lines) + "\n]\n"
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {k: _short(v) for k, v in value.items()}
+    return [_short(v) for v in value] if isinstance(value, list) else value
+
+
+def draw(folder: Path, found: Found) -> list[Path]:
+    """Draw the four plots as PNG files into the folder; none without matplotlib."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    return [
+        _panels(folder / "blocks.png", found, functools.partial(_blocks, found), "columns in a block"),
+        _panels(folder / "epsilon.png", found, functools.partial(_epsilons, found), "ε"),
+        _panels(folder / "trips.png", found, functools.partial(_trips, found), "round trips, ε = 1"),
+        _scatter(folder / "predictions.png", predictions(found)),
     ]
-    head = json.dumps({k: v for k, v in result.items() if k != "rows"}, ensure_ascii=False)
-    return head[:-1] + ', "rows": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A result as `compact` wrote it."""
-    result = json.loads(path.read_text(encoding="utf-8"))
-    for row in result["rows"]:
-        row["mean"], row["deviation"] = float(np.mean(row["errors"])), float(np.std(row["errors"], ddof=1))
-    return result
-
-
-def draw(folder: Path, result: Mapping[str, Any]) -> None:
-    """Draw the four plots as PNG files into the folder."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
-    rows = result["rows"]
-    _panels(folder / "blocks.png", rows, _blocks, "columns a block")
-    _panels(folder / "epsilon.png", rows, _epsilons, "ε")
-    _panels(folder / "trips.png", rows, _trips, "round trips")
-    _scatter(folder / "predictions.png", predictions(rows, result["constants"]))
-
-
-def _panels(path: Path, rows: Any, panel: Any, label: str) -> None:
+def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: str) -> Path:
     """One panel a problem, and the legend in the place that is left."""
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
-    where = names(rows, "problem")
-    figure, grid = plt.subplots(2, (len(where) + 2) // 2, figsize=(9.6, 5.6), layout="constrained")
-    axes = list(grid.flat)
-    for axis, problem in zip(axes, where, strict=False):
-        panel(axis, rows, problem)
-        axis.axhline(next(r["start"] for r in rows if r["problem"] == problem), color="#bbbbbb", lw=0.8, ls=":")
-        axis.set(title=problem, yscale="log", xlabel=label)
-    for row in grid:
-        row[0].set_ylabel("(F − F*) / F*")
-    for axis in axes[len(where) :]:
+    figure = Figure(figsize=(9.6, 5.8), dpi=90, layout="constrained")
+    wide = -(-(len(found.cases) + 1) // 2)
+    axes = list(figure.subplots(2, wide).flat)
+    for k, (axis, case) in enumerate(zip(axes, found.cases, strict=False)):
+        panel(axis, case)
+        axis.axhline(found.start(case), color="#aaaaaa", linewidth=0.9, linestyle=":", label="nothing learnt")
+        axis.set(yscale="log", xlabel=label)
+        axis.set_title(case, fontsize=10)
+        axis.grid(visible=True, axis="y", alpha=0.3)
+        if k % wide == 0:
+            axis.set_ylabel("(F − F*) / F*")
+    for axis in axes[len(found.cases) :]:
         axis.axis("off")
-    axes[len(where)].legend(*axes[0].get_legend_handles_labels(), loc="center", fontsize=9)
-    _save(figure, path)
+    axes[-1].legend(*axes[0].get_legend_handles_labels(), loc="center", fontsize=9, frameon=False)
+    figure.savefig(path)
+    return path
 
 
-def _curve(axis: Any, points: list[tuple[float, Any]], arm: str, **style: Any) -> None:
-    """Means with bars of one standard deviation, cut where they would leave the logarithm."""
-    points = [(x, row) for x, row in points if row is not None]
-    if not points:
-        return
-    x, mean = [x for x, _ in points], np.array([row["mean"] for _, row in points])
-    deviation = np.array([row["deviation"] for _, row in points])
+def _curve(axis: Any, places: Iterable[tuple[float, Result | None]], arm: str, **style: Any) -> None:
+    """Means with bars of one standard deviation, which end above zero."""
+    points = [(x, r) for x, r in places if r is not None and np.isfinite(r.mean)]
+    mean, deviation = (np.array([getattr(r, name) for _, r in points]) for name in ("mean", "spread"))
+    dashed = {"linestyle": "--", "marker": "s"} if arm in DASHED else {"marker": "o"}
+    options = {"color": COLOURS[arm.split()[0]], "markersize": 4, "linewidth": 1.3, "capsize": 2, "label": arm}
     bars = [np.minimum(deviation, 0.7 * mean), deviation]
-    options = {"color": COLOURS[arm.split()[0]], "marker": "o", "ms": 4, "lw": 1.3, "capsize": 2, "label": arm} | style
-    axis.errorbar(x, mean, yerr=bars, **options)
+    axis.errorbar([x for x, _ in points], mean, yerr=bars, **(options | dashed | style))
 
 
-def _blocks(axis: Any, rows: Any, problem: str) -> None:
-    there = names(rows, "arm", problem=problem, epsilon=1.0, trips=None)
-    sizes = [arm.split()[1] for arm in there if arm.startswith("shuffled") and len(arm.split()) == 2]
+def _blocks(found: Found, axis: Any, case: str) -> None:
+    sizes = [arm.split()[1] for arm in found.arms(case) if re.fullmatch(r"shuffled \w+", arm)]
     for k, order in enumerate(("shuffled", "cyclic", "uniform", "importance")):
-        points = [(i + 0.05 * (k - 1.5), at(rows, problem, f"{order} {s}")) for i, s in enumerate(sizes)]
-        _curve(axis, points, order)
-    points = [(i, at(rows, problem, f"shuffled {s} isotropic")) for i, s in enumerate(sizes)]
-    _curve(axis, points, "shuffled", ls="--", marker="s", label="shuffled, isotropic noise")
-    _curve(axis, [(len(sizes) - 0.9, at(rows, problem, "full party"))], "full", ls="", label="full (all at once)")
+        _curve(axis, [(i + 0.04 * k, found.at(case, f"{order} {s}")) for i, s in enumerate(sizes)], order)
+    isotropic = [(i, found.at(case, f"shuffled {s} isotropic")) for i, s in enumerate(sizes)]
+    _curve(axis, isotropic, "shuffled", label="shuffled, isotropic noise", linestyle="--", marker="s")
+    last = len(sizes) - 0.85
+    _curve(axis, [(last, found.at(case, "full party"))], "full", label="full: all at once", linestyle="")
+    _curve(axis, [(0.16, found.at(case, "nice 4 × 1"))], "nice", label="nice: 4 single columns", linestyle="")
     axis.set_xticks(range(len(sizes)), sizes)
 
 
-def _epsilons(axis: Any, rows: Any, problem: str) -> None:
+def _epsilons(found: Found, axis: Any, case: str) -> None:
     for arm in EPSILON_ARMS:
-        dashed = {"ls": "--"} if arm in ("shuffled party", "defaults") else {}
-        _curve(axis, [(e, at(rows, problem, arm, e)) for e in (0.1, 1.0, 10.0)], arm, **dashed)
+        _curve(axis, [(e, found.at(case, arm, e)) for e in EPSILONS], arm)
     axis.set_xscale("log")
 
 
-def _trips(axis: Any, rows: Any, problem: str) -> None:
-    budgets = sorted({r["trips"] for r in rows if r["trips"]})
+def _trips(found: Found, axis: Any, case: str) -> None:
     for arm in TRIPS_ARMS:
-        if arm == "shuffled 2":
-            continue
-        dashed = {"ls": "--"} if arm == "shuffled party" else {}
-        _curve(axis, [(t, at(rows, problem, arm, 1.0, t)) for t in budgets], arm, **dashed)
+        if arm != "shuffled 2":
+            _curve(axis, [(t, found.at(case, arm, 1.0, t)) for t in found.trips], arm)
     axis.set_xscale("log")
-    axis.set_xticks(budgets, map(str, budgets))
+    axis.set_xticks(found.trips, [str(t) for t in found.trips])
     axis.minorticks_off()
 
 
-def _scatter(path: Path, said: Mapping[str, list[tuple[str, float, float]]]) -> None:
-    """Measured against predicted ratios of errors; on the diagonal the prediction is right."""
-    from matplotlib import pyplot as plt
+def _scatter(path: Path, said: dict[str, list[tuple[str, float, float]]]) -> Path:
+    """Measured against predicted ratios of errors: on the diagonal the prediction is right."""
+    from matplotlib.figure import Figure
 
-    figure, axis = plt.subplots(figsize=(5.6, 4.6), layout="constrained")
-    for (name, points), colour, mark in zip(said.items(), ("#D55E00", "#0072B2", "#B8860B"), "o^s", strict=True):
-        x, y = [p for _, p, _ in points], [m for _, _, m in points]
-        axis.plot(x, y, mark, color=colour, label=name, ms=7, alpha=0.85)
-    low, high = 0.05, 2e3
-    axis.plot([low, high], [low, high], color="#999999", lw=0.8)
-    axis.axhline(1.0, color="#cccccc", lw=0.8, ls=":")
-    axis.axvline(1.0, color="#cccccc", lw=0.8, ls=":")
-    axis.set(
-        xscale="log",
-        yscale="log",
-        xlabel="predicted ratio of errors",
-        ylabel="measured ratio of errors",
-        xlim=(low, high),
-    )
-    axis.legend(loc="best")
-    _save(figure, path)
+    figure = Figure(figsize=(6.0, 4.8), dpi=90, layout="constrained")
+    axis = figure.add_subplot()
+    for (name, points), colour, marker in zip(said.items(), ("#D55E00", "#0072B2", "#8A7500"), "o^s", strict=True):
+        places = [(p, m) for _, p, m in points if np.isfinite(p) and np.isfinite(m)]
+        axis.plot(*np.array(places).reshape(-1, 2).T, marker, color=colour, label=name, markersize=7, alpha=0.8)
+    values = list(_finite(said))
+    span = [min(values, default=1.0) / 2, max(values, default=1.0) * 2]
+    axis.plot(span, span, color="#888888", linewidth=0.9, label="as predicted")
+    for line in (axis.axhline, axis.axvline):
+        line(1.0, color="#bbbbbb", linewidth=0.8, linestyle=":")
+    axis.set(xscale="log", yscale="log", xlabel="predicted ratio of errors", ylabel="measured ratio of errors")
+    axis.legend(fontsize=9, frameon=False)
+    figure.savefig(path)
+    return path
 
 
-def _save(figure: Any, path: Path) -> None:
-    from matplotlib import pyplot as plt
-
-    figure.savefig(path, dpi=90, metadata={"Software": None}, pil_kwargs={"optimize": True})
-    plt.close(figure)
+def _finite(said: dict[str, list[tuple[str, float, float]]]) -> Iterator[float]:
+    return (v for told in said.values() for _, p, m in told for v in (p, m) if np.isfinite(v))

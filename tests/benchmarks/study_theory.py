@@ -69,7 +69,7 @@ class Constants:
         return abs(self.Z * self.r[:, None])
 
     def slack(self, size: int) -> float:
-        """|S| over the largest λ_max(M_S^{-1/2} H_S M_S^{-1/2}) of a block: by how much the step that fits all data is short."""
+        """|S| over λ_max(M_S^{-1/2} H_S M_S^{-1/2}), least of all blocks: how short the step is that fits all data."""
         L, shortest = self.problem.loss.curvature, np.inf
         for block in self.problem.layout.blocks(min(size, self.p)):
             S = block.coordinates
