@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click.shell_completion
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,6 +36,7 @@ from click.testing import CliRunner
 
 import vfl
 from parties.consent import Policy
+from vfl.cli import COMMANDS
 from vfl.cli import vfl as command_line
 from vfl.estimators import vertical
 from vfl.estimators.running import RunningTotal
@@ -301,6 +303,32 @@ def test_shells_can_complete(shell):
     if shell == "bash" and "Bash version" in done.stderr:
         pytest.skip("this bash is too old for click")
     assert "_VFL_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        ((), "al", [("plain", "align")]),
+        (("run",), "breast_c", [("plain", "breast_cancer"), ("file", "breast_c")]),
+        (("plan",), "job", [("file", "job")]),
+        (("evaluate", "runs/x", "--data"), "b", [("file", "b")]),
+        (("run", "job.toml"), "--led", [("plain", "--ledger")]),
+        (("ledger",), "sh", [("plain", "show")]),
+        (("run", "job.toml", "--engine"), "in", [("plain", "inprocess")]),
+    ],
+)
+def test_what_shells_complete(words, incomplete, offered):
+    shell = click.shell_completion.BashComplete(command_line, {}, "vfl", "_VFL_COMPLETE")
+    assert [(item.type, item.value) for item in shell.get_completions(list(words), incomplete)] == offered
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_fits_a_terminal(name):
+    """Eighty columns; a screen of 40 lines, since those of commands are read one at a time."""
+    said = CliRunner().invoke(command_line, [name, "--help"]).output.splitlines()
+    assert len(said) <= 40
+    assert max(map(len, said)) <= 80
+    assert not [line for line in said if re.search(r"\w\.\.\.$", line)]  # cut by click
 
 
 def test_the_site_builds(tmp_path):

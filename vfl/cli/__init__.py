@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="vfl")
 def vfl() -> None:
-    """Vertical federated training, (ε, δ)-differentially private for every record.
+    """Train one model on several parties' columns, with differential privacy.
 
     Start with: vfl run breast_cancer
     """

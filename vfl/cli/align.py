@@ -7,15 +7,12 @@ import time
 
 import click
 
-from vfl.cli.jobs import job_argument, read_job
+from vfl.cli.jobs import engine_options, job_argument, read_job
 
 
 @click.command("align")
 @job_argument
-@click.option(
-    "--engine", type=click.Choice(["ray", "inprocess"]), default="ray", show_default=True, help="How parties run."
-)
-@click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it a local Ray is started.")
+@engine_options
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party (default: what is there).")
 @click.option("--again", is_flag=True, help="Make a new alignment, though the parties hold one of these very files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
@@ -29,7 +26,7 @@ def command(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Align the records of JOB's parties by private set intersection over X25519.
+    """Find the records that all parties of JOB have, by their ids, which nobody is shown (private set intersection).
 
     Every party whose data are files keeps the rows that all have in its own place, and later runs of the job begin with
     them at once. What is cut off goes on where it stopped when the command is given again; what is there and still

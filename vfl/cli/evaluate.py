@@ -16,14 +16,16 @@ from vfl.cli.jobs import named_sources
     "--data",
     "sources",
     multiple=True,
+    type=click.Path(),
     metavar="[PARTY=]FILE",
-    help="Records with labels to measure on, un-noised: one table of all columns, or PARTY=FILE once for each party.",
+    help="Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
     """Print what the run in the folder RUN released of its held-out records; or measure its model on other records.
 
-    What was released is free to look at again. Measures on --data are exact, and nothing protects these records.
+    What was released is free to look at again. Measures on --data are exact, and nothing protects these records; where
+    the job aligns records by ids, so are these.
     """
     from vfl.errors import OutputError
     from vfl.launch.evaluation import evaluate

@@ -10,6 +10,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from click.shell_completion import CompletionItem
+
     from vfl.job import Job
     from vfl.job.file import Environment
 
@@ -23,7 +25,35 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="KEY=VALUE",
         help="Change a value of the job, for instance --set privacy.epsilon=2; may be repeated.",
     )
-    return click.argument("job", metavar="JOB")(with_set(command))
+    return click.argument("job", metavar="JOB", shell_complete=_completed)(with_set(command))
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --engine and --address to a command."""
+    address = click.option(
+        "--address", metavar="ADDRESS", help="A Ray cluster (host:port, or auto); without it a local Ray is started."
+    )
+    engine = click.option(
+        "--engine",
+        type=click.Choice(["ray", "inprocess"]),
+        default="ray",
+        show_default=True,
+        help="Each party in an actor of its own on Ray, or all in this process.",
+    )
+    return engine(address(command))
+
+
+def _completed(context: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the bundled examples that begin so, and leave files to the shell."""
+    del context, argument  # click's signature
+    from click.shell_completion import CompletionItem
+
+    from vfl import examples
+
+    return [
+        *(CompletionItem(name) for name in examples.names() if name.startswith(incomplete)),
+        CompletionItem(incomplete, type="file"),
+    ]
 
 
 def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:

@@ -30,10 +30,13 @@ def as_json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("ledger", no_args_is_help=True)
 def command() -> None:
-    """Set, show and check the budgets kept in a ledger (a party's book is one too)."""
+    """Set, show and check the budgets kept in a ledger (a party's book is one too).
+
+    LEDGER is the ledger's file; DATASET the name that jobs give as their dataset.
+    """
 
 
-@command.command("show")
+@command.command("show", short_help="Show what is spent, reserved and left, and by which runs.")
 @LEDGER
 @click.argument("dataset", metavar="[DATASET]", required=False)
 @as_json_option
@@ -55,7 +58,7 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
     click.echo(f"{head.seq} entries, chain head {head.hash}")
 
 
-@command.command("cap")
+@command.command("cap", short_help="Give a data set a cap; makes the ledger if need be.")
 @LEDGER
 @DATASET
 @click.option("--epsilon", type=float, required=True, metavar="E", help="ε > 0 of all releases on it together.")
@@ -80,7 +83,7 @@ def cap(path: Path, dataset: str, epsilon: float, delta: float, accounting: str 
     _print_balance(balance)
 
 
-@command.command("export")
+@command.command("export", short_help="Write every entry as JSON.")
 @LEDGER
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new file (default: print).")
 def export(path: Path, output: Path | None) -> None:
@@ -101,7 +104,7 @@ def export(path: Path, output: Path | None) -> None:
         raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
 
 
-@command.command("verify")
+@command.command("verify", short_help="Check that no entry was altered, from the first on.")
 @LEDGER
 @click.option(
     "--head", "noted", metavar="SEQ:HASH", help="A head noted elsewhere: the chain must go through it (no older copy)."
@@ -123,11 +126,16 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
         click.echo(f"ok: the chain goes through {noted}")
 
 
-@command.command("replay")
+@command.command("replay", short_help="Compute ε again by another way of adding up.")
 @LEDGER
 @DATASET
 @click.option(
-    "--accountant", "way", type=click.Choice(ACCOUNTANTS), default="gdp", show_default=True, help="Who adds up."
+    "--accountant",
+    "way",
+    type=click.Choice(ACCOUNTANTS),
+    default="gdp",
+    show_default=True,
+    help="How releases are added up: gdp is exact for Gaussian ones, zcdp takes mixes, pld computes numerically.",
 )
 @click.option("--delta", type=float, metavar="D", help="State ε at this δ (default: the cap's).")
 @as_json_option
@@ -156,9 +164,15 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     click.echo(f"the ledger counts ε = {balance.spent:.6g} of ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}")
 
 
-@command.command("settle")
+@command.command("settle", short_help="Free what a run that will not be resumed has reserved.")
 @click.argument("run", metavar="RUN")
-@click.option("--ledger", "path", type=click.Path(path_type=Path), help="Then RUN is a run's id, as `show` prints it.")
+@click.option(
+    "--ledger",
+    "path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The ledger; RUN is then the id of a run, as vfl ledger show prints it.",
+)
 @as_json_option
 def settle(run: str, path: Path | None, *, as_json: bool) -> None:
     """Close what RUN, the folder of a run that will not be resumed, has reserved.

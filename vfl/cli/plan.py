@@ -28,7 +28,7 @@ from vfl.cli.jobs import job_argument, read_job
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, as_json: bool) -> None:
-    """Show the plan of JOB; touches no party's data."""
+    """Show what JOB would release, with which noise and at which ε, and what it would cost; touches no party's data."""
     from vfl.alignment import reveals
     from vfl.launch.noted import noted_records
     from vfl.launch.simulation import data_of

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     "sources",
     multiple=True,
     required=True,
+    type=click.Path(),
     metavar="[PARTY=]FILE",
     help="One table of all columns, or PARTY=FILE once for each party.",
 )
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     "--part",
     "parts",
     multiple=True,
+    type=click.Path(),
     metavar="PARTY=FILE",
     help="In the place of RUN: the party's own part of the model (vfl export), once for each party.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["ray", "inprocess"]),
-    help="How parties run (default: inprocess, with --address ray).",
+    help="Each party in an actor on Ray, or all in this process (default: inprocess, with --address ray).",
 )
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster, where each party's actor opens its own FILE.")
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party, to align records.")
@@ -55,7 +57,9 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Print margin and prediction for every record, with the model saved in the folder RUN.
+    """Print the model's margin (its score before it becomes a class or a number) and prediction for every record.
+
+    RUN is the folder that a run left.
 
     Where the job aligns records by ids, so are these, and the ids are printed; records that a party lacks are left out.
     """

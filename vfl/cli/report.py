@@ -20,10 +20,10 @@ import click
 )
 @click.option("--timing", is_flag=True, help="Show how long rounds took too; the page is then not for release.")
 def command(run: Path, output: Path | None, ledger: Path | None, key: str | None, *, timing: bool) -> None:
-    """Draw what the folder RUN holds into one HTML page that loads nothing.
+    """Draw what the folder RUN holds into one HTML page that needs no other file.
 
     It shows released values and public facts only, so it may go wherever the model may. A certificate that does not hold
-    is drawn as one, and ends with an error.
+    is drawn as such, and the command then ends with an error.
     """
     from vfl.report import write_run
 

@@ -11,7 +11,9 @@ from vfl.cli.run import show
 
 @click.command("resume")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--key", metavar="FILE", help="The key that signs the certificate (default: your own).")
+@click.option(
+    "--key", type=click.Path(), metavar="FILE", help="The key that signs the certificate (default: your own)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(run: Path, key: str | None, *, as_json: bool) -> None:
     """Go on with the run in the folder RUN, from what its log says was released; a finished run is only shown."""

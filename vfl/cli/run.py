@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.jobs import job_argument, read_job
+from vfl.cli.jobs import engine_options, job_argument, read_job
 
 if TYPE_CHECKING:
     from vfl.launch.result import Result
@@ -17,18 +17,25 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @job_argument
+@engine_options
 @click.option(
-    "--engine", type=click.Choice(["ray", "inprocess"]), default="ray", show_default=True, help="How parties run."
+    "--ledger",
+    type=click.Path(),
+    metavar="FILE",
+    help="The ledger, where the budget of the data set that the job names is kept for all jobs on it.",
 )
-@click.option("--address", metavar="ADDRESS", help="A Ray cluster; without it a local Ray is started.")
-@click.option("--ledger", metavar="FILE", help="The ledger in which the budget of the job's data set is kept.")
 @click.option(
-    "--key", metavar="FILE", help="The key that signs the certificate (default: your own, made on first use)."
+    "--key",
+    type=click.Path(),
+    metavar="FILE",
+    help="The key that signs the certificate (default: your own, made on first use).",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
 )
-@click.option("--diagnostics", is_flag=True, help="Tell the objective at the end, un-noised: the run is NOT PRIVATE.")
+@click.option(
+    "--diagnostics", is_flag=True, help="Tell the objective at the end, without noise: the run is NOT PRIVATE."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
@@ -42,7 +49,11 @@ def command(
     diagnostics: bool,
     as_json: bool,
 ) -> None:
-    """Train JOB: the path of a job file, or the name of a bundled example."""
+    """Train JOB: the path of a job file, or the name of a bundled example.
+
+    The folder of the run then holds the model, its certificate and what vfl resume, predict, verify, evaluate and report
+    go by.
+    """
     from vfl.cli.progress import Progress
     from vfl.launch import checkpoint, train
     from vfl.launch.simulation import data_of
