@@ -83,7 +83,9 @@ def main(folder: Path, customers: int = 12_000) -> None:
     predicted = vfl.predict(kept.save_parts(folder / "parts"), later)
     ids = predicted.ids or ()
     right = [truth[customer] == label for customer, label in zip(ids, predicted.labels, strict=True)]
-    print(f"  {len(ids):,} customers of both, {sum(right) / len(right):.0%} predicted right; they are made up, so one may look")
+    print(
+        f"  {len(ids):,} customers of both, {sum(right) / len(right):.0%} predicted right; they are made up, so one may look"
+    )
 
 
 if __name__ == "__main__":
