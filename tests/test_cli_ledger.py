@@ -69,6 +69,15 @@ class TestShow:
         assert " 5 " in second
         assert SqliteLedger(path).head().hash in said
 
+    @pytest.mark.parametrize("columns", [20, 40, 80, 200])
+    def test_nothing_is_lost_in_a_narrow_window(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        said = ledger("show", path)
+        for shown in ("first", "second", "1" * 12, "settled", "open", "ε reserved"):
+            assert shown in said
+
     def test_to_machines(self, path: Path) -> None:
         shown = json.loads(ledger("show", path, "--json"))
         (credit,) = shown["datasets"]

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
 DATASET = click.argument("dataset", metavar="DATASET")
 ACCOUNTANTS = ("gdp", "zcdp", "pld")
+TABLE = 76
+"""Columns of a window below which a table of runs has no room left for their names."""
 
 
 def as_json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -282,7 +284,11 @@ def _print_balance(balance: Balance) -> None:
 
     console = Console(highlight=False)
     console.print(f"{balance.title}\n  {balance.sums}", markup=False, soft_wrap=True)
-    if balance.runs:
+    if console.width < TABLE:
+        for run in balance.runs:
+            said = f"{run.status}, ε reserved {run.reserved:.4g}, ε spent {run.spent:.4g}, releases {run.releases}"
+            console.print(f"  run {run.run}, job {run.job[:12]}: {said}", markup=False, soft_wrap=True)
+    elif balance.runs:
         console.print(_table(balance))
 
 
