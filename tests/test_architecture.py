@@ -50,9 +50,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}
-SCRIPTS = tuple(
-    f"vfl.examples.{name}" for name in ("companies", "partitions", "steward")
-)  # written as a user writes them; nothing imports them
+# Written as a user writes them; nothing imports them.
+SCRIPTS = ("vfl.examples.companies", "vfl.examples.partitions", "vfl.examples.steward")
 PUBLIC = ("vfl", "vfl.errors", "vfl.examples")
 
 DRAWING = ("noise", "mechanisms", "keystream", "rounded_gaussian", "normal_tail")

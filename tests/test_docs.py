@@ -2,8 +2,8 @@
 
 How a page is read, from the top:
 
-- `python` blocks run in one namespace, in a folder of the page's own that holds deploy/ and nothing else. Training is in-process unless a block says
-  which engine it wants.
+- `python` blocks run in one namespace, in a folder of the page's own that holds deploy/ and nothing else. Training is
+  in-process unless a block says which engine it wants.
 - `toml title="NAME"` is written to that file, and must be a job or a policy.
 - `bash`: lines that call `vfl` run in this process (in-process training, unless they say which engine), and so do those
   that run a module of ours; others in a shell, but for installing and testing the project itself (NOT_RUN).
