@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from parties.sources import chunk_rows
@@ -179,6 +178,8 @@ class CsvSource:
 
 
 def _converts(fields: pa.Array, to: pa.DataType) -> bool:
+    import pyarrow.compute as pc  # a party that starts need not wait for it
+
     try:
         pc.utf8_trim_whitespace(fields.cast(pa.string())).cast(to)
     except pa.ArrowInvalid:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from vfl.errors import DataError, nearest
 
@@ -221,6 +220,8 @@ def _whole(source: Source, columns: Sequence[str]) -> pa.Table:
 
 
 def _numbers_if_all(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow.compute as pc  # a party that starts need not wait for it
+
     try:
         return pc.utf8_trim_whitespace(text).cast(pa.float64())
     except pa.ArrowInvalid:

@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -205,9 +204,9 @@ class Row:
 class Site:
     """A folder for one run, with a policy and a book for every party."""
 
-    def __init__(self, folder: Path, fault: Fault) -> None:
+    def __init__(self, folder: Path, fault: Fault, mend: Callable[[], None]) -> None:
         self.folder, self.run, self.fault = folder, folder / "run", fault
-        self.lost, self.planned = 0, 0.0
+        self.lost, self.planned, self.mend = 0, 0.0, mend
         self.policies = {}
         for party in PARTITION.parties:
             path = folder / f"{party}.toml"
@@ -229,7 +228,10 @@ class Site:
 
     def watch(self, event: object) -> None:
         """Count losses, and kill at an event."""
-        self.lost += isinstance(event, Lost)
+        if isinstance(event, Lost):
+            self.lost += 1
+            if "for good" not in self.fault.kind:
+                self.mend()
         self.planned = event.epsilon if isinstance(event, Plan) else self.planned
         at = self.fault.at
         reserved = at == "reserved" and isinstance(event, Reserved)
@@ -258,6 +260,7 @@ class Site:
     def resume(self, **options: Any) -> vfl.Result:
         """Go on with it, the fault mended."""
         (self.folder / "gone").unlink(missing_ok=True)
+        self.mend()
         return resume(self.run, self.sources(), faults=self.faults(), watch=self.watch, **options)
 
     def uncovered(self) -> int:
@@ -285,17 +288,17 @@ def _charges(path: Path) -> set[ReleaseKey]:
     return {ReleaseKey(e["round"], e["part"], e["attempt"]) for e in entries if e["kind"] == "charge"}
 
 
-def provoke(fault: Fault, address: str) -> Row:
+def provoke(fault: Fault, address: str, mend: Callable[[], None]) -> Row:
     """Provoke a fault on the Ray that runs there, and return the row."""
     options = {"placement": Placement(pin="always" if fault.on == "nodes" else "never", ready_seconds=60.0)}
     folder = Path(tempfile.mkdtemp(prefix="vfl-fault-"))
-    site, told = Site(folder, fault), []
+    site, told = Site(folder, fault, mend), []
     try:
         result = None
         try:
             result = _driven(site, address) if fault.on == "driver" else site.begin(**options)
         except VflError as error:
-            told.append(str(error))
+            told += [str(error), *getattr(error, "__notes__", ())]
         if fault.on != "driver":
             assert sprung(folder), f"{fault.name}: the trap has not sprung; {told}"
         outcome = "finished"
@@ -346,19 +349,19 @@ SMALL: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 100_
 
 
 @contextlib.contextmanager
-def one_node() -> Iterator[str]:
-    """Start a Ray of one node; yields its address."""
+def one_node() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Start a Ray of one node; yields its address, and how it is mended."""
     import ray
 
     context = ray.init(_system_config={"automatic_object_spilling_enabled": False}, **ALONE, **SMALL, **QUIET)
     try:
-        yield context.address_info["address"]
+        yield context.address_info["address"], _nothing
     finally:
         ray.shutdown()
 
 
 @contextlib.contextmanager
-def short_of_memory() -> Iterator[str]:
+def short_of_memory() -> Iterator[tuple[str, Callable[[], None]]]:
     """Start a Ray that takes the machine for full when three gigabytes more than now are used."""
     import ray
 
@@ -368,43 +371,49 @@ def short_of_memory() -> Iterator[str]:
     config = {"automatic_object_spilling_enabled": False, **watched}
     context = ray.init(_system_config=config, **ALONE, **SMALL, **QUIET)
     try:
-        yield context.address_info["address"]
+        yield context.address_info["address"], _nothing
     finally:
         ray.shutdown()
+
+
+class Nodes:
+    """A Ray of three nodes on one machine, a head and one for each party."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 2, "resources": {"coordinator": 1}, "_system_config": SYSTEM, **SMALL}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.parties = {self._node(party): party for party in PARTITION.parties}
+
+    def _node(self, party: str) -> Any:
+        return self.cluster.add_node(num_cpus=1, resources={f"party:{party}": 1}, object_store_memory=100_000_000)
+
+    def mend(self) -> None:
+        """Replace nodes that have lost their raylets."""
+        for node in list(self.parties):
+            if node.all_processes["raylet"][0].process.poll() is not None:
+                self.cluster.remove_node(node, allow_graceful=False)
+                party = self.parties.pop(node)
+                self.parties[self._node(party)] = party
 
 
 @contextlib.contextmanager
-def nodes() -> Iterator[str]:
-    """Start a Ray of three nodes; one that loses its raylet is replaced, unless that is for good."""
+def nodes() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Start a Ray of three nodes; yields its address, and how its nodes are mended."""
     import ray
-    from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 2, "resources": {"coordinator": 1}, "_system_config": SYSTEM, **SMALL}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    ended = threading.Event()
+    several = Nodes()
     try:
-        parties = {_node_of(cluster, party): party for party in PARTITION.parties}
-        keeper = threading.Thread(target=_replaced, args=(cluster, parties, ended), daemon=True)
-        keeper.start()
-        ray.init(address=cluster.address, **QUIET)
-        yield cluster.address
+        ray.init(address=several.cluster.address, **QUIET)
+        yield several.cluster.address, several.mend
     finally:
-        ended.set()
-        keeper.join(60)
         ray.shutdown()
-        cluster.shutdown()
+        several.cluster.shutdown()
 
 
-def _node_of(cluster: Any, party: str) -> Any:
-    return cluster.add_node(num_cpus=1, resources={f"party:{party}": 1}, object_store_memory=100_000_000)
-
-
-def _replaced(cluster: Any, parties: dict[Any, str], ended: threading.Event) -> None:
-    while not ended.wait(0.2):
-        for node in [node for node in parties if node.all_processes["raylet"][0].process.poll() is not None]:
-            cluster.remove_node(node, allow_graceful=False)
-            party = parties.pop(node)
-            parties[_node_of(cluster, party)] = party
+def _nothing() -> None:
+    """Mend a Ray that needs no mending."""
 
 
 PLACES = {"one node": one_node, "nodes": nodes, "memory": short_of_memory}
@@ -413,29 +422,29 @@ PLACES = {"one node": one_node, "nodes": nodes, "memory": short_of_memory}
 def main() -> None:
     """Provoke faults and print the table, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--only", default="", help="rows whose name begins so")
     parser.add_argument("--list", action="store_true", help="print names")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each row")
     parser.add_argument("--hosts", action="store_true", help="also the rows on hosts in network namespaces")
     parser.add_argument("--begin", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    chosen = [fault for fault in FAULTS if arguments.only in fault.name]
+    chosen = [fault for fault in FAULTS if fault.name.startswith(arguments.only)]
     if arguments.list:
         print("\n".join(fault.name for fault in chosen))
         return
     if arguments.begin:
         (fault,) = chosen
-        Site(Path(arguments.begin), fault).begin(address=arguments.address, placement=Placement(pin="never"))
+        Site(Path(arguments.begin), fault, _nothing).begin(address=arguments.address, placement=Placement(pin="never"))
         return
     if not arguments.json:
         print(HEAD)
     for place, start in PLACES.items():
         there = [fault for fault in chosen if fault.place == place]
         if there:
-            with start() as address:
+            with start() as (address, mend):
                 for fault in there:
-                    row = provoke(fault, address)
+                    row = provoke(fault, address, mend)
                     print(json.dumps(asdict(row)) if arguments.json else row.markdown(), flush=True)
     if arguments.hosts:
         print(f"On hosts in namespaces: {why_not() or _on_hosts()}")

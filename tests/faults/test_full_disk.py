@@ -11,12 +11,15 @@ import pytest
 
 import vfl
 from vfl.errors import LedgerError, OutputError, VflError
+from vfl.job import file as jobfile
 from vfl.launch.train import resume
 from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.conftest import Said
 
 FEATURES = [f"x{j}" for j in range(6)]
 
@@ -58,6 +61,9 @@ def test_no_room(tmp_path: Path, n_bytes: int, private: bool, kind: type[VflErro
         vfl.train(job, table(), engine="inprocess", output=run)
     assert type(raised.value) is kind
     assert said in str(raised.value)
+    assert raised.value.__notes__ == [
+        f"what was released is kept; once the cause is mended, go on with: vfl resume {run}"
+    ]
     assert not (run / "model.json").exists()
     result = resume(run, table(), engine="inprocess")
     if private:
@@ -66,3 +72,25 @@ def test_no_room(tmp_path: Path, n_bytes: int, private: bool, kind: type[VflErro
         assert result.verify(ledger=run / "ledger.db").ok
     else:
         assert result.coef_.tobytes() == whole.coef_.tobytes()
+
+
+def test_the_command_line_says_how_to_go_on(tmp_path: Path, call: Callable[..., Said]) -> None:
+    job = vfl.Job(
+        partition=vfl.FeaturePartition({"bank": FEATURES[:3], "telco": FEATURES[3:]}, label=("telco", "y")),
+        bounds=dict.fromkeys(FEATURES, (-1.0, 1.0)),
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-6),
+        solver=vfl.SkGD(passes=100, block_size=1, sweep="block"),
+    )
+    columns = table()
+    rows = np.column_stack(list(columns.values()))
+    np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=",".join(columns), comments="")
+    (tmp_path / "job.toml").write_text(jobfile.to_toml(job) + f'[simulation]\ntable = "{tmp_path / "all.csv"}"\n')
+    vfl.train(job, columns, engine="inprocess")
+    run = tmp_path / "run"
+    with room(60_000):
+        said = call("run", str(tmp_path / "job.toml"), "--engine", "inprocess", "--output", str(run), "--json")
+    assert said.code == LedgerError.exit_code
+    error, note = said.err.splitlines()
+    assert "the disk failed or is full" in error
+    assert note.endswith(f"go on with: vfl resume {run}")
+    assert call("resume", str(run), "--json").code == 0

@@ -26,6 +26,7 @@ from vfl.launch import checkpoint
 from vfl.launch.certifying import Witness
 from vfl.launch.inprocess import InProcessAlignment, InProcessTransport
 from vfl.launch.sources import sources_of
+from vfl.messages import Phase
 from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def job(*, noise: str = "seeded", solver: Any = None, passes: int = 6) -> vfl.Jo
 class Lossy:
     """A transport that loses the party at question number `at`: 'before' it answered, or 'after', or brings it 'late'.
 
-    returns : whether a lost party comes back. times : how often it is lost in a row. policies : folder of the owners'
-    policies, with books; None for none.
+    returns : whether a lost party comes back. times : how often it is lost in a row. closing : over the end of the
+    run, not over a question. policies : folder of the owners' policies, with books; None for none.
     """
 
     job: vfl.Job
@@ -78,6 +79,7 @@ class Lossy:
     returns: bool = True
     times: int = 1
     changed: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    closing: bool = False
     policies: Path | None = None
     asked: list[tuple[ReleaseKey, tuple[str, ...]]] = field(default_factory=list)
     folds: list[int] = field(default_factory=list)
@@ -95,6 +97,12 @@ class Lossy:
         return self.inner.greet()
 
     def hear(self, notices: Any) -> Any:
+        (phase,) = {notice.phase for notice in notices.values()}
+        if phase is Phase.CLOSE and self.closing and self.party in notices and self.times:
+            self.times -= 1
+            if self.moment == "after":
+                self.inner.hear(notices)
+            raise PartyLost(f"{self.party!r} died", self.party)
         return self.inner.hear(notices)
 
     def labels(self, party: str) -> Any:
@@ -106,7 +114,7 @@ class Lossy:
         batch = next((share.batch for share in shares.values()), None)  # replayed, a query may ask nobody
         self.folds.append(-1 if batch is None else batch.number)
         assert not self.gone & set(shares), "a party that was given up is asked"
-        if self.party in shares and self.at <= number and self.times:
+        if self.party in shares and self.at <= number and self.times and not self.closing:
             self.times -= 1
             if self.moment == "after":
                 self.inner.ask(shares, records, key)
@@ -221,6 +229,29 @@ def test_lost_within_a_pass_over_disjoint_batches(tmp_path: Path, solver: Any, n
         (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
         assert kept.spent <= EPSILON
         assert [run.status for run in kept.runs] == ["settled"]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+def test_lost_over_the_end_of_the_run(tmp_path: Path, noise: str, moment: str) -> None:
+    """All releases are made by then: it is waited for, and every book is closed."""
+    transport = Lossy(job(noise=noise), moment=moment, closing=True, policies=policies(tmp_path))
+    _, outcome = drive(transport, WAIT)
+    assert transport.times == 0
+    assert set(outcome.books) == set(PARTITION.parties)
+    for party in PARTITION.parties:
+        (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        assert [run.status for run in kept.runs] == ["settled"]
+    with pytest.raises(PartyLost, match="'shop' died"):
+        drive(Lossy(job(noise=noise), closing=True, policies=policies(tmp_path)), ABORT)
+
+
+def test_a_party_that_stays_away_over_the_end_is_in_the_model_all_the_same(tmp_path: Path) -> None:
+    """With 'skip' only its book stays open; nothing of it is left out."""
+    _, outcome = drive(Lossy(job(noise="true"), closing=True, returns=False, policies=policies(tmp_path)), SKIP)
+    assert set(outcome.books) == {"bank", "telco"}
+    assert outcome.left == ()
+    assert (outcome.w != 0).all()
 
 
 def test_lost_between_the_parts_of_one_query() -> None:
@@ -395,6 +426,31 @@ class TestLedger:
                 undisturbed = outcome.w
         if noise == "seeded":
             np.testing.assert_array_equal(outcome.w, undisturbed)
+
+    @pytest.mark.parametrize("faults", [WAIT, ABORT], ids=["wait", "abort"])
+    @pytest.mark.parametrize("noise", ["seeded", "true"])
+    @pytest.mark.parametrize("at", ["the moments", "the held out"])
+    def test_gone_for_good_then_resumed(self, tmp_path: Path, at: str, noise: str, faults: Faults) -> None:
+        """The run ends over it, without an outcome; with the party back it goes on, and pays for what was lost."""
+        spec = dataclasses.replace(job(noise=noise), holdout=0.25, evaluation=vfl.Evaluation())
+        undisturbed = Lossy(spec, times=0)
+        whole = drive(undisturbed, faults)[1]
+        of_shop = [number for number, (_, parties) in enumerate(undisturbed.asked) if "shop" in parties]
+        lost = Lossy(spec, at=of_shop[0 if at == "the moments" else -1], moment="after", returns=False)
+        with pytest.raises(PartyLost):
+            self.begin(tmp_path, lost, faults)
+        before = self.charges(tmp_path)
+        outcome = self.go_on(tmp_path, Lossy(spec, times=0), faults)
+        keys = self.charges(tmp_path)
+        assert set(before) <= set(keys)
+        assert len(keys) == len(set(keys)) == outcome.statement.releases
+        assert outcome.statement.epsilon <= EPSILON
+        assert list(outcome.findings) == ["held out"]
+        if noise == "seeded":
+            assert outcome.w.tobytes() == whole.w.tobytes()
+        else:
+            # Over the held-out records no party releases anything.
+            assert any(attempt for _, _, attempt in keys) == (at == "the moments")
 
     @pytest.mark.parametrize("noise", ["seeded", "true"])
     def test_resumed_within_a_pass_over_disjoint_batches(self, tmp_path: Path, noise: str) -> None:

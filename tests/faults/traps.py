@@ -84,7 +84,6 @@ def _slow(folder: Path) -> None:
 def _fill(folder: Path) -> None:
     """Let no file of this process grow: a full disk, as far as it can tell."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
 
 def _devour(folder: Path) -> None:

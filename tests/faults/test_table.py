@@ -1,0 +1,50 @@
+"""Rows of the fault table (tests.faults.table), each provoked by a process of its own; the quick ones always."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.faults.hosts import ROOT
+from tests.faults.table import FAULTS, Row
+
+QUICK = [fault.name for fault in FAULTS if fault.quick]
+KINDS = list(dict.fromkeys(fault.kind for fault in FAULTS))
+
+
+def rows(only: str) -> list[Row]:
+    """Provoke the faults whose names begin so. A row that breaks a promise ends the process."""
+    command = [sys.executable, "-m", "tests.faults.table", "--json", "--only", only]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stderr
+    return [Row(**json.loads(line)) for line in done.stdout.splitlines() if line.startswith('{"kind"')]
+
+
+def test_names_are_unique() -> None:
+    assert set(Counter(fault.name for fault in FAULTS).values()) == {1}
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_rows(name: str) -> None:
+    (row,) = rows(name)
+    assert row.outcome == "finished"
+    assert row.lost >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_rows_of_a_kind(kind: str) -> None:
+    """And whoever reads an error is told how the run goes on."""
+    found = rows(f"{kind}, ")
+    assert len(found) == sum(fault.name.startswith(f"{kind}, ") for fault in FAULTS)
+    for row in found:
+        row.check()
+        if row.outcome.startswith("ended") and row.told:
+            assert "vfl resume" in row.told, row
+        if "gone for good" in kind or "for good" in row.kind:
+            assert row.outcome != "finished"
