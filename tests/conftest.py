@@ -42,7 +42,7 @@ def local_ray() -> Iterator[Any]:
     import ray
 
     ray.init(
-        address="local",
+        address="local",  # not to some other Ray of this machine
         num_cpus=8,
         resources={"coordinator": 1, **{f"party:{name}": 1 for name in PARTIES}},
         object_store_memory=100_000_000,

@@ -238,7 +238,8 @@ def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
 
 def record_norms(X: Matrix, scale: Vector) -> Vector:
     """Return Σ_j (scale_j x_ij)², (n,) float64; clips rest on it, so that squares are float64 whatever X is."""
-    return forward(np.square(X, dtype=np.float64), scale**2, np.zeros(len(X)))
+    with np.errstate(over="ignore"):  # a record beyond all doubles is clipped to nothing
+        return forward(np.square(X, dtype=np.float64), scale**2, np.zeros(len(X)))
 
 
 def weights(v: Vector, y: Vector, loss: int, out: Vector) -> Vector:

@@ -53,6 +53,8 @@ ENOUGH = 2000.0
 """μn/ln p from which κ is that: with less, cut signal costs less than the noise that passing it would bring."""
 NOISE_SHARE = 1.0 / 50.0
 """The rounds that the default makes keep the largest of p Gumbel variables below this share of the clip."""
+PUBLIC_ROUNDS = 300
+"""Rounds a coordinate without privacy, at the most: a run stops where nothing moves."""
 NEARBY = 2.0**-16
 """The share of the step at which GS-s takes its slope: the limit from here is off where |w_j| is below it only."""
 ROUNDING = 2.0**-48
@@ -251,7 +253,7 @@ class GCD:
         """
         p = problem.layout.n_coordinates
         if not problem.private:
-            return defaults.passes(problem) * p
+            return PUBLIC_ROUNDS * p
         ρ = float(_left_for_rounds(problem)) * self.selection_share
         return min(max(1, int(ρ * (problem.n_records * NOISE_SHARE / math.log(p + 1.0)) ** 2 / 2.0)), 2 * p)
 

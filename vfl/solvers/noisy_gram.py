@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.messages import Backward, Forward, Piece
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
@@ -16,6 +16,7 @@ from vfl.solvers import joint
 from vfl.solvers.defaults import signal_to_noise
 from vfl.solvers.options import require_clip, require_positive
 from vfl.solvers.quadratic import least_squares
+from vfl.solvers.smoothness import OVERFLOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -175,6 +176,8 @@ class NoisyGram:
         G = np.tril(G) + np.tril(G, -1).T
         if event is not None:
             G = lifted(G, event.sigma * math.sqrt(2.0 * p))
+        elif not (np.isfinite(G).all() and np.isfinite(b).all()):
+            raise DataError(OVERFLOW)
         w = least_squares(problem, G / n, b / n)
         return w + problem.intercept * c if problem.centred else w
 

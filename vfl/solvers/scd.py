@@ -54,7 +54,8 @@ def dual_step(loss: Loss, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             β = np.clip(np.nan_to_num(y * α + (1.0 - y * v) / q, nan=0.0), 0.0, 1.0)
         return y * β - α
-    return (-loss.derivative(v, y) - α) / (1.0 + q * loss.curvature)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (-loss.derivative(v, y) - α) / (1.0 + q * loss.curvature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +256,8 @@ class SCD:
         dual = self._dual_clip() if event is not None and self.release == "both" else None
         weighting = DualStep(problem.loss, clip.cap, self._coupling(problem), dual.grid if dual else None)
         per_unit = 1.0 / (problem.penalty.convexity * problem.n_records)
+        if not problem.private:
+            yield from joint.mean_square(self.name, problem)  # norms that overflow would make all steps 0
         yield joint.record_norms(problem)
         w = np.zeros(problem.layout.n_coordinates)
         mean = Average(self.iterate or "last", drawn.steps // 2)
@@ -276,7 +279,7 @@ class SCD:
 
     def round_trips(self, problem: Problem) -> int:
         """Return two a step and one for the norms; samples are drawn without asking."""
-        return 2 * self._batches(problem).steps
+        return 2 * self._batches(problem).steps + (not problem.private and joint.asks_mean_square(problem))
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
