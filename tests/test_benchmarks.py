@@ -122,3 +122,50 @@ def test_seeds_are_as_many_as_asked_for():
     assert Settings().seeds(4) == (1, 2, 3, 4)
     assert Settings(quick=True).seeds(4) == (1, 2, 3)
     assert Settings(quick=True, runs=1).seeds(4) == (1,)
+
+
+PLACES = {
+    "sweep": "squared, 2,000 × 8, SkGD by ε",
+    "scale": "records",
+    "privacy": "calibration",
+    "partitions": "β",
+    "peers": "squared, 3,000 × 8, ε=1",
+}
+
+
+@pytest.mark.parametrize(("part", "name"), PLACES.items())
+def test_a_part_gives_results_as_they_are_promised(part, name, tmp_path):
+    pytest.importorskip("mpmath")
+    settings = Settings(quick=True, runs=1, scratch=tmp_path)
+    tasks = {task.name: task for task in command.tasks_of(part, settings)}
+    assert len(tasks) == len(list(command.tasks_of(part, settings))), "names of tasks are unique"
+    found = list(tasks[name].run())
+    assert {r.part for r in found} == {part}
+    for r in found:
+        assert all(map(math.isfinite, r.values))
+        assert r.tuned or not r.seeds
+        assert "commit" in r.machine
+    if part == "privacy":
+        ours = [r for r in found if r.arm == "vfl"]
+        assert all(r.against <= r.figure < r.against * (1 + 1e-12) for r in ours)
+        assert all(r.figure > 1.04 * r.against for r in found if r.arm != "vfl")
+
+
+def test_parts_that_are_not_there_are_named(monkeypatch):
+    monkeypatch.setattr(command, "PARTS", ("nothing",))
+    (task,) = command.tasks_of("nothing", Settings())
+    assert task.absent == "there is no module tests.benchmarks.nothing"
+
+
+def test_peers_that_are_not_there_are_named():
+    absent = {task.name: task.absent for task in command.tasks_of("peers", Settings(quick=True)) if task.run is None}
+    assert "--peers-env" in absent["diffprivlib"]
+
+
+def test_what_a_solver_refuses_is_named(tmp_path):
+    book = Book(tmp_path, {})
+    settings = Settings(quick=True, runs=1, scratch=tmp_path)
+    assert command.run(["sweep"], settings, book, ["logistic, 2,000 × 8, NoisyGram"]) == 0
+    assert book.left_out["sweep", "logistic, 2,000 × 8, NoisyGram by ε"].startswith(
+        "SpecificationError: NoisyGram needs"
+    )

@@ -50,11 +50,11 @@ def _figure(part: str, case: str, measure: str, axis: str, curves: dict[str, lis
     figure = Figure(figsize=(6.4, 4.0), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     for (name, curve), marker in zip(curves.items(), "osv^D<>pPX*h" * len(curves), strict=False):
-        x, y = [r.at[axis] for r in curve], [r.median for r in curve]
+        x, y = [r.at[axis] for r in curve], [r.figure for r in curve]
         low, high = [min(r.values) for r in curve], [max(r.values) for r in curve]
         (drawn,) = axes.plot(x, y, marker=marker, markersize=4, linewidth=1.2, label=name)
         axes.fill_between(x, low, high, color=drawn.get_color(), alpha=0.12, linewidth=0)
-    values = [r.median for curve in curves.values() for r in curve]
+    values = [r.figure for curve in curves.values() for r in curve]
     places = [r.at[axis] for curve in curves.values() for r in curve]
     if min(places) > 0 and max(places) >= 8 * min(places):
         axes.set_xscale("log")

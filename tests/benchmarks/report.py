@@ -22,7 +22,7 @@ COLUMNS = (
     "arm",
     "at",
     "measure",
-    "mean ± deviation",
+    "figure ± deviation",
     "beside",
     "runs",
     "compared with",
@@ -119,7 +119,7 @@ def line(result: Result) -> str:
 def _figure(result: Result) -> str:
     unit = f" {result.unit}" if result.unit else ""
     spread = "" if math.isnan(result.spread) else f" ± {result.spread:.2g}"
-    return f"{number(result.mean)}{spread}{unit}"
+    return f"{number(result.figure)}{spread}{unit}"
 
 
 def number(value: float) -> str:
@@ -144,14 +144,20 @@ def verdict(result: Result) -> str:
     note = f": {result.note}" if result.note else ""
     if result.ahead is None:
         return result.note
+    if abs(result.ahead - 1.0) < 1e-6:
+        return f"equal{note}"
     if result.ahead >= 1.0:
-        return f"ahead {result.ahead:.2f} ×{note}"
-    return f"**behind** {1 / result.ahead:.2f} ×{note}" if result.ahead > 0 else f"**behind**{note}"
+        return f"ahead {_factor(result.ahead)} ×{note}"
+    return f"**behind** {_factor(1 / result.ahead)} ×{note}" if result.ahead > 0 else f"**behind**{note}"
 
 
 def _cells(r: Result) -> tuple[str, ...]:
     found = (r.case, r.arm, _pairs(r.at), r.measure, _figure(r), _pairs(r.beside), str(len(r.values)))
     return (*found, _compared(r), verdict(r), r.tuned, _pairs(r.settings))
+
+
+def _factor(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 100 else number(float(f"{factor:.2g}"))
 
 
 def table(results: Iterable[Result]) -> str:
