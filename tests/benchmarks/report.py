@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -219,20 +220,33 @@ def write(book: Book) -> None:
     plots.draw(book.results, book.folder)
 
 
-MARK = re.compile(r"(?P<open><!-- results of (?P<what>[^>]*?) -->\n).*?(?P<close><!-- end of results -->)", re.S)
+MARK = re.compile(r"(?P<open><!-- (?P<kind>results|plots) of (?P<what>[^>]*?) -->\n).*?(?P<close><!-- end -->)", re.S)
 
 
 def fill(page: Path, book: Book) -> None:
-    """Write a page's tables anew, between `<!-- results of PART[, CASE] -->` and `<!-- end of results -->`.
+    """Write a page's tables and plots anew: `<!-- results of PART[, WORDS] -->`, `<!-- plots of PART[, WORDS] -->`.
 
-    A table of which the book holds nothing is left as it is.
+    Each ends with `<!-- end -->`. WORDS are looked for in case, arm and measure, or in the plot's name. Plots go to the
+    folder of the page's name beside it. What the book holds nothing of is left as it is.
     """
+    from tests.benchmarks import plots
 
     def anew(found: re.Match[str]) -> str:
-        part, _, word = found["what"].partition(", ")
-        results = [r for r in book.results if r.part == part and word in f"{r.case} {r.arm} {r.measure}"]
-        if not results:
-            return found[0]
-        return f"{found['open']}\n{table(results)}\n\n{provenance(results)}\n\n{found['close']}"
+        part, _, words = found["what"].partition(", ")
+        results = [r for r in book.results if r.part == part]
+        if found["kind"] == "plots":
+            drawn = plots.draw(results, book.folder)
+            lines = [_shown(plot, page) for plot in drawn if words in plot.stem]
+        else:
+            results = [r for r in results if words in f"{r.case} {r.arm} {r.measure}"]
+            lines = [table(results), provenance(results)] if results else []
+        return "\n\n".join([found["open"], *lines, found["close"]]) if lines else found[0]
 
     page.write_text(MARK.sub(anew, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _shown(plot: Path, page: Path) -> str:
+    folder = page.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(plot, folder / plot.name)
+    return f"![{plot.stem.replace('-', ' ')}]({folder.name}/{plot.name})"
