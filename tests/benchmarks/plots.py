@@ -81,7 +81,10 @@ def _figure(part: str, case: str, measure: str, axis: str, curves: dict[str, lis
 
 def file_of(part: str, case: str, measure: str, axis: str) -> str:
     """Return the name of a plot's file."""
-    return re.sub(r"[^\w.]+", "-", f"{part} {case} {measure} by {axis}".lower()) + ".png"
+    name = f"{part} {case} {measure} by {axis}".lower()
+    for letter, word in {"ε": "epsilon", "α": "alpha", "β": "beta", "²": "2"}.items():
+        name = name.replace(letter, word)
+    return re.sub(r"[^a-z0-9.]+", "-", name) + ".png"
 
 
 def _write(figure: Any, path: Path) -> None:

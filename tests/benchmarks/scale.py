@@ -99,7 +99,7 @@ def along(axis: str, sizes: tuple[int, ...], settings: Settings, engine: str = "
     """Yield the time at each size, then the slope."""
     places: list[dict[str, Any]] = [{**FIXED[axis], axis: size} for size in sizes]
     seconds_a_pass(**places[0], engine=engine)
-    repeats = range(len(settings.seeds(whole=7)))
+    repeats = range(len(settings.seeds(whole=5)))
     times = np.array([[seconds_a_pass(**place, engine=engine) for place in places] for _ in repeats])
     table.cache_clear()
     gc.collect()

@@ -54,22 +54,24 @@ def problems_of(settings: Settings) -> dict[str, Callable[[], problems.Case] | N
 
 def tasks(settings: Settings) -> Iterator[Task]:
     """Yield a task for each problem and solver, of ε and of passes."""
-    for name, build in problems_of(settings).items():
+    made = problems_of(settings)
+    first, last = next(iter(made)), list(made)[-1]
+    quick_arms = {(first, "ε", solver) for solver in SOLVERS.values()} | {
+        (first, "passes", vfl.SkGD), (first, "passes", vfl.GD), (last, "ε", vfl.SkGD), (last, "ε", vfl.NoisyGram)
+    }  # fmt: skip
+    for name, build in made.items():
         case = functools.cache(functools.partial(_case, build)) if build else None
         for solver in SOLVERS.values():
             for axis, run in (("ε", by_epsilon), ("passes", by_passes)):
-                if axis == "passes" and ("passes" not in {f.name for f in fields(solver)} or _spared(settings, solver)):
+                if axis == "passes" and "passes" not in {f.name for f in fields(solver)}:
+                    continue
+                if settings.quick and (name, axis, solver) not in quick_arms:
                     continue
                 title = f"{name}, {solver.name} by {axis}"
                 if case is None:
                     yield Task(title, absent="its data are not at hand (--data)")
                 else:
                     yield Task(title, functools.partial(run, name, case, solver, settings))
-
-
-def _spared(settings: Settings, solver: type) -> bool:
-    """Whether a quick run leaves a solver's passes out."""
-    return settings.quick and solver not in (vfl.SkGD, vfl.GD)
 
 
 def _case(build: Callable[[], problems.Case]) -> problems.Case:
