@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -180,3 +182,9 @@ def test_what_a_solver_refuses_is_named(tmp_path):
     assert book.left_out["sweep", "logistic, 2,000 × 8, NoisyGram by ε"].startswith(
         "SpecificationError: NoisyGram needs"
     )
+
+
+@pytest.mark.parametrize("path", sorted(Path(command.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_every_module_can_be_imported(path):
+    if path.stem not in ("__init__", "__main__"):
+        importlib.import_module(f"tests.benchmarks.{path.stem}")

@@ -124,7 +124,7 @@ def noise(settings: Settings) -> Iterator[Result]:
             compared = {"against": prototype, "source": "prototype"} if prototype and "exact" in name else {}
             yield Result(
                 part="privacy", case="noise", arm=name, measure="draws a second", unit="/s", values=values[1:], less=False,
-                at={"at a time": size}, **compared,
+                at={"draws": size}, **compared,
             )  # fmt: skip
 
 
