@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 import vfl
-from coordinator.budget import Reserved
-from coordinator.rounds import Round
 from tests.benchmarks import problems
 from tests.benchmarks.command import alone
 from tests.benchmarks.results import Result, Settings, Task
+from tests.benchmarks.timing import follow
+from vfl.launch.train import stream
 from vfl.planning import plan, problem_of
 
 if TYPE_CHECKING:
@@ -93,14 +92,13 @@ def one(whole: problems.Case, held: Mapping[str, Sequence[str]], seed: int, opti
     partition = vfl.FeaturePartition({party: list(names) for party, names in held.items()}, label=("party0", "y"))
     privacy = replace(whole.job.privacy, noise=vfl.SeededNoise(seed))
     job = replace(whole.job, partition=partition, privacy=privacy, solver=vfl.SkGD(seed=seed, **options))
-    at = {}
-    found = vfl.train(job, whole.table, engine="inprocess", watch=lambda e: at.update({type(e): time.process_time()}))
+    taken = follow(stream(job, whole.table, engine="inprocess"))
     names, order = problem_of(job, whole.n).layout.names, problem_of(whole.job, whole.n).layout.names
-    w = dict(zip(names, found.w, strict=True))
+    w = dict(zip(names, taken.result.w, strict=True))
     return (
         whole.error_of(np.array([w[name] for name in order])),
         plan(job, whole.n).round_trips,
-        at[Round] - at[Reserved],
+        taken.processor,
     )
 
 

@@ -14,17 +14,15 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 import vfl
-from coordinator.budget import Reserved
-from coordinator.rounds import Round
 from tests.benchmarks.command import alone
 from tests.benchmarks.results import Result, Settings, Task
+from tests.benchmarks.timing import follow
 from vfl.launch.cluster import connected
 from vfl.launch.train import stream
 
@@ -78,13 +76,8 @@ def job(columns: int, parties: int, block: int) -> vfl.Job:
 
 def seconds_a_pass(records: int, columns: int, parties: int, block: int, engine: str = "inprocess") -> float:
     """Return what the rounds of one run took, for each pass."""
-    seconds, begun = 0.0, 0.0
-    for event in stream(job(columns, parties, block), table(records, columns), engine=engine):
-        if isinstance(event, Reserved):
-            begun = time.process_time()
-        if isinstance(event, Round):
-            seconds = time.process_time() - begun if engine == "inprocess" else seconds + event.seconds
-    return seconds / PASSES
+    taken = follow(stream(job(columns, parties, block), table(records, columns), engine=engine))
+    return (taken.processor if engine == "inprocess" else taken.wall) / PASSES
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
