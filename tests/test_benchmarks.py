@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -93,7 +95,7 @@ def test_no_such_part(capsys):
 
 def test_a_page_keeps_what_was_not_measured_again(tmp_path):
     page, book = tmp_path / "page.md", Book(tmp_path, {})
-    marks = "<!-- results of {} -->\nold\n<!-- end of results -->\n"
+    marks = "<!-- results of {} -->\nold\n<!-- end -->\n"
     page.write_text("before\n" + marks.format("scale, width") + marks.format("speed") + "after\n", encoding="utf-8")
     book.add("scale", "t", [result(case="width"), result(case="length")], 0.0)
     for _ in range(2):
@@ -106,6 +108,17 @@ def test_a_page_keeps_what_was_not_measured_again(tmp_path):
         assert text.endswith("after\n")
 
 
+def test_a_page_shows_plots_that_lie_beside_it(tmp_path):
+    pytest.importorskip("matplotlib")
+    page, book = tmp_path / "page.md", Book(tmp_path / "out", {})
+    page.write_text("<!-- plots of scale, by-n -->\n<!-- end -->\n", encoding="utf-8")
+    book.add("scale", "t", [result(at={"n": n}) for n in (1, 10, 100)], 0.0)
+    report.fill(page, book)
+    report.fill(page, book)
+    assert page.read_text(encoding="utf-8").count("![scale c seconds by n](page/scale-c-seconds-by-n.png)") == 1
+    assert (tmp_path / "page" / "scale-c-seconds-by-n.png").stat().st_size < 60_000
+
+
 def test_sweeps_are_what_moves_along_one_number(tmp_path):
     along = [result(at={"epsilon": e, "passes": 5}, values=(1 / e, 2 / e)) for e in (3.0, 0.1, 1.0)]
     found = plots.sweeps([*along, result(at={"kind": "x"}), result(case="other", at={"n": 3})])
@@ -115,10 +128,63 @@ def test_sweeps_are_what_moves_along_one_number(tmp_path):
     pytest.importorskip("matplotlib")
     (path,) = plots.draw(along, tmp_path)
     assert path.name == "scale-c-seconds-by-epsilon.png"
-    assert path.stat().st_size > 5_000
+    assert path.stat().st_size > 2_000
 
 
 def test_seeds_are_as_many_as_asked_for():
     assert Settings().seeds(4) == (1, 2, 3, 4)
     assert Settings(quick=True).seeds(4) == (1, 2, 3)
     assert Settings(quick=True, runs=1).seeds(4) == (1,)
+
+
+PLACES = {
+    "sweep": "squared, 2,000 × 8, SkGD by ε",
+    "scale": "records",
+    "privacy": "calibration",
+    "partitions": "β",
+    "peers": "squared, 3,000 × 8, ε=1",
+}
+
+
+@pytest.mark.parametrize(("part", "name"), PLACES.items())
+def test_a_part_gives_results_as_they_are_promised(part, name, tmp_path):
+    pytest.importorskip("mpmath")
+    settings = Settings(quick=True, runs=1, scratch=tmp_path)
+    tasks = {task.name: task for task in command.tasks_of(part, settings)}
+    assert len(tasks) == len(list(command.tasks_of(part, settings))), "names of tasks are unique"
+    found = list(tasks[name].run())
+    assert {r.part for r in found} == {part}
+    for r in found:
+        assert all(map(math.isfinite, r.values))
+        assert r.tuned or not r.seeds
+        assert "commit" in r.machine
+    if part == "privacy":
+        ours = [r for r in found if r.arm == "vfl"]
+        assert all(r.against <= r.figure < r.against * (1 + 1e-12) for r in ours)
+        assert all(r.figure > 1.04 * r.against for r in found if r.arm != "vfl")
+
+
+def test_parts_that_are_not_there_are_named(monkeypatch):
+    monkeypatch.setattr(command, "PARTS", ("nothing",))
+    (task,) = command.tasks_of("nothing", Settings())
+    assert task.absent == "there is no module tests.benchmarks.nothing"
+
+
+def test_peers_that_are_not_there_are_named():
+    absent = {task.name: task.absent for task in command.tasks_of("peers", Settings(quick=True)) if task.run is None}
+    assert "--peers-env" in absent["diffprivlib"]
+
+
+def test_what_a_solver_refuses_is_named(tmp_path):
+    book = Book(tmp_path, {})
+    settings = Settings(quick=True, runs=1, scratch=tmp_path)
+    assert command.run(["sweep"], settings, book, ["logistic, 2,000 × 8, NoisyGram"]) == 0
+    assert book.left_out["sweep", "logistic, 2,000 × 8, NoisyGram by ε"].startswith(
+        "SpecificationError: NoisyGram needs"
+    )
+
+
+@pytest.mark.parametrize("path", sorted(Path(command.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_every_module_can_be_imported(path):
+    if path.stem not in ("__init__", "__main__"):
+        importlib.import_module(f"tests.benchmarks.{path.stem}")

@@ -59,6 +59,7 @@ NOT_RUN = (
     "git clone ",
     "python -m pytest",
     "python -m mkdocs",
+    "python -m tests.benchmarks",
     ".ci/run",
     "ruff ",
     "mypy",

@@ -24,7 +24,7 @@ import pyarrow as pa
 import vfl
 from coordinator.coordinator import Coordinator
 from parties.loading import load
-from tests.benchmarks.defaults import _adult
+from tests.benchmarks.problems import adult
 from vfl.errors import VflError
 from vfl.launch.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
@@ -133,7 +133,7 @@ class Comparison:
 
 def comparison(folder, loss, strength, epsilon):
     """Adult, with the label as ±1 for ridge."""
-    case = _adult(folder, "adult", epsilon)
+    case = adult(folder, "adult", epsilon)
     table, bounds = case.table, dict(case.job.bounds)
     if loss == "squared":
         sign = 2.0 * np.asarray(table["target"].to_numpy(), float) - 1.0

@@ -80,8 +80,8 @@ def show(title: str, times: dict[str, float], base: str) -> None:
         print(f"  {name:28s} {1e6 * seconds:12.1f} µs   {seconds / times[base]:6.2f} × {base}")
 
 
-def large(n: int, s: int, dtype: type, repeats: int = 15) -> None:
-    """Time everything on one block that no cache holds."""
+def large(n: int, s: int, dtype: type, repeats: int = 15) -> dict[str, float]:
+    """Time everything on one block that no cache holds; print and return the best seconds of each."""
     rng = np.random.default_rng(0)
     X = np.asfortranarray(rng.normal(size=(n, s)).astype(dtype))
     X_prev = np.asfortranarray(rng.normal(size=(n, s)).astype(dtype))
@@ -108,6 +108,7 @@ def large(n: int, s: int, dtype: type, repeats: int = 15) -> None:
         ),
     )
     show(f"{n} × {s} {np.dtype(dtype).name}", times, "sum")
+    return times
 
 
 def single_coordinates(n: int = 45_312, p: int = 9) -> None:

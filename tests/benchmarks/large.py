@@ -90,6 +90,29 @@ def child(what: str, n: int, p: int, block: int) -> None:
     )
 
 
+def measured(n: int, p: int, block: int) -> tuple[float, float]:
+    """Return the time of a pass in two reads of its columns, and its memory in n-vectors beyond them; print both."""
+
+    def said(what: str) -> dict[str, float]:
+        shape = (f"--records={n}", f"--columns={p}", f"--block={block}")
+        command = [sys.executable, "-m", "tests.benchmarks.large", "--child", what, *shape]
+        environment = os.environ | dict.fromkeys(THREADS, "1")
+        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+
+    bare, memory, taken = said("bare"), said("memory"), said("time")
+    ratio = taken["pass"] / taken["two reads"]
+    beyond = (memory["peak"] - bare["peak"] - memory["columns"]) / (8 * n)
+    print(f"n = {n}, p = {p}, blocks of {block}, one thread", file=sys.stderr)
+    seconds = f"pass {taken['pass']:.3f} s, two reads of X {taken['two reads']:.3f} s"
+    print(f"{seconds}: ratio {ratio:.2f} (at most 1.5)", file=sys.stderr)
+    sizes = {"peak": memory["peak"], "bare worker": bare["peak"], "columns": memory["columns"]}
+    print(", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in sizes.items()), end=": ", file=sys.stderr)
+    print(
+        f"{beyond:.1f} n-vectors beyond them (at most 5: two are the margins and labels it is shown)", file=sys.stderr
+    )
+    return ratio, beyond
+
+
 def main() -> None:
     """Run the children and print both ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -101,28 +124,8 @@ def main() -> None:
     shape = (options.records, options.columns, options.block)
     if options.child:
         child(options.child, *shape)
-        return
-
-    def measured(what: str) -> dict[str, float]:
-        arguments = [
-            "--child",
-            what,
-            *(f"--{k}={v}" for k, v in zip(("records", "columns", "block"), shape, strict=True)),
-        ]
-        command = [sys.executable, "-m", "tests.benchmarks.large", *arguments]
-        environment = os.environ | dict.fromkeys(THREADS, "1")
-        return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
-
-    bare, memory, taken = measured("bare"), measured("memory"), measured("time")
-    n, p, block = shape
-    ratio = taken["pass"] / taken["two reads"]
-    print(f"n = {n}, p = {p}, blocks of {block}, one thread")
-    print(f"pass {taken['pass']:.3f} s, two reads of X {taken['two reads']:.3f} s: ratio {ratio:.2f} (at most 1.5)")
-    beyond = (memory["peak"] - bare["peak"] - memory["columns"]) / (8 * n)
-    print(
-        f"peak {memory['peak'] / 1e6:.0f} MB, bare worker {bare['peak'] / 1e6:.0f} MB, columns {memory['columns'] / 1e6:.0f} "
-        f"MB: {beyond:.1f} n-vectors beyond them (at most 5, two of which are the margins and labels that it is shown)"
-    )
+    else:
+        measured(*shape)
 
 
 if __name__ == "__main__":

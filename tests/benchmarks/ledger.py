@@ -20,7 +20,7 @@ from vfl.privacy.ledger import ChargeAhead, SqliteLedger
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROUNDS = 9
 EVENT = Gaussian(Adjacency.REPLACE_ONE, 1e-7, 1.0, 4)
@@ -58,25 +58,32 @@ def ledger(folder: Path, charges: int, batch: int) -> Callable[[int], None]:
     return work
 
 
+def rates(charges: int, folder: Path) -> Iterator[tuple[str, list[float], list[float]]]:
+    """Yield (name, charges a second, of bare SQLite in the same round) of each contender, a value a round."""
+    work = {
+        "bare SQLite": bare(folder, charges),
+        "ledger": ledger(folder, charges, 1),
+        "ledger, 32 ahead": ledger(folder, charges, 32),
+    }
+    seconds: dict[str, list[float]] = {label: [] for label in work}
+    for i in range(ROUNDS):
+        for label, run in work.items():
+            start = time.perf_counter()
+            run(i * charges)
+            seconds[label].append(time.perf_counter() - start)
+    for label, taken in seconds.items():
+        ratios = [b / t for b, t in zip(seconds["bare SQLite"], taken, strict=True)]
+        yield label, [charges / t for t in taken], ratios
+
+
 def main() -> None:
     """Print charges a second and their ratios to bare inserts, then the cost of verifying the chain."""
     charges = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder = Path(name)
-        work = {
-            "bare SQLite": bare(folder, charges),
-            "ledger": ledger(folder, charges, 1),
-            "ledger, 32 ahead": ledger(folder, charges, 32),
-        }
-        seconds: dict[str, list[float]] = {label: [] for label in work}
-        for i in range(ROUNDS):
-            for label, run in work.items():
-                start = time.perf_counter()
-                run(i * charges)
-                seconds[label].append(time.perf_counter() - start)
-        for label, taken in seconds.items():
-            ratio = statistics.median(b / t for b, t in zip(seconds["bare SQLite"], taken, strict=True))
-            print(f"{label:>17}: {charges / statistics.median(taken):9,.0f} charges/s, {ratio:7.0%} of bare SQLite")
+        for label, found, ratios in rates(charges, folder):
+            ratio = statistics.median(ratios)
+            print(f"{label:>17}: {statistics.median(found):9,.0f} charges/s, {ratio:7.0%} of bare SQLite")
         start = time.perf_counter()
         head = SqliteLedger(folder / "ledger-1.sqlite").verify()
         rate = head.seq / (time.perf_counter() - start)

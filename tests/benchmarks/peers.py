@@ -162,7 +162,7 @@ def floor(name: str, split: Callable[[], Split]) -> Iterator[Result]:
 
 def private(name: str, split: Callable[[], Split], epsilon: float, settings: Settings) -> Iterator[Result]:
     """Yield all private arms at one ε, ours compared with diffprivlib's best."""
-    about = {"at": {"epsilon": epsilon}, "seeds": settings.seeds(whole=10), "tuned": "default"}
+    about = {"at": {"epsilon": epsilon}, "seeds": settings.seeds(whole=5), "tuned": "default"}
     theirs = []
     with contextlib.suppress(Absent):
         theirs = list(diffprivlib(name, split(), epsilon, settings, about))

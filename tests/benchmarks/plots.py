@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 LEAST = 3
 """Places that make a curve."""
+ARMS = ("SkGD", "GCD", "GD", "SGD", "SVRG", "SCD", "CD", "OutputPerturbation", "NoisyGram")
+"""Arms that have a colour of their own in every plot."""
 
 
 def draw(results: Iterable[Result], folder: Path) -> list[Path]:
@@ -47,15 +50,20 @@ def sweeps(results: Iterable[Result]) -> dict[tuple[str, str, str, str], dict[st
 def _figure(part: str, case: str, measure: str, axis: str, curves: dict[str, list[Result]], folder: Path) -> Path:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 4.0), dpi=110, layout="constrained")
+    figure = Figure(figsize=(6.4, 4.0), dpi=100, layout="constrained")
     axes = figure.add_subplot()
-    for (name, curve), marker in zip(curves.items(), "osv^D<>pPX*h" * len(curves), strict=False):
-        x, y = [r.at[axis] for r in curve], [r.median for r in curve]
+    for k, (name, curve) in enumerate(curves.items()):
+        arm = ARMS.index(curve[0].arm) if curve[0].arm in ARMS else k
+        x, y = [r.at[axis] for r in curve], [r.figure for r in curve]
         low, high = [min(r.values) for r in curve], [max(r.values) for r in curve]
-        (drawn,) = axes.plot(x, y, marker=marker, markersize=4, linewidth=1.2, label=name)
-        axes.fill_between(x, low, high, color=drawn.get_color(), alpha=0.12, linewidth=0)
-    values = [r.median for curve in curves.values() for r in curve]
+        style = {"marker": "osv^D<>pPX"[arm % 10], "color": f"C{arm % 10}", "markersize": 4, "linewidth": 1.2}
+        axes.plot(x, y, **style, label=name)
+        axes.fill_between(x, low, high, color=f"C{arm % 10}", alpha=0.12, linewidth=0)
+    values = [r.figure for curve in curves.values() for r in curve]
     places = [r.at[axis] for curve in curves.values() for r in curve]
+    starts = {r.beside["start"] for curve in curves.values() for r in curve if "start" in r.beside}
+    if len(starts) == 1:
+        axes.axhline(starts.pop(), color="black", linestyle=":", linewidth=1, label="w = 0")
     if min(places) > 0 and max(places) >= 8 * min(places):
         axes.set_xscale("log")
     if min(values) > 0 and max(values) >= 4 * min(values):
@@ -66,6 +74,23 @@ def _figure(part: str, case: str, measure: str, axis: str, curves: dict[str, lis
     axes.set_title(case, fontsize=10)
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.legend(fontsize=7)
-    path = folder / (re.sub(r"[^\w.]+", "-", f"{part} {case} {measure} by {axis}".lower()) + ".png")
-    figure.savefig(path)
+    path = folder / file_of(part, case, measure, axis)
+    _write(figure, path)
     return path
+
+
+def file_of(part: str, case: str, measure: str, axis: str) -> str:
+    """Return the name of a plot's file."""
+    name = f"{part} {case} {measure} by {axis}".lower()
+    for letter, word in {"ε": "epsilon", "α": "alpha", "β": "beta", "²": "2"}.items():
+        name = name.replace(letter, word)
+    return re.sub(r"[^a-z0-9.]+", "-", name) + ".png"
+
+
+def _write(figure: Any, path: Path) -> None:
+    """Write 64 colours, a third of the bytes."""
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    Image.open(drawn).convert("RGB").quantize(64).save(path, optimize=True)

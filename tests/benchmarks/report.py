@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ COLUMNS = (
     "arm",
     "at",
     "measure",
-    "mean ± deviation",
+    "figure ± deviation",
     "beside",
     "runs",
     "compared with",
@@ -119,7 +120,7 @@ def line(result: Result) -> str:
 def _figure(result: Result) -> str:
     unit = f" {result.unit}" if result.unit else ""
     spread = "" if math.isnan(result.spread) else f" ± {result.spread:.2g}"
-    return f"{number(result.mean)}{spread}{unit}"
+    return f"{number(result.figure)}{spread}{unit}"
 
 
 def number(value: float) -> str:
@@ -144,14 +145,20 @@ def verdict(result: Result) -> str:
     note = f": {result.note}" if result.note else ""
     if result.ahead is None:
         return result.note
+    if abs(result.ahead - 1.0) < 1e-6:
+        return f"equal{note}"
     if result.ahead >= 1.0:
-        return f"ahead {result.ahead:.2f} ×{note}"
-    return f"**behind** {1 / result.ahead:.2f} ×{note}" if result.ahead > 0 else f"**behind**{note}"
+        return f"ahead {_factor(result.ahead)} ×{note}"
+    return f"**behind** {_factor(1 / result.ahead)} ×{note}" if result.ahead > 0 else f"**behind**{note}"
 
 
 def _cells(r: Result) -> tuple[str, ...]:
     found = (r.case, r.arm, _pairs(r.at), r.measure, _figure(r), _pairs(r.beside), str(len(r.values)))
     return (*found, _compared(r), verdict(r), r.tuned, _pairs(r.settings))
+
+
+def _factor(factor: float) -> str:
+    return f"{factor:.2f}" if factor < 100 else number(float(f"{factor:.2g}"))
 
 
 def table(results: Iterable[Result]) -> str:
@@ -213,20 +220,33 @@ def write(book: Book) -> None:
     plots.draw(book.results, book.folder)
 
 
-MARK = re.compile(r"(?P<open><!-- results of (?P<what>[^>]*?) -->\n).*?(?P<close><!-- end of results -->)", re.S)
+MARK = re.compile(r"(?P<open><!-- (?P<kind>results|plots) of (?P<what>[^>]*?) -->\n).*?(?P<close><!-- end -->)", re.S)
 
 
 def fill(page: Path, book: Book) -> None:
-    """Write a page's tables anew, between `<!-- results of PART[, CASE] -->` and `<!-- end of results -->`.
+    """Write a page's tables and plots anew: `<!-- results of PART[, WORDS] -->`, `<!-- plots of PART[, WORDS] -->`.
 
-    A table of which the book holds nothing is left as it is.
+    Each ends with `<!-- end -->`. WORDS are looked for in case, arm and measure, or in the plot's name. Plots go to the
+    folder of the page's name beside it. What the book holds nothing of is left as it is.
     """
+    from tests.benchmarks import plots
 
     def anew(found: re.Match[str]) -> str:
-        part, _, word = found["what"].partition(", ")
-        results = [r for r in book.results if r.part == part and word in f"{r.case} {r.arm} {r.measure}"]
-        if not results:
-            return found[0]
-        return f"{found['open']}\n{table(results)}\n\n{provenance(results)}\n\n{found['close']}"
+        part, _, words = found["what"].partition(", ")
+        results = [r for r in book.results if r.part == part]
+        if found["kind"] == "plots":
+            drawn = plots.draw(results, book.folder)
+            lines = [_shown(plot, page) for plot in drawn if words in plot.stem]
+        else:
+            results = [r for r in results if words in f"{r.case} {r.arm} {r.measure}"]
+            lines = [table(results), provenance(results)] if results else []
+        return "\n\n".join([found["open"], *lines, found["close"]]) if lines else found[0]
 
     page.write_text(MARK.sub(anew, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _shown(plot: Path, page: Path) -> str:
+    folder = page.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    shutil.copyfile(plot, folder / plot.name)
+    return f"![{plot.stem.replace('-', ' ')}]({folder.name}/{plot.name})"

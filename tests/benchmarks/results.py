@@ -87,6 +87,10 @@ def _commit() -> str:
         return ""
 
 
+TIMED = ("s", "/s", "×")
+"""Units of what a loaded machine disturbs: seconds, rates, and ratios of either."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What the command was asked for.
@@ -128,7 +132,7 @@ class Result:
     part, case, arm : what belongs together, the problem, and who or what was measured on it.
     measure, unit : what the values are. values : one of each run. seeds : theirs, if they have any.
     tuned : one of TUNINGS. at : the place in a sweep, such as {"epsilon": 1.0}. settings : the options that were chosen.
-    beside : other figures of the same runs. against : a figure to compare the mean with, `source` says whose.
+    beside : other figures of the same runs. against : a figure to compare `figure` with, `source` says whose.
     less : whether less is better; None, where neither is.
     note : a sentence, such as why it is behind. seconds : how long a run took, where that is not what is measured.
     """
@@ -177,8 +181,13 @@ class Result:
         )
 
     @property
+    def figure(self) -> float:
+        """What stands for the runs: the mean of errors, the median of what is timed."""
+        return self.median if self.unit in TIMED else self.mean
+
+    @property
     def ahead(self) -> float | None:
         """By what factor it is better than what it is compared with; under 1 it is behind."""
         if self.against is None or self.less is None:
             return None
-        return self.against / self.mean if self.less else self.mean / self.against
+        return self.against / self.figure if self.less else self.figure / self.against

@@ -140,12 +140,12 @@ def resident():
 
 
 def visits(ray, frame, runs):
-    """Return ([ratio], [growth in MB]): a visit without the party's own time over a bare trip, in turn."""
+    """Return [ratio]: a visit without the party's own time over a bare trip, in turn."""
     from parties.actor import PartyActor
 
     driver, bare = ray.remote(Trips).options(num_cpus=0).remote(), ray.remote(Bare).options(num_cpus=1).remote()
     labels, margins = ray.put(np.ones(frame.num_rows)), np.ones(frame.num_rows)
-    ratios, growth = [], []
+    ratios = []
     spec = job(2, 50)
     sources = sources_of(spec.partition, frame)
     actors = {name: ray.remote(PartyActor).options(num_cpus=1).remote(spec, name) for name in sources}
@@ -154,17 +154,24 @@ def visits(ray, frame, runs):
         trip = ray.get(driver.bare.remote(bare, labels, margins)) / 100
         seconds, inside, count, _ = ray.get(driver.visits.remote(spec, actors))
         ratios.append((seconds - inside) / count / trip)
-    for actor in actors.values():
+    for actor in (*actors.values(), driver, bare):
         ray.kill(actor)
-    small = frame.slice(0, 500)
+    return ratios[1:]
+
+
+def growth(ray, frame):
+    """Return the megabytes by which a coordinator's memory grows from round 1,000 to round 10,000."""
+    from parties.actor import PartyActor
+
+    driver, small = ray.remote(Trips).options(num_cpus=0).remote(), frame.slice(0, 500)
     long = replace(job(2, 2500), solver=vfl.SkGD(block_size=1, passes=1300, sampling="cyclic", sweep="block"))
     sources = sources_of(long.partition, small)
     actors = {name: ray.remote(PartyActor).options(num_cpus=1).remote(long, name) for name in sources}
     ray.get([actors[name].load.remote(source) for name, source in sources.items()])
-    growth.append(ray.get(driver.visits.remote(long, actors))[3] / 1e6)
-    for actor in (*actors.values(), driver, bare):
+    grown = ray.get(driver.visits.remote(long, actors))[3] / 1e6
+    for actor in (*actors.values(), driver):
         ray.kill(actor)
-    return ratios[1:], growth
+    return grown
 
 
 def on_ray(frame, runs):
@@ -172,7 +179,7 @@ def on_ray(frame, runs):
     spec = job(2, 50)
     ratios, warm = [], []
     with connected(5, None) as ray:
-        alone, growth = visits(ray, frame, runs)
+        alone, grown = visits(ray, frame, runs), [growth(ray, frame)]
         driver, actor = ray.remote(Trips).options(num_cpus=0).remote(), ray.remote(Bare).options(num_cpus=1).remote()
         labels, margins = ray.put(np.ones(frame.num_rows)), np.ones(frame.num_rows)
         for _ in range(runs + 1):
@@ -183,7 +190,7 @@ def on_ray(frame, runs):
     firsts = [first(spec, frame) for _ in range(2)]
     return {
         "a visit without its arithmetic / bare round trip (at most 1.2)": alone,
-        "memory that 9,000 more rounds took, MB": growth,
+        "memory that 9,000 more rounds took, MB": grown,
         "50 passes on Ray / 100 bare round trips (at most 1.7)": ratios[1:],
         "seconds to the first round, Ray up (under 3)": warm[1:],
         "seconds to the first round (under 6)": firsts[1:],

@@ -1,0 +1,120 @@
+"""A guard against slow code: a few ratios beside what was recorded; it fails when one has doubled.
+
+    python -m tests.benchmarks.guard [--record]
+
+Contenders take turns in one run, many short turns each, and the best counts: a load on the machine only ever adds. What
+seems to have doubled is measured once more before it counts. guard.json holds what was measured last, the largest of
+three; --record writes it anew, after a change that is meant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tests.benchmarks import kernels, ledger, rounds
+from vfl import kernels as ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+RECORD = Path(__file__).with_name("guard.json")
+MARGIN = 2.0
+TURNS = 60
+
+
+def kernel_over_sum() -> dict[str, float]:
+    """Return the clipped, rounded gradients' times over that of np.sum, on a block that no cache holds."""
+    n, s, rng = 250_000, 16, np.random.default_rng(0)
+    X = np.asfortranarray(rng.normal(size=(n, s)))
+    v, y = rng.normal(size=n), np.sign(rng.normal(size=n))
+    c, scale, clip = np.zeros(s), np.ones(s), 12.0
+    times = kernels.best(
+        TURNS,
+        sum=X.sum,
+        squared=lambda: ours.gradient(X, c, v, y, ours.SQUARED, scale, clip, kernels.GRID),
+        logistic=lambda: ours.gradient(X, c, v, y, ours.LOGISTIC, scale, clip, kernels.GRID),
+        forward=lambda: ours.forward(X, 1e-9 * scale, v),
+    )
+    return {f"{name} kernel / np.sum": times[name] / times["sum"] for name in ("squared", "logistic", "forward")}
+
+
+def pass_over_bare() -> dict[str, float]:
+    """Return a single-coordinate pass of Electricity's shape over a bare numba loop."""
+    n, p, rng = 45_312, 9, np.random.default_rng(0)
+    X = np.asfortranarray(rng.normal(size=(n, p)))
+    y, scale, w, v = np.sign(rng.normal(size=n)), np.ones(p), np.zeros(p), np.zeros(n)
+    times = kernels.best(
+        TURNS,
+        bare=lambda: kernels.bare_pass(X, w, v, y, scale, 3.0, 1e-9),
+        ours=lambda: kernels.our_pass(X, w, v, y, scale, 3.0, 1e-9),
+    )
+    return {"pass / bare numba pass": times["ours"] / times["bare"]}
+
+
+def visit_over_trip() -> dict[str, float]:
+    """Return a visit on Ray, less what the party computed, over a bare round trip of the same vectors."""
+    from vfl.launch.cluster import connected
+
+    with connected(5, None) as ray:
+        return {"visit on Ray / bare round trip": min(rounds.visits(ray, rounds.table(None), 6))}
+
+
+def charge_over_insert() -> dict[str, float]:
+    """Return a durable charge over a bare SQLite insert, one by one: ahead, a slow disk makes the ratio what it likes."""
+    with tempfile.TemporaryDirectory() as folder:
+        best = {name: max(rates) for name, rates, _ in ledger.rates(100, Path(folder))}
+    return {"durable charge / bare SQLite insert": best["bare SQLite"] / best["ledger"]}
+
+
+MEASURES = (kernel_over_sum, pass_over_bare, charge_over_insert, visit_over_trip)
+
+
+def doubled(found: Mapping[str, float], recorded: Mapping[str, float]) -> dict[str, float]:
+    """Return the ratios that are more than MARGIN times what was recorded; one without a record is none."""
+    return {name: ratio for name, ratio in found.items() if ratio > MARGIN * recorded.get(name, float("inf"))}
+
+
+def check(measures: tuple[Callable[[], Mapping[str, float]], ...], recorded: Mapping[str, float]) -> dict[str, float]:
+    """Measure, print, and return what has doubled twice in a row."""
+    failed: dict[str, float] = {}
+    for measure in measures:
+        found = measure()
+        suspects = doubled(found, recorded)
+        if suspects:
+            print(f"  once more: {', '.join(suspects)}")
+            again = measure()
+            found = {name: min(ratio, again.get(name, ratio)) for name, ratio in found.items()}
+        failed |= doubled(found, recorded)
+        for name, ratio in found.items():
+            print(f"  {name:38} {ratio:6.2f}, recorded {recorded.get(name, float('nan')):6.2f}", flush=True)
+    return failed
+
+
+def main() -> int:
+    """Return 1 when a ratio has doubled, or when one that is recorded is no longer measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", action="store_true", help="write the ratios of now")
+    if parser.parse_args().record:
+        times = [{name: ratio for measure in MEASURES for name, ratio in measure().items()} for _ in range(3)]
+        found = {name: round(max(each[name] for each in times), 3) for name in times[0]}
+        RECORD.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(json.dumps(found, indent=1))
+        return 0
+    recorded = json.loads(RECORD.read_text(encoding="utf-8"))
+    failed = check(MEASURES, recorded)
+    for name, ratio in failed.items():
+        print(f"guard: {name} is {ratio:.2f}, more than {MARGIN:g} times the {recorded[name]:.2f} that is recorded.")
+    if failed:
+        print("guard: profile what changed; if the change is meant: python -m tests.benchmarks.guard --record")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
