@@ -246,6 +246,18 @@ def constants(bench: Bench) -> Iterator[Result]:
         yield Result(part="study", case=bench.name, arm="bounds", measure=name, values=(value,), less=None)
 
 
+def unnoised_errors(bench: Bench) -> Iterator[Result]:
+    """What is left of F after the most passes when nothing is clipped and no noise is added: the price of order and steps."""
+    for arm in arms(bench.sizes):
+        if arm.solver is not vfl.SkGD or not arm.stages or "isotropic" in arm.name:
+            continue
+        solver = replace(bench.solver(arm, 1, clip=1.0, passes=PASSES[-1]), clip=math.inf)
+        job = replace(bench.case.job, privacy=None, solver=solver)
+        *_, outcome = Coordinator(bench.transport(job)).stream(job)
+        error = bench.case.error_of(outcome.w)
+        yield Result(part="study", case=bench.name, arm="bounds", measure=f"unnoised, {arm.name}", values=(error,))
+
+
 def benches(folder: Path | None) -> Iterator[Bench]:
     """Yield the problems: real ones, or the two synthetic ones that stand in for them."""
     sizes = (1, 2, None)
@@ -294,6 +306,8 @@ def tasks(settings: Settings) -> Iterator[Task]:
             yield from (task(bench, arm, 1.0, trips) for arm in arms_at(trips, bench.sizes))
     if settings.quick:
         return
+    for bench in found:
+        yield Task(f"{bench.name}, unnoised", functools.partial(unnoised_errors, bench))
     for epsilon in (0.1, 10.0):
         for bench in found:
             yield from (task(bench, arm, epsilon) for arm in arms(bench.sizes) if arm.name in CORE)
