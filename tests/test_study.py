@@ -87,6 +87,14 @@ def test_a_row_says_how_it_came_about(bench):
     assert row.settings["block_size"] == "party"
 
 
+def test_without_noise_what_is_left_is_the_price_of_order_and_steps(bench):
+    left = {r.measure.removeprefix("unnoised, "): r.mean for r in study.unnoised_errors(bench)}
+    assert set(left) <= {arm.name for arm in study.arms(bench.sizes)}
+    assert left["shuffled 1"] < 1e-6
+    assert left["full party"] > left["shuffled party"]
+    assert left["importance 1"] > 100 * left["uniform 1"]
+
+
 def test_names_are_unique_and_known():
     for sizes in ((1, 2, None), (1, 2, 4, None)):
         there = [arm.name for arm in study.arms(sizes)]

@@ -4,8 +4,9 @@
 
 Every arm is (ε, δ = 1/n²) under strict replace-one with the same ε, its M_j taken from the data, uncharged, as the papers'
 tables take them; `defaults` alone is what `vfl.train` does when nothing is said, smoothness bought out of the same ε. Each
-other arm is at its own best: options are searched coordinate by coordinate over the grids below, stage by stage, on seeds
-of its own, then measured on fresh ones. The grids are public; the choice looks at the data, uncharged, for all alike.
+other arm is at its own best: its clip and number of passes (and what else a peer has) are searched over the grids below, on
+seeds of their own, then measured on fresh ones. The grids are public; the choice looks at the data, uncharged, for all
+alike. Steps of SkGD, CD and GCD are the theorems', γ = 1.
 
 - by passes: at any of PASSES, in whole visits, however many messages those are;
 - by round trips: one block a message (`sweep="block"`: no party sees margins), all arms at the same number of messages.
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
 CLIPS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Times a typical scaled gradient: half the largest derivative, or a third of the declared label range, over √L."""
 PASSES = (8, 40, 120)
-STEPS = (0.3, 1.0, 1.9)
-"""γ in γ/(|S| M_j): below 2 every one converges for any data."""
 ITERATES = ("last", "tail")
 ROUNDS = (4, 16, 64, 256)
 EPOCHS = (5, 20, 60)
@@ -57,7 +56,7 @@ LENGTHS = (0.5, 2.0, 8.0)
 """γ of SGD, in units of 1/(L·mean‖x‖²), which is at most p times too short."""
 TRIPS = (17, 65, 257)
 START = {
-    "clip": 2.0, "passes": 40, "step_size": 1.0, "iterate": "tail", "rounds": 64, "epochs": 20, "batches": 4,
+    "clip": 2.0, "passes": 40, "iterate": "tail", "rounds": 64, "epochs": 20, "batches": 4,
     "length": 2.0,
 }  # fmt: skip
 """Where every search begins."""
@@ -70,7 +69,8 @@ WHOLE = 10**6
 class Arm:
     """One way of training. fixed : options; stages : grids that are searched one after the other, clips in typical gradients.
 
-    exact : steps may use λ_max of each block's own Gram matrix. Without stages the rules decide, M_j included.
+    exact : steps are as long as λ_max of the blocks' own Gram matrices allows, uncharged.
+    Without stages the rules decide everything, M_j included.
     """
 
     name: str
@@ -85,15 +85,15 @@ class Arm:
         return {name: START[name] for grids in self.stages for name in grids}
 
 
-LOCAL = {"clip": CLIPS, "step_size": STEPS}
-DESCENT = (LOCAL, {"passes": PASSES}, {"step_size": STEPS})
-STOCHASTIC = ({"clip": CLIPS, "length": LENGTHS}, {"epochs": EPOCHS}, {"length": LENGTHS})
-GREEDY = (LOCAL, {"rounds": ROUNDS}, {"step_size": STEPS})
+DESCENT = ({"clip": CLIPS}, {"passes": PASSES})
+STOCHASTIC = ({"clip": CLIPS, "length": LENGTHS}, {"epochs": EPOCHS})
+GREEDY = ({"clip": CLIPS}, {"rounds": ROUNDS})
+AT_TRIPS = ({"clip": CLIPS, "iterate": ITERATES},)
 
 
 def descent(sampling: str, block: int | None, **options: Any) -> Arm:
     """An arm of SkGD in whole visits; the order of a pass is grouped by party, as by default."""
-    fixed = {"sampling": sampling, "block_size": block or WHOLE, "iterate": "tail", **options}
+    fixed = {"sampling": sampling, "block_size": block or WHOLE, "iterate": "tail", "step_size": 1.0, **options}
     words = [sampling, f"{options['tau']} ×" if "tau" in options else "", size_of(block)]
     words.append("isotropic" if "noise_geometry" in options else "")
     return Arm(" ".join(filter(None, words)), vfl.SkGD, fixed, DESCENT)
@@ -115,7 +115,7 @@ def arms(sizes: tuple[int | None, ...]) -> Iterator[Arm]:
     yield from (descent("shuffled", block, **isotropic) for block in sizes if block != 1)
     yield descent("full", None, **isotropic)
     yield replace(descent("shuffled", None), name="shuffled party exact β", exact=True)
-    yield Arm("CD", vfl.CD, {}, ({"clip": CLIPS}, {"passes": PASSES}))
+    yield Arm("CD", vfl.CD, {}, DESCENT)
     yield Arm("GCD", vfl.GCD, {}, GREEDY)
     yield Arm("SGD", vfl.SGD, {}, STOCHASTIC)
     yield Arm("defaults", vfl.SkGD)
@@ -127,13 +127,13 @@ def arms_at(trips: int, sizes: tuple[int | None, ...]) -> Iterator[Arm]:
     One trip asks for M. SkGD has one a draw; GCD and SGD have two a round or step; GCD rebuilds the margins now and then.
     """
     draws = {"outer_rounds": 1, "inner_rounds": trips - 1, "sweep": "block"}
-    grids = ({"clip": CLIPS, "step_size": STEPS, "iterate": ITERATES},)
+    descends = draws | {"step_size": 1.0}
     for block in sizes:
-        yield Arm(f"shuffled {size_of(block)}", vfl.SkGD, {**draws, "block_size": block or WHOLE}, grids)
-    yield Arm("importance 1", vfl.SkGD, {**draws, "block_size": 1, "sampling": "importance"}, grids)
-    yield Arm("full party", vfl.SkGD, {**draws, "block_size": WHOLE, "sampling": "full"}, grids)
+        yield Arm(f"shuffled {size_of(block)}", vfl.SkGD, {**descends, "block_size": block or WHOLE}, AT_TRIPS)
+    yield Arm("importance 1", vfl.SkGD, {**descends, "block_size": 1, "sampling": "importance"}, AT_TRIPS)
+    yield Arm("full party", vfl.SkGD, {**descends, "block_size": WHOLE, "sampling": "full"}, AT_TRIPS)
     yield Arm("CD", vfl.CD, draws, ({"clip": CLIPS},))
-    yield Arm("GCD", vfl.GCD, {"trips": trips}, ({"clip": CLIPS, "step_size": STEPS},))
+    yield Arm("GCD", vfl.GCD, {"trips": trips}, ({"clip": CLIPS},))
     grids = ({"clip": CLIPS, "length": LENGTHS}, {"batches": BATCHES, "iterate": ITERATES})
     yield Arm("SGD", vfl.SGD, {"steps": trips // 2}, grids)
 
@@ -246,6 +246,18 @@ def constants(bench: Bench) -> Iterator[Result]:
         yield Result(part="study", case=bench.name, arm="bounds", measure=name, values=(value,), less=None)
 
 
+def unnoised_errors(bench: Bench) -> Iterator[Result]:
+    """What is left of F after the most passes when nothing is clipped and no noise is added: the price of order and steps."""
+    for arm in arms(bench.sizes):
+        if arm.solver is not vfl.SkGD or not arm.stages or "isotropic" in arm.name:
+            continue
+        solver = replace(bench.solver(arm, 1, clip=1.0, passes=PASSES[-1]), clip=math.inf)
+        job = replace(bench.case.job, privacy=None, solver=solver)
+        *_, outcome = Coordinator(bench.transport(job)).stream(job)
+        error = bench.case.error_of(outcome.w)
+        yield Result(part="study", case=bench.name, arm="bounds", measure=f"unnoised, {arm.name}", values=(error,))
+
+
 def benches(folder: Path | None) -> Iterator[Bench]:
     """Yield the problems: real ones, or the two synthetic ones that stand in for them."""
     sizes = (1, 2, None)
@@ -276,7 +288,7 @@ CORE = (
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
-    """Yield the study in the order of what matters: all arms at ε = 1, then the same round trips, then other ε."""
+    """Yield the study in the order of what matters: all arms at ε = 1, then few round trips, other ε, many round trips."""
     found = list(benches(None if settings.quick else settings.data))
     seeds = settings.seeds(whole=4)
 
@@ -289,12 +301,18 @@ def tasks(settings: Settings) -> Iterator[Task]:
         yield from (
             task(bench, a, 1.0) for a in arms(bench.sizes) if not settings.quick or a.name in (*CORE, "uniform 1")
         )
-    for trips in TRIPS[:1] if settings.quick else TRIPS:
+    for trips in TRIPS[:1] if settings.quick else TRIPS[:2]:
         for bench in found:
             yield from (task(bench, arm, 1.0, trips) for arm in arms_at(trips, bench.sizes))
-    for epsilon in () if settings.quick else (0.1, 10.0):
+    if settings.quick:
+        return
+    for bench in found:
+        yield Task(f"{bench.name}, unnoised", functools.partial(unnoised_errors, bench))
+    for epsilon in (0.1, 10.0):
         for bench in found:
             yield from (task(bench, arm, epsilon) for arm in arms(bench.sizes) if arm.name in CORE)
+    for bench in found:
+        yield from (task(bench, arm, 1.0, TRIPS[2]) for arm in arms_at(TRIPS[2], bench.sizes))
 
 
 def fill(page: Path, results: list[Result]) -> None:

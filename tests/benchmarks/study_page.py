@@ -112,6 +112,11 @@ def tables(found: Found) -> dict[str, str]:
     """{mark: Markdown} of everything that the page shows as numbers."""
     cases, said = found.cases, predictions(found)
     arms = [[arm, *(shown(found.at(q, arm)) for q in cases)] for arm in found.arms()]
+    free = [
+        [arm, *(_left(found.bound(q, f"unnoised, {arm}")) for q in cases)]
+        for arm in found.arms()
+        if any(np.isfinite(found.bound(q, f"unnoised, {arm}")) for q in cases)
+    ]
     nothing = ["(nothing learnt)", *(number(found.start(q)) for q in cases)]
     by_epsilon = [[q, f"{e:g}", *(shown(found.at(q, arm, e)) for arm in EPSILON_ARMS)] for q in cases for e in EPSILONS]
     by_trips = [
@@ -138,6 +143,7 @@ def tables(found: Found) -> dict[str, str]:
     ]  # fmt: skip
     return {
         "arms": table(["arm", *cases], [*arms, nothing]),
+        "unnoised": table(["arm", *cases], free),
         "epsilon": table(["problem", "ε", *EPSILON_ARMS], by_epsilon),
         "trips": table(["problem", "round trips", *TRIPS_ARMS], by_trips),
         "predictions": table(["problem", "max M / min M", *said], ratios),
@@ -145,6 +151,11 @@ def tables(found: Found) -> dict[str, str]:
         "chosen": table(["arm", *cases], [[arm, *(_chosen(found.at(q, arm)) for q in cases)] for arm in found.arms()]),
         "about": about(found),
     }
+
+
+def _left(value: float) -> str:
+    """An error that ends at rounding is none."""
+    return "–" if not np.isfinite(value) else "0" if value < 1e-8 else number(value)
 
 
 def _chosen(result: Result | None) -> str:
