@@ -377,7 +377,7 @@ class TestPredict:
                 "--data telc=telco.csv: there is no party 'telc' (did you mean 'telco'?); the parties are bank, telco",
             ),
             (("bank=a.csv", "bank=b.csv"), "--data names party 'bank' twice: give one file for each party"),
-            (("bank=bank.csv",), "no data are given for party 'telco'"),
+            (("bank=bank.csv",), "no data are given for party 'telco': name its FILE"),
         ],
     )
     def test_sources_that_do_not_fit(
