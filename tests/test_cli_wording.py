@@ -181,8 +181,8 @@ def test_what_a_remedy_spells_can_be_written(tmp_path: Path) -> None:
     [
         (("train", "job.toml"), "There is no command 'train' (it is vfl run)."),
         (("vrify", "x"), "There is no command 'vrify' (did you mean 'verify'?)."),
-        (("run", "job.toml", "--epsilon", "2"), "A value of the job is given as --set privacy.epsilon=..."),
-        (("plan", "job.toml", "--solver", "SGD"), "A value of the job is given as --set solver.kind=..."),
+        (("run", "job.toml", "--epsilon", "2"), ": a value of the job is given as --set privacy.epsilon=..."),
+        (("plan", "job.toml", "--solver", "SGD"), ": a value of the job is given as --set solver.kind=..."),
         (("run", "job.toml", "--bogus"), "No such option '--bogus'."),
         (("verify", "run", "--epsilon", "2"), "No such option '--epsilon'."),
         (("run", "job"), "(did you mean 'job.toml'?); examples: "),

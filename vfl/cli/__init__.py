@@ -82,15 +82,16 @@ def vfl() -> None:
     """
 
 
-def _hint(error: click.NoSuchOption) -> None:
-    """Say of an option that is a value of the job how it is given."""
+def _explained(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error for an option that is a value of the job, with how it is given; others as they are."""
     from vfl.job.file import homes_of
 
-    key = error.option_name.lstrip("-").replace("-", "_")
+    name = error.option_name
     takes = error.ctx is not None and any("--set" in parameter.opts for parameter in error.ctx.command.params)
-    if takes and (homes := homes_of(key)):
-        error.possibilities = None
-        error.message += f" A value of the job is given as --set {homes[0]}=..."
+    homes = homes_of(name.lstrip("-").replace("-", "_")) if takes else []
+    if not homes:
+        return error
+    return click.UsageError(f"No such option {name!r}: a value of the job is given as --set {homes[0]}=...", error.ctx)
 
 
 def main() -> None:
@@ -103,9 +104,9 @@ def main() -> None:
         try:
             sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command that ends with a code returns it here
         except click.NoSuchOption as error:
-            _hint(error)
-            error.show()
-            sys.exit(error.exit_code)
+            told = _explained(error)
+            told.show()
+            sys.exit(told.exit_code)
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)
