@@ -84,8 +84,8 @@ class Origin:
     def check_there(self, path: Path) -> None:
         """Check that a file or folder is there, in the words that all who read files have for it."""
         if not self.attempt(path.exists, "may not be looked at"):
-            remedy = "" if path.is_absolute() else "; a relative path starts at the party's working folder"
-            raise self.error(f"is not there{remedy}")
+            whose = "where the command runs" if self.party is None else "at the party's working folder"
+            raise self.error("is not there" + ("" if path.is_absolute() else f"; a relative path starts {whose}"))
 
     def each(self, batches: Iterable[T], problem: str) -> Iterator[T]:
         """Yield from batches; a failure on the way becomes the error, as in `attempt`."""

@@ -319,7 +319,7 @@ def test_help_names_every_command() -> None:
     ("arguments", "code"),
     [
         (("show", "nowhere.db"), 4),
-        (("settle", "nowhere"), 2),
+        (("settle", "nowhere"), 6),
         (("cap", "x.db", "credit", "--epsilon", "0", "--delta", "1e-9"), 2),
         (("cap", "x.db", "credit"), 2),
     ],

@@ -176,6 +176,35 @@ def test_what_a_remedy_spells_can_be_written(tmp_path: Path) -> None:
     assert (job.classes, job.privacy, job.holdout) == (("no", "yes"), None, 0.2)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "job.toml"), "There is no command 'train' (it is vfl run)."),
+        (("vrify", "x"), "There is no command 'vrify' (did you mean 'verify'?)."),
+        (("run", "job.toml", "--epsilon", "2"), ": a value of the job is given as --set privacy.epsilon=..."),
+        (("plan", "job.toml", "--solver", "SGD"), ": a value of the job is given as --set solver.kind=..."),
+        (("run", "job.toml", "--bogus"), "No such option '--bogus'."),
+        (("verify", "run", "--epsilon", "2"), "No such option '--epsilon'."),
+        (("run", "job"), "(did you mean 'job.toml'?); examples: "),
+        (("run", "."), "cannot read job file '.': Is a directory"),
+        (("predict", "run", "--data", "none.csv"), "there is no folder 'run'"),
+        (("ledger", "settle", "run"), "there is no folder 'run'"),
+        (("resume", "job.toml"), "'job.toml' is a file: name the folder that a run left"),
+        (("plan", "job.toml", "--set", "partition.label=y"), 'the label is given as label = ["PARTY", "COLUMN"], not'),
+        (("plan", "job.toml", "--set", "bounds.age=[9, 1]"), "bounds [9, 1] are reversed: write [1, 9]"),
+        (("plan", "job.toml", "--set", 'partition.label=["bnk", "y"]'), "is listed without columns: bnk = []"),
+        (("plan", "job.toml", "--set", "simulation.table=none.csv"), "none.csv': is not there\n"),
+        (("init", "none.csv"), "file 'none.csv': is not there; a relative path starts at the party's working folder"),
+        (("run", "job.toml", "--set", "dataset=d"), "(--ledger FILE, or path under [ledger])"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_command(folder: Path, call: Callable[..., Said], words: tuple[str, ...], said: str) -> None:
+    answer = call(*words)
+    assert answer.code in (2, 3, 6)
+    assert said in answer.err
+
+
 class TestRunFolders:
     @pytest.fixture
     def cut_off(self, folder: Path, call: Callable[..., Said]) -> str:

@@ -34,6 +34,10 @@ TOLD_TOGETHER = ("submit", "status", "logs", "cancel")
 """Commands that share a line of --help, which fits one screen."""
 
 
+INSTEAD = {"train": "run", "fit": "run", "test": "evaluate", "score": "evaluate", "budget": "ledger", "stop": "cancel"}
+"""What other tools call some commands."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are called, so that --help is instant."""
 
@@ -47,6 +51,17 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = importlib.import_module(f"vfl.cli.{name}").command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:  # click's signature
+        """Find the command; one that does not exist is told with what may have been meant."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from vfl.errors import nearest
+
+            close = f" (it is vfl {INSTEAD[args[0]]})" if args[0] in INSTEAD else nearest(args[0], COMMANDS)
+            ctx.fail(f"There is no command {args[0]!r}{close}.")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
@@ -67,6 +82,18 @@ def vfl() -> None:
     """
 
 
+def _explained(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error for an option that is a value of the job, with how it is given; others as they are."""
+    from vfl.job.file import homes_of
+
+    name = error.option_name
+    takes = error.ctx is not None and any("--set" in parameter.opts for parameter in error.ctx.command.params)
+    homes = homes_of(name.lstrip("-").replace("-", "_")) if takes else []
+    if not homes:
+        return error
+    return click.UsageError(f"No such option {name!r}: a value of the job is given as --set {homes[0]}=...", error.ctx)
+
+
 def main() -> None:
     """Run the command line; an error on purpose is one line, and its exit code tells the cause (vfl.errors)."""
     from vfl.cli.streams import RAY_SAYS_NOTHING, outliving
@@ -76,6 +103,10 @@ def main() -> None:
     with outliving():
         try:
             sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command that ends with a code returns it here
+        except click.NoSuchOption as error:
+            told = _explained(error)
+            told.show()
+            sys.exit(told.exit_code)
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)

@@ -66,8 +66,10 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
     if not path.exists() and path.suffix != ".toml":
         known = examples.names()
         if name not in known:
+            file = path.with_name(f"{path.name}.toml")
+            close = f" (did you mean {str(file)!r}?)" if file.exists() else nearest(name, known)
             raise JobFileError(
-                f"there is no job file {name!r}, and no bundled example of that name{nearest(name, known)}; "
+                f"there is no job file {name!r}, and no bundled example of that name{close}; "
                 f"examples: {', '.join(known)}"
             )
         path = examples.job_file(name)

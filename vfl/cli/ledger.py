@@ -198,7 +198,9 @@ def _settled_folder(folder: Path) -> Statement | None:
     from vfl.errors import BudgetError
     from vfl.job import file as jobfile
     from vfl.launch import checkpoint
+    from vfl.launch.result import check_folder
 
+    check_folder(folder)
     job, _ = jobfile.read(folder / jobfile.NAME)
     with checkpoint.Checkpoint(folder):
         start, budget, _ = checkpoint.read(folder, job)

@@ -18,10 +18,9 @@ from vfl.cli.run import show
 def command(run: Path, key: str | None, *, as_json: bool) -> None:
     """Go on with the run in the folder RUN, from what its log says was released; a finished run is only shown."""
     from vfl.cli.progress import Progress
-    from vfl.errors import OutputError
     from vfl.job import file as jobfile
     from vfl.launch import checkpoint
-    from vfl.launch.result import MODEL, Result
+    from vfl.launch.result import MODEL, Result, check_folder
     from vfl.launch.simulation import data_of
     from vfl.launch.train import resume
 
@@ -30,8 +29,7 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
             click.echo(f"the run in {str(run)!r} is finished: nothing is left to do", err=True)
         show(Result.load(run), run, as_json=as_json)
         return
-    if not run.is_dir():
-        raise OutputError(f"there is no folder {str(run)!r}: name the one that a run left, runs/NAME-TIME")
+    check_folder(run)
     job, _ = jobfile.read(run / jobfile.NAME)
     kept = dict(checkpoint.read(run, job)[0].environment)
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)

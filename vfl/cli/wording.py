@@ -12,7 +12,7 @@ _OPTIONS = (
     "class_balance|classes|clip|dataset|diagnostics|epsilon|holdout|id|id_kind|intercept|loss|noise|passes|public|sampling|"
     "scaling|smoothness|sparse|step_size|storage|trust|unknown"
 )
-_START = r"(?<![\w.-])"
+_START = r"(?<![\w.-])(?<!--set )"
 _BARE = r"'(?P<column>[A-Za-z0-9_-]+)'"
 _KEY = r"(?P<column>'[^']*'|\"[^\"]*\")"
 
@@ -43,6 +43,12 @@ SPELLINGS: tuple[tuple[str, str], ...] = (
     (rf"{_START}(?P<name>{_OPTIONS})=(?P<value>-?(?:inf|nan|[\d.]+(?:e-?\d+)?))\b", r"\g<name> = \g<value>"),
     (r"\b(?P<what>bounds are two numbers )\(lo, hi\)", r"\g<what>[low, high]"),
     (r"\bclasses are \(negative, positive\)", "classes are [negative, positive]"),
+    (r"\bbounds \((?P<lo>[^,()]+), (?P<hi>[^,()]+)\)", r"bounds [\g<lo>, \g<hi>]"),
+    (r"\breversed: write \((?P<lo>[^,()]+), (?P<hi>[^,()]+)\)", r"reversed: write [\g<lo>, \g<hi>]"),
+    (r"\bis a pair \(party, column\)", 'is given as label = ["PARTY", "COLUMN"]'),
+    (r"\bno data are given for party '(?P<party>[^']*)'", r"no data are given for party '\g<party>': name its FILE"),
+    (r"\blisted without columns: \{'(?P<party>[^']*)': \[\]\}", r"listed without columns: \g<party> = []"),
+    (r"\(ledger=\.\.\., or --ledger\)", "(--ledger FILE, or path under [ledger])"),
     (r"\bnot None\b", "not left out"),
     (r"\bnot True\b", "not true"),
     (r"\bnot False\b", "not false"),

@@ -132,7 +132,7 @@ def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
             homes = [home for home in _homes().get(key, ()) if home != where]
             belongs = f"; it belongs to {' or '.join(homes)}" if homes else ""
             if homes and homes[0] != TOP:
-                belongs += f" (--set {homes[0].strip('[]')}.{key}=...)"
+                belongs += f" (--set {_dotted(homes[0], key)}=...)"
             close = "" if homes else nearest(key, known)
             raise JobFileError(f"unknown key {key!r} in {where}{close}{belongs}; known: {', '.join(known)}")
 
@@ -146,6 +146,17 @@ def _homes() -> dict[str, list[str]]:
         for key in dict.fromkeys(f.name for kind in members for f in dataclasses.fields(kind) if f.init):
             homes.setdefault(key, []).append(where)
     return homes
+
+
+def homes_of(key: str) -> list[str]:
+    """Return how a key of a job file is spelled with the tables that it may be in: 'privacy.epsilon' of 'epsilon'."""
+    if key in ("solver", "penalty"):
+        return [f"{key}.kind"]
+    return [_dotted(home, key) for home in _homes().get(key, ())]
+
+
+def _dotted(home: str, key: str) -> str:
+    return key if home == TOP else f"{home.strip('[]')}.{key}"
 
 
 def _table(plain: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -335,7 +346,8 @@ def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Enviro
     except FileNotFoundError:
         raise JobFileError(f"there is no job file {str(path)!r}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise JobFileError(f"cannot read job file {str(path)!r}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise JobFileError(f"cannot read job file {str(path)!r}: {why}") from error
     except tomllib.TOMLDecodeError as error:
         raise JobFileError(f"{str(path)!r} is not valid TOML: {error}{_line(path, error)}") from error
     override(plain, assignments)

@@ -69,12 +69,17 @@ def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
     return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
 
 
-def check_finished(folder: Path) -> None:
-    """Raise OutputError for what is no folder, and for one of a run that was cut off, with the remedy."""
+def check_folder(folder: Path) -> None:
+    """Raise OutputError for what cannot be the folder of a run."""
     if folder.is_file():
         raise OutputError(f"{str(folder)!r} is a file: name the folder that a run left")
     if not folder.exists():
         raise OutputError(f"there is no folder {str(folder)!r}: name the one that a run left, runs/NAME-TIME")
+
+
+def check_finished(folder: Path) -> None:
+    """Raise OutputError for what is no folder, and for one of a run that was cut off, with the remedy."""
+    check_folder(folder)
     if (folder / checkpoint.NAME).exists() and not (folder / MODEL).exists():
         raise OutputError(f"the run in {str(folder)!r} is not finished: go on with vfl resume {folder}")
     if not (folder / MODEL).exists():
