@@ -580,6 +580,23 @@ class TestCharts:
     def test_long_names_are_cut(self, name: str, width: float, cut: str) -> None:
         assert charts.fitted(name, width) == cut
 
+    @pytest.mark.parametrize(
+        ("names", "width", "cut"),
+        [
+            (("age", "income"), 67, ["age", "income"]),
+            (("calls in 2024, thousands", "calls in 2025, thousands"), 67, ["…2024, th…", "…2025, th…"]),
+            (("aaaaaaaaaaaa1bbbbbbbbbbbb", "aaaaaaaaaaaa2bbbbbbbbbbbb"), 67, ["…1bbbbbbb…", "…2bbbbbbb…"]),
+            (("x" * 30, "x" * 31), 67, ["…x", "…"]),
+        ],
+    )
+    def test_names_that_differ_in_the_middle_are_told_apart(
+        self, names: tuple[str, ...], width: float, cut: list[str]
+    ) -> None:
+        found = charts.told_apart(names, width)
+        assert len(set(found)) == len(names)
+        assert all(len(name) <= width / charts.DIGIT for name in found)
+        assert sorted(found) == sorted(cut)
+
     def test_what_counts_has_whole_ticks(self) -> None:
         assert charts.Axis("round", 0, 3, whole=True).ticks(9) == pytest.approx([0, 1, 2, 3])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os.path
 import unicodedata
 from dataclasses import dataclass
 from itertools import groupby
@@ -90,6 +91,26 @@ def fitted(name: str, width: float) -> str:
         return name
     head, tail = _taken(name, 0.55 * (room - 1)), _taken(name[::-1], 0.45 * (room - 1))[::-1]
     return f"{head}…{tail}"
+
+
+def told_apart(names: Sequence[str], width: float) -> list[str]:
+    """Return names cut to a width; those that would look the same are cut from where they begin to differ."""
+    cut = [fitted(name, width) for name in names]
+    alike: dict[str, set[str]] = {}
+    for name, short_name in zip(names, cut, strict=True):
+        alike.setdefault(short_name, set()).add(name)
+    return [
+        short_name if len(alike[short_name]) == 1 else _from(name, alike[short_name], width)
+        for name, short_name in zip(names, cut, strict=True)
+    ]
+
+
+def _from(name: str, others: set[str], width: float) -> str:
+    same = len(os.path.commonprefix(sorted(others)))
+    start = max(0, name.rfind(" ", 0, same) + 1 if " " in name[:same] else same)
+    start = start if same - start < width / DIGIT / 2 else same
+    kept = _taken(name[start:], width / DIGIT - 2)
+    return f"…{kept}" if start + len(kept) == len(name) else f"…{kept}…"
 
 
 def _columns(name: str) -> int:
@@ -196,6 +217,7 @@ def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
     names = min(0.32 * width, 16 + _widest(row.name for row in rows))
     left, right, line = names, width - 8 - DIGIT * max(len(row.said) for row in rows), 19.0
     drawn: list[Child] = []
+    shown = told_apart([row.name for row in rows], names - 16)
     for k, row in enumerate(rows):
         top = k * line
         whole = element("title", f"{row.name}: {row.said}")
@@ -204,7 +226,7 @@ def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
             ground = {"x": left + first * cell, "y": top + 1, "width": (last - first) * cell, "height": line - 3}
             drawn.append(element("rect", whole, **ground, class_="empty"))
         drawn.append(element("rect", x=0, y=top + 4, width=4, height=line - 9, class_=f"f{row.colour % COLOURS}"))
-        drawn.append(label(10, top + 13, fitted(row.name, names - 16), class_=None))
+        drawn.append(label(10, top + 13, shown[k], class_=None))
         for j, shade in enumerate(row.shades):
             if shade is not None and shade > 0.005:
                 drawn.append(
@@ -255,10 +277,11 @@ def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
         return left + (right - left) * axis.at(value)
 
     drawn: list[Child] = []
+    shown = told_apart([row.name for row in rows], names - 8)
     for k, row in enumerate(rows):
         top = k * line
         said = row.said if row.noise is None else f"{row.said}, noise {short(row.noise)}"
-        drawn.append(label(0, top + 15, fitted(row.name, names - 8), class_=None))
+        drawn.append(label(0, top + 15, shown[k], class_=None))
         if row.noise is not None:
             low, high = across(-row.noise), across(row.noise)
             drawn.append(element("rect", x=low, y=top + 2, width=high - low, height=line - 4, class_="noise"))

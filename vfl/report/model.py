@@ -92,7 +92,7 @@ def coefficients(facts: Facts) -> Markup:
     original = dict(zip(result.feature_names, map(float, result.coef_), strict=True))
     original[INTERCEPT] = result.intercept_
     listed: list[tuple[Child, ...]] = [
-        (name, owners[j], f"{w[j]:.6g}", f"{original[name]:.6g}", f"{noise[j]:.3g}" if j in noise else "")
+        (name, owners[j], f"{w[j]:.6g}", f"{original[name]:.6g}", *((_noise_of(noise, j),) if noise else ()))
         for j, name in enumerate(names[:LISTED])
     ]
     rest = "" if len(names) <= LISTED else f", the first {LISTED:,} of {len(names):,}; model.json holds all"
@@ -106,12 +106,16 @@ def coefficients(facts: Facts) -> Markup:
             "details",
             element("summary", f"All numbers{rest}"),
             table(
-                ("coordinate", "party", "on the scaled feature", "in original units", what),
+                ("coordinate", "party", "on the scaled feature", "in original units", *((what,) if noise else ())),
                 listed,
                 numbers=(2, 3, 4),
             ),
         ),
     )
+
+
+def _noise_of(noise: Mapping[int, float], j: int) -> str:
+    return f"{noise[j]:.3g}" if j in noise else ""
 
 
 def contribution(facts: Facts) -> Markup:

@@ -51,7 +51,13 @@ def signal(facts: Facts) -> Markup | None:
         strips.append((overall, charts.Strip(name, shades, f"{overall:.2f}", owners.index(block.party))))
     kept = {id(strip) for _, strip in sorted(strips, key=lambda entry: -entry[0])[:ROWS]}
     shown = [strip for _, strip in strips if id(strip) in kept]
-    more = f" The {ROWS} blocks with most signal of {len(strips):,} are shown." if len(strips) > ROWS else ""
+    more = ""
+    if len(strips) > ROWS:
+        chance = noise_reach(sum(len(gradient.values) for _, gradient in placed) // len(strips), 1.0 / len(strips))
+        more = (
+            f" The {ROWS} largest of {len(strips):,} are shown. Some of so many are large by chance: of noise alone the "
+            f"largest would be about {chance:.2g}."
+        )
     return section(
         heading,
         element(
@@ -104,11 +110,11 @@ def size(gradients: Sequence[Gradient]) -> float:
     return math.sqrt(squares / max(1, sum(len(g.values) for g in gradients)))
 
 
-def noise_reach(entries: int) -> float:
-    """Return the size that so many entries of noise alone exceed with probability CHANCE; their squares add up to χ²."""
+def noise_reach(entries: int, chance: float = CHANCE) -> float:
+    """Return the size that so many entries of noise alone exceed with this probability; their squares add up to χ²."""
     from scipy.special import chdtri
 
-    return math.sqrt(float(chdtri(entries, CHANCE)) / entries)
+    return math.sqrt(float(chdtri(entries, chance)) / entries)
 
 
 def _shade(gradients: Sequence[Gradient]) -> float | None:
