@@ -59,7 +59,7 @@ def test_compose() -> None:
         else:
             assert given["address"] == "head:6379"
             (folder,) = service["volumes"]
-            assert folder == f"./site/{name}:/vfl:ro"
+            assert folder == f"./site/{name}:/vfl"
     assert offered == NODES
     for volume in compose["services"]["head"]["volumes"]:
         assert volume.split(":")[0] in compose["volumes"]
@@ -147,6 +147,7 @@ def test_the_image() -> None:
     assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) <= copied
     users = [line.split()[1] for line in lines if line.startswith("USER")]
     assert users == ["vfl"]
+    assert "ENV XDG_STATE_HOME=/vfl/state" in lines  # on the volume: a party that is restarted needs its index
     assert any("[cluster]" in line for line in lines)
     assert "cluster" in project["project"]["optional-dependencies"]
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -43,6 +43,16 @@ if TYPE_CHECKING:
 
 HELD_OUT = "held out"
 """What margins keep the held-out part's Xw as: out of the reach of every weighting."""
+
+
+def packed(vector: Vector) -> bytes:
+    """Return a short float64 vector as it travels: as an array it costs more than all else in a step."""
+    return np.asarray(vector, dtype=np.float64).tobytes()
+
+
+def unpacked(data: bytes) -> Vector:
+    """Return the vector, which is not to be written to."""
+    return np.frombuffer(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -603,6 +613,18 @@ class Step:
     clip: Clip
     rule: Rule
     event: Gaussian | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as plain values: a visit has a step for each of its blocks."""
+        at = self.block
+        block = (at.index, at.party, at.start, at.stop, at.offset)
+        return _step, (block, packed(self.centre), packed(self.scale), self.clip, self.rule, self.event)
+
+
+def _step(
+    block: tuple[int, str, int, int, int], centre: bytes, scale: bytes, clip: Clip, rule: Rule, event: Gaussian | None
+) -> Step:
+    return Step(Block(*block), unpacked(centre), unpacked(scale), clip, rule, event)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

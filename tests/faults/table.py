@@ -189,7 +189,7 @@ class Row:
 
     def markdown(self) -> str:
         """Return it as a line of a table."""
-        epsilons = (f"{value:.4f}" for value in (self.planned, self.charged, self.stated))
+        epsilons = (f"{value:.6g}" for value in (self.planned, self.charged, self.stated))
         told = self.told.replace("|", "/") or "–"
         return f"| {' | '.join((self.kind, self.moment, self.policy, self.outcome, told, str(self.lost), *epsilons))} |"
 
@@ -317,7 +317,7 @@ def provoke(fault: Fault, address: str, mend: Callable[[], None]) -> Row:
             fault.moment,
             fault.policy,
             outcome + (", without the party" if left else ""),
-            " / ".join(told),
+            " / ".join(told).replace(f"{folder}/", ""),
             site.lost,
             site.planned,
             run.spent,

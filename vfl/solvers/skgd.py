@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError, SpecificationError
-from vfl.messages import Descend, Forward, Step
+from vfl.messages import Descend, Forward, Step, packed, unpacked
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
@@ -66,6 +66,13 @@ class ProxStep:
     def __call__(self, w: Vector, u: Vector) -> Vector:
         """Return Δ, (s,)."""
         return self.penalty.prox(w - self.gain * u, self.steps) - w
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _prox_step, (packed(self.gain), packed(self.steps), self.penalty)
+
+
+def _prox_step(gain: bytes, steps: bytes, penalty: Penalty) -> ProxStep:
+    return ProxStep(unpacked(gain), unpacked(steps), penalty)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,9 +336,10 @@ class SkGD:
         """Return what a release of each block and its update are where it moves alone."""
         z = self._noise_multiplier(problem) if problem.private else None
         steps = []
+        same: dict[Clip, tuple[Clip, Gaussian | None]] = {}  # equal ones are one, which travels once in a message
         for block in problem.layout.blocks(self.block_size):
             scale, clip = self._geometry(problem, known, block)
-            event = clip.event(z) if z is not None else None
+            clip, event = same.setdefault(clip, (clip, clip.event(z) if z is not None else None))
             rule = self._rule(problem, known, block, block.size)
             steps.append(Step(block, known.centre[block.coordinates], scale, clip, rule, event))
         return tuple(steps)
