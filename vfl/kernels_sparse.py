@@ -33,7 +33,7 @@ class SparseBlock:
     rows : (nnz,) int32 or int64, strictly increasing within a column: a record that was stored twice would be clipped
         twice.
     starts : (s + 1,) int64; column j has the entries starts[j] to starts[j + 1].
-    scratch : (3, n) zeros between calls; blocks of one party share it, so that one is worked on at a time.
+    scratch : (2, n) zeros between calls; blocks of one party share it, so that one is worked on at a time.
     """
 
     data: Matrix
@@ -55,7 +55,7 @@ class SparseBlock:
                 "sparse columns need increasing rows in every column: sort them, add up duplicates"
             )
         starts = starts.astype(np.int64)
-        return cls(read_only(data), read_only(rows), read_only(starts), np.zeros((3, n_records)))
+        return cls(read_only(data), read_only(rows), read_only(starts), np.zeros((2, n_records)))
 
     @property
     def n_records(self) -> int:

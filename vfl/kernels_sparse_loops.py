@@ -2,38 +2,25 @@
 
 Why they add up to the same integers as vfl.kernels_loops. An entry that is not stored is 0 there: it adds 0 to a squared
 norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. What is left are the same IEEE operations on the same numbers in
-the same order: margins take the columns in turn, and squared norms are summed in the same groups of four columns,
-((t₀² + t₁²) + (t₂² + t₃²)), then one by one. So the proof that stands there holds here.
+the same order: margins and squared norms take the columns in turn. So the proof that stands there holds here.
 
 columns : data (nnz,), rows (nnz,) and starts (s + 1,), positions in both, of s columns; no row twice in a column.
-scratch : (3, n) zeros; they are zeros again when a loop returns.
+scratch : (2, n) zeros; they are zeros again when a loop returns.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vfl.kernels_bits import MAGIC, add_bits, compiled, unbiased
-from vfl.kernels_loops import HUGE, LOGISTIC, SQUARED, TINY, falling_sigmoid
+from vfl.kernels_loops import clamped, clipped, weight
 
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
 
 _DONE = -1.0  # in the place of a squared norm: the weight beside it is clipped already
-
-
-@compiled
-def _weight(v: float, y: float, loss: int) -> float:
-    """Return ∂ℓ(v, y)/∂v, as vfl.kernels_loops.weights writes it."""
-    if loss == SQUARED:
-        return v - y
-    if loss == LOGISTIC:
-        r: float = -y * falling_sigmoid(y * v)
-        return r
-    return v
 
 
 @compiled
@@ -68,49 +55,10 @@ def singles(
         a, q = scale[j], 0
         for k in range(starts[j], starts[j + 1]):
             i = rows[k]
-            r = _weight(v[i], y[i], loss)
-            c = (a * data[k]) * r
-            c = clip if c > clip else c
-            c = -clip if c < -clip else c
-            c = c if c == c else 0.0
-            c = c if abs(r) <= HUGE else 0.0
-            q = add_bits(q, c * per_grid + MAGIC)
+            r = weight(v[i], y[i], loss)
+            q = add_bits(q, clamped((a * data[k]) * r, r, clip, per_grid) + MAGIC)
         out[j] = unbiased(q, starts[j + 1] - starts[j])
     return out
-
-
-@compiled
-def _square_norms(data: Matrix, rows: Integers, starts: Integers, scale: Vector, scratch: Matrix) -> None:
-    """Add h²_i = ‖scale ∘ x_i‖² to the first row of scratch; the other two are used up to zeros again."""
-    s = starts.size - 1
-    h2, left, right = scratch[0], scratch[1], scratch[2]
-    fours = s - s % 4
-    for j in range(0, fours, 4):
-        for m in range(j, j + 4):
-            half = left if m < j + 2 else right
-            for k in range(starts[m], starts[m + 1]):
-                t = scale[m] * data[k]
-                half[rows[k]] += t * t
-        for k in range(starts[j], starts[j + 4]):
-            i = rows[k]
-            h2[i] += left[i] + right[i]  # adds 0 at the second entry of a row
-            left[i] = 0.0
-            right[i] = 0.0
-    for j in range(fours, s):
-        for k in range(starts[j], starts[j + 1]):
-            t = scale[j] * data[k]
-            h2[rows[k]] += t * t
-
-
-@compiled
-def _clipped(r: float, h2: float, clip: float, per_grid: float) -> float:
-    """Return r clamped to ±κ/h and divided by the grid, as vfl.kernels_loops._clip."""
-    limit = clip / math.sqrt(h2)
-    limit = limit if h2 >= TINY else 0.0
-    limit = limit if abs(r) <= HUGE else 0.0
-    c = r if r < limit else limit
-    c = c if c > -limit else -limit
-    return c * per_grid
 
 
 @compiled
@@ -131,14 +79,17 @@ def gradient(
     if s == 1:
         return singles(data, rows, starts, v, y, loss, scale, clip, per_grid)
     out = np.zeros(s, np.int64)
-    _square_norms(data, rows, starts, scale, scratch)
     h2, r = scratch[0], scratch[1]
+    for j in range(s):
+        for k in range(starts[j], starts[j + 1]):
+            t = scale[j] * data[k]
+            h2[rows[k]] += t * t
     for j in range(s):
         a, q = scale[j], 0
         for k in range(starts[j], starts[j + 1]):
             i = rows[k]
             if h2[i] != _DONE:
-                r[i] = _clipped(_weight(v[i], y[i], loss), h2[i], clip, per_grid)
+                r[i] = clipped(weight(v[i], y[i], loss), h2[i], clip, per_grid)
                 h2[i] = _DONE
             c = (a * data[k]) * r[i]
             q = add_bits(q, (c if c == c else 0.0) + MAGIC)
@@ -158,7 +109,7 @@ def plain_gradient(data: Matrix, rows: Integers, starts: Integers, v: Vector, y:
         u = 0.0
         for k in range(starts[j], starts[j + 1]):
             i = rows[k]
-            u += _weight(v[i], y[i], loss) * data[k]
+            u += weight(v[i], y[i], loss) * data[k]
         out[j] = u
     return out
 
