@@ -341,6 +341,7 @@ def test_a_loop_works_on_records_side_by_side_and_counts_no_references(dtype):
     lines = assembly.splitlines()
     costly = [k for k, line in enumerate(lines) if re.search(r"\bv?(divpd|sqrtpd)\b", line)]
     fetched = [k for k, line in enumerate(lines) if "prefetch" in line]
-    assert costly and fetched
+    assert costly
+    assert fetched
     body = lines[costly[0] : max(costly + fetched)]
     assert not [line for line in body if re.search(r"\bcallq?\b", line)]

@@ -29,7 +29,6 @@ from vfl.kernels_lanes import (
     SUMS,
     WIDTH,
     add_to,
-    all_at_most,
     at_least,
     cells,
     entries,
