@@ -233,7 +233,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     for cores in (1, 3):
         asked.clear()
         models.append(vfl.train(job(), data, engine="inprocess", cores=cores))
-        assert set(asked) == {cores}
+        assert max(asked) == cores
     np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
 
 
