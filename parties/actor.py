@@ -47,14 +47,18 @@ class PartyActor:
 
     Ray may restart it: then it is as new, and answers nothing before `load` is asked for again.
 
-    job : to train; None for one that only predicts. keeping : what it leaves on its disk of an alignment.
+    job : to train; None for one that only predicts. keeping : what it leaves on its disk of an alignment. threads : that
+    its kernels may take.
     """
 
     _prediction: Prediction
 
-    def __init__(self, job: Job | None, name: str, policy: str | None = None, keeping: Keeping | None = None) -> None:
+    def __init__(
+        self, job: Job | None, name: str, policy: str | None = None, keeping: Keeping | None = None, threads: int = 1
+    ) -> None:
         self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
+        self._threads = threads
         self._alignment: Alignment | None = None
         self._loaded: Party | None = None
 
@@ -95,7 +99,7 @@ class PartyActor:
             kept = replace(self._keeping, resumed=True)
             index = (self._alignment or self._alignment_of(source, b"", 1, kept)).settled()
             self._alignment = None
-        self._loaded = load(self._job, self._name, source, agreed, index=index)
+        self._loaded = load(self._job, self._name, source, agreed, index=index, threads=self._threads)
 
     def _alignment_of(self, source: Any, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
         return Alignment(self._job, self._name, source, salt=salt, cores=cores, keeping=keeping)

@@ -37,7 +37,15 @@ def consented(job: Job, party: str, policy: str | None = None) -> Policy | None:
     return agreed
 
 
-def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, *, index: Index | None = None) -> Party:
+def load(
+    job: Job,
+    party: str,
+    source: Any,
+    policy: str | Policy | None = None,
+    *,
+    index: Index | None = None,
+    threads: int = 1,
+) -> Party:
     """Return the party with its columns read, declared, scaled; its noise comes from the operating system.
 
     Only a job that asks for seeded noise by name gets another source. Raises DataError before anything is computed.
@@ -45,6 +53,7 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
     policy : path of its owner's policy, asked as by `consented` before the source is opened, or a policy that has agreed
         already. Without one nothing is asked and no book is kept.
     index : the aligned rows, in their order (parties.alignment); None takes all rows as they are.
+    threads : that the party's kernels may take.
     """
     agreed = policy if isinstance(policy, Policy) else consented(job, party, policy)
     label = (job.partition.label_column, label_of(job)) if party == job.partition.label_party else None
@@ -64,7 +73,12 @@ def load(job: Job, party: str, source: Any, policy: str | Policy | None = None, 
     if job.split is not None:
         job.split.sizes(columns.n_records)
         columns, held_out = columns.parted(job.split.held_out(columns.n_records))
-    facts: dict[str, Any] = {"unnoised": unnoised(job), "alignment": alignment, "held_out": held_out}
+    facts: dict[str, Any] = {
+        "unnoised": unnoised(job),
+        "alignment": alignment,
+        "held_out": held_out,
+        "threads": threads,
+    }
     if agreed is None or job.privacy is None:
         return Party(party, columns, job.noise_source(), labels, **facts)
     from parties.book import PartyBook

@@ -50,6 +50,7 @@ class Party:
     alignment : hash of its records' ids in their order, '' when it was not aligned.
     held_out : the same features of the records that are held out. Nothing is computed on them but X_k w_k, for margins
         only: no noised sum of theirs is ever asked of a party.
+    threads : that its kernels may take; their number changes no result.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Party:
         *,
         alignment: str = "",
         held_out: Storage | None = None,
+        threads: int = 1,
     ) -> None:
         self.name = name
         self._columns = columns
@@ -73,6 +75,7 @@ class Party:
         self._unnoised = unnoised
         self._alignment = alignment
         self._held_out = held_out
+        self._threads = threads
 
     def greet(self) -> Greeting:
         """Return what the party says of itself before training."""
@@ -117,10 +120,14 @@ class Party:
                 if self._held_out is None:
                     raise PrivacyError(f"party {self.name!r} holds no records out")
                 rows = self._held_out.block(block.start, block.stop)
-                reply = Reply(vector=self._kernels.forward(rows, w, np.zeros(self._held_out.n_records)))
+                reply = Reply(
+                    vector=self._kernels.forward(rows, w, np.zeros(self._held_out.n_records), threads=self._threads)
+                )
             case Forward(coordinates={self.name: (block, w)}):
                 shift = query.shifts.get(self.name, 0.0)
-                reply = Reply(vector=self._kernels.forward(self._block(block), w, self._zeros(), shift))
+                reply = Reply(
+                    vector=self._kernels.forward(self._block(block), w, self._zeros(), shift, threads=self._threads)
+                )
             case Moments():
                 reply = Reply((self._moments(query, replace(key, part=query.part)),))
             case Ranges():
@@ -147,7 +154,7 @@ class Party:
         for k, step in enumerate(query.steps[self.name]):
             X = self._block(step.block)
             if query.replayed is not None:
-                self._kernels.forward(pending, delta, v, shift)
+                self._kernels.forward(pending, delta, v, shift, threads=self._threads)
                 released.append(query.replayed[k])
             else:
                 sums = self._next_sum(pending, delta, shift, v, y, query.weighting, X, step)
@@ -157,7 +164,7 @@ class Party:
             pending, delta = X, step.rule(own, released[-1])
             shift = -float(step.centre @ delta)
             own += delta
-        self._kernels.forward(pending, delta, v, shift)
+        self._kernels.forward(pending, delta, v, shift, threads=self._threads)
         return Reply(tuple(released), v - entered)
 
     def _together(self, query: Descend, records: Records, key: ReleaseKey) -> Reply:
@@ -176,16 +183,20 @@ class Party:
             own = w[step.block.local]
             delta = step.rule(own, released[-1])
             own += delta
-            self._kernels.forward(self._block(step.block), delta, moved, -float(step.centre @ delta))
+            self._kernels.forward(
+                self._block(step.block), delta, moved, -float(step.centre @ delta), threads=self._threads
+            )
         return Reply(tuple(released), moved)
 
     def _sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector) -> Integers | Vector:
         """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip."""
         X = self._block(block)
         if clip.finite:
-            sums: Integers = self._kernels.gradient(X, centre, r, r, WEIGHTS, scale, clip.cap, clip.grid)
+            sums: Integers = self._kernels.gradient(
+                X, centre, r, r, WEIGHTS, scale, clip.cap, clip.grid, threads=self._threads
+            )
             return sums
-        plain: Vector = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale)
+        plain: Vector = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale, threads=self._threads)
         return plain
 
     def _next_sum(
@@ -195,14 +206,16 @@ class Party:
         kernels, clip = self._kernels, step.clip
         code = CODES.get(weighting.kernel)
         if code is None:
-            kernels.forward(pending, delta, v, shift)
+            kernels.forward(pending, delta, v, shift, threads=self._threads)
             pending, delta, shift = self._columns.block(0, 0), delta[:0], 0.0
             v, code = kernels.weigh(X, lambda margins, labels: weighting(margins, labels, {})[0], v, y), WEIGHTS
         if clip.finite:
             at = step.centre, step.scale, clip.cap, clip.grid
-            sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, *at)
+            sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, *at, threads=self._threads)
             return sums
-        plain: Vector = kernels.plain_step(pending, delta, shift, v, y, code, X, step.centre, step.scale)
+        plain: Vector = kernels.plain_step(
+            pending, delta, shift, v, y, code, X, step.centre, step.scale, threads=self._threads
+        )
         return plain
 
     def _release(
@@ -222,8 +235,8 @@ class Party:
             sums = np.concatenate([first, second]) if query.asks_means(self.name) else second
             return release(sums, 1.0, query.event, self._noise, key, math.inf)
         reach, means = query.reach[self.name], query.asks_means(self.name)
-        parts = [self._kernels.first_moments(X, reach, UNIT_GRID)] if means else []
-        parts.append(self._kernels.second_moments(X, reach**2, UNIT_GRID))
+        parts = [self._kernels.first_moments(X, reach, UNIT_GRID, threads=self._threads)] if means else []
+        parts.append(self._kernels.second_moments(X, reach**2, UNIT_GRID, threads=self._threads))
         sensitivity = moments_sensitivity(len(reach), means=means)
         return release(np.concatenate(parts), UNIT_GRID, query.event, self._noise, key, sensitivity)
 
@@ -241,9 +254,12 @@ class Party:
         centre, scale, rule = query.centres[self.name], query.scales[self.name], query.rules[self.name]
         X, clip = self._block(block), query.clip
         if clip.finite:
-            u = self._kernels.singles(X, centre, r, r, WEIGHTS, scale, clip.cap, clip.grid) * clip.grid
+            u = (
+                self._kernels.singles(X, centre, r, r, WEIGHTS, scale, clip.cap, clip.grid, threads=self._threads)
+                * clip.grid
+            )
         else:
-            u = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale)
+            u = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale, threads=self._threads)
         return noisy_best(rule(w, u), rule.sensitivity, query.event, self._noise, key)
 
     def _weights(self, query: Backward, records: Records) -> Vector:

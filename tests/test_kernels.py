@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from vfl import kernels, kernels_loops
 from vfl.errors import SpecificationError
 from vfl.kernels import LOGISTIC, SQUARED, WEIGHTS
+from vfl.kernels_lanes import WIDTH
 
 GRID = 2.0**-20
-ROWS = [0, 1, 127, 129, 1025, kernels_loops.PANEL + 5]
+ROWS = [0, 1, WIDTH - 1, WIDTH, 129, 1025, kernels_loops.PANEL + 5]
 WIDTHS = [1, 2, 3, 4, 5, 9, 16, 50]
 
 
@@ -41,9 +42,7 @@ def reference(X, r, scale, clip, grid):
     if s == 1:
         return np.rint(np.clip(t * r[:, None], -clip, clip) / grid).astype(np.int64).sum(axis=0)
     h2 = np.zeros(len(X))
-    for j in range(0, s - 3, 4):
-        h2 = h2 + ((t[:, j] ** 2 + t[:, j + 1] ** 2) + (t[:, j + 2] ** 2 + t[:, j + 3] ** 2))
-    for j in range(s - s % 4, s):
+    for j in range(s):
         h2 = h2 + t[:, j] ** 2
     limit = clip / np.sqrt(h2)
     return np.rint(t * (np.clip(r, -limit, limit) / grid)[:, None]).astype(np.int64).sum(axis=0)
@@ -329,14 +328,20 @@ def test_what_does_not_fit_is_refused(arguments, message):
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86 assembly")
-@pytest.mark.parametrize(("loop", "instruction"), [("weights", "divpd"), ("_clip", "sqrtpd")])
-def test_the_costly_loops_are_vectorised(loop, instruction):
-    vector = numba.float64[::1]
-    signature = {
-        "weights": (vector, vector, numba.int64, vector),
-        "_clip": (vector, vector, numba.int64, *2 * [numba.float64]),
-    }
-    fresh = numba.njit(error_model="numpy")(getattr(kernels_loops, loop).py_func)
-    fresh.compile(signature[loop])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_a_loop_works_on_records_side_by_side_and_counts_no_references(dtype):
+    X, v, y, scale = problem(WIDTH, 2, dtype)
+    kernels.gradient(X, centres(2), v, y, LOGISTIC, scale, 1.0, GRID)
+    columns = numba.typeof(kernels.read_only(X).T)
+    vector, whole, real = numba.typeof(kernels.read_only(v)), numba.int64, numba.float64
+    signature = (columns, vector, vector, vector, whole, vector, real, real, whole, whole)
+    fresh = numba.njit(nogil=True, error_model="numpy")(kernels_loops.gradient.py_func)
+    fresh.compile(signature)
     (assembly,) = fresh.inspect_asm().values()
-    assert re.search(rf"\bv?{instruction}\b", assembly)
+    lines = assembly.splitlines()
+    costly = [k for k, line in enumerate(lines) if re.search(r"\bv?(divpd|sqrtpd)\b", line)]
+    fetched = [k for k, line in enumerate(lines) if "prefetch" in line]
+    assert costly
+    assert fetched
+    body = lines[costly[0] : max(costly + fetched)]
+    assert not [line for line in body if re.search(r"\bcallq?\b", line)]

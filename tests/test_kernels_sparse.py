@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from vfl import kernels, kernels_sparse, kernels_sparse_loops
 from vfl.errors import SpecificationError
 from vfl.kernels import LOGISTIC, SQUARED, WEIGHTS
+from vfl.kernels_loops import PANEL
 from vfl.kernels_sparse import SparseBlock
 
 GRID = 2.0**-20
@@ -133,15 +134,42 @@ def test_whatever_the_numbers_are(data, s, loss):
 def test_compiled_loops_equal_their_python():
     X, v, y, scale = problem(60, 6)
     S = sparse(X)
-    at = S.data, S.rows, S.starts
+    at = S.between(0, 60)
     # The sum of bits wraps, which Python's integers do not: the loops without it are compared.
     plain = kernels_sparse_loops.plain_gradient
     np.testing.assert_allclose(plain(*at, v, y, LOGISTIC), plain.py_func(*at, v, y, LOGISTIC), rtol=1e-15)
     for name in ("forward", "record_norms"):
         loop, out = getattr(kernels_sparse_loops, name), (np.zeros(60), np.zeros(60))
         for function, o in zip((loop, loop.py_func), out, strict=True):
-            function(*at, scale, *((0.5,) if name == "forward" else ()), o)
+            function(*at, scale, o)
         np.testing.assert_array_equal(*out)
+
+
+@pytest.mark.parametrize("s", [1, 5])
+def test_threads_change_no_bit(s, monkeypatch):
+    monkeypatch.setattr(kernels, "_TASK", 1)
+    n = 5 * PANEL + 77
+    X, v, y, scale = problem(n, s)
+    S, c, delta = sparse(X), np.zeros(s), np.linspace(-1, 1, s) + 0.1
+
+    def run(threads):
+        moved, plain = v.copy(), v.copy()
+        at = scale, 1.0, 2.0**-40
+        return [
+            kernels_sparse.gradient(S, c, v, y, LOGISTIC, *at, threads=threads),
+            kernels_sparse.singles(S, c, v, y, LOGISTIC, *at, threads=threads),
+            kernels_sparse.step(S, delta, 0.5, moved, y, SQUARED, S, c, *at, threads=threads),
+            moved,
+            kernels_sparse.plain_step(S, delta, 0.5, plain, y, LOGISTIC, S, c, scale, threads=threads),
+            plain,
+            kernels_sparse.forward(S, delta, v.copy(), threads=threads),
+        ]
+
+    alone = run(1)
+    for threads in (2, 3, 8):
+        for one, many in zip(alone, run(threads), strict=True):
+            np.testing.assert_array_equal(one, many)
+    assert not S.scratch.any()
 
 
 TWICE = "increasing rows in every column"

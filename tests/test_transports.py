@@ -14,8 +14,12 @@ import vfl
 from coordinator.coordinator import Coordinator, Outcome, agreed_records
 from coordinator.rounds import Round
 from parties.loading import load
+from vfl import kernels
 from vfl.errors import DataError, PartyLost, VersionMismatch
 from vfl.job.faults import Faults
+from vfl.job.placement import Placement
+from vfl.launch import cluster
+from vfl.launch.alignment import Arrangement, usable_cores
 from vfl.launch.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import Greeting
@@ -213,3 +217,43 @@ class TestFailures:
 
 def _split(whole: dict[str, np.ndarray]) -> dict[str, Any]:
     return {q: {c: whole[c] for c in PARTITION.wanted(q)} for q in PARTITION.parties}
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch):
+    """Whatever cores a party is given, its sums are the same; that they reach its kernels is seen there."""
+    asked, data, each = [], table(40_000), kernels.each
+    monkeypatch.setattr(kernels, "_TASK", 1)
+
+    def noted(rows: Any, n: int, cells: int, threads: int) -> Any:
+        asked.append(threads)
+        return each(rows, n, cells, threads)
+
+    monkeypatch.setattr(kernels, "each", noted)
+    models = []
+    for cores in (1, 3):
+        asked.clear()
+        models.append(vfl.train(job(), data, engine="inprocess", cores=cores))
+        assert max(asked) == cores
+    np.testing.assert_array_equal(models[0].coef_, models[1].coef_)
+
+
+@pytest.mark.parametrize(
+    ("address", "cores", "cpus", "each"),
+    [
+        (None, None, 1.0, 4),  # eight cores for two parties
+        (None, 3, 1.0, 3),
+        ("auto", None, 1.0, 1),
+        ("auto", None, 4.5, 4),
+        ("auto", None, 0.0, 1),
+        ("auto", 2, 4.0, 2),
+    ],
+)
+def test_a_party_computes_with_the_cores_that_it_is_given(monkeypatch, address, cores, cpus, each):
+    monkeypatch.setattr("vfl.launch.alignment.usable_cores", lambda: 8)
+    place = cluster.Place(address, Placement(party_cpus=cpus))
+    assert cluster.cores_of(place, Arrangement(cores=cores), 2) == each
+
+
+def test_cores_are_those_that_joblib_leaves_to_a_worker(monkeypatch):
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
+    assert usable_cores() == 1

@@ -81,7 +81,7 @@ def gradient(
     def rows(start: int, stop: int) -> Integers:
         return loops.gradient(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
 
-    return _sum(_each(rows, n, s, threads))
+    return total(each(rows, n, n * s, threads))
 
 
 def singles(
@@ -107,7 +107,7 @@ def singles(
     def rows(start: int, stop: int) -> Integers:
         return loops.singles(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
 
-    return _sum(_each(rows, n, s, threads))
+    return total(each(rows, n, n * s, threads))
 
 
 def step(
@@ -141,7 +141,7 @@ def step(
     def rows(start: int, stop: int) -> Integers:
         return loops.step(previous, delta, shift, v, y, loss, columns, centre, scale, clip, per_grid, start, stop)
 
-    return _sum(_each(rows, n, s + t, threads))
+    return total(each(rows, n, n * (s + t), threads))
 
 
 def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
@@ -150,7 +150,7 @@ def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads:
     check_vectors(n, v)
     (delta,) = check_vectors(len(columns), delta)
     check_writable(v)
-    _each(lambda start, stop: loops.forward(columns, delta, shift, v, start, stop), n, len(columns), threads)
+    each(lambda start, stop: loops.forward(columns, delta, shift, v, start, stop), n, n * len(columns), threads)
     return v
 
 
@@ -167,9 +167,9 @@ def plain_gradient(
     scale, centre = check_vectors(s, scale, centre)
     check_loss(loss)
     partial = np.zeros((-(-n // loops.PANEL), s))
-    _each(lambda start, stop: loops.plain_gradient(columns, centre, v, y, loss, partial, start, stop), n, s, threads)
-    total: Vector = scale * partial.sum(axis=0)
-    return total
+    each(lambda start, stop: loops.plain_gradient(columns, centre, v, y, loss, partial, start, stop), n, n * s, threads)
+    sums: Vector = scale * partial.sum(axis=0)
+    return sums
 
 
 def plain_step(
@@ -198,9 +198,9 @@ def plain_step(
     def rows(start: int, stop: int) -> None:
         loops.plain_step(previous, delta, shift, v, y, loss, columns, centre, partial, start, stop)
 
-    _each(rows, n, s + t, threads)
-    total: Vector = scale * partial.sum(axis=0)
-    return total
+    each(rows, n, n * (s + t), threads)
+    sums: Vector = scale * partial.sum(axis=0)
+    return sums
 
 
 def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) -> Integers:
@@ -213,7 +213,9 @@ def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) ->
     s = len(columns)
     (reach,) = check_vectors(s, reach)
     per_grid = inverse_grid(1.0, grid, n)
-    return _sum(_each(lambda start, stop: loops.first_moments(columns, reach, per_grid, start, stop), n, s, threads))
+    return total(
+        each(lambda start, stop: loops.first_moments(columns, reach, per_grid, start, stop), n, n * s, threads)
+    )
 
 
 def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> Integers:
@@ -228,7 +230,7 @@ def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> 
     s = len(columns)
     (cap,) = check_vectors(s, cap)
     per_grid = inverse_grid(1.0, grid, n)
-    return _sum(_each(lambda start, stop: loops.second_moments(columns, cap, per_grid, start, stop), n, s, threads))
+    return total(each(lambda start, stop: loops.second_moments(columns, cap, per_grid, start, stop), n, n * s, threads))
 
 
 def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
@@ -323,10 +325,13 @@ def inverse_grid(clip: float, grid: float, n: int) -> float:
     return 1.0 / grid
 
 
-def _each(rows: Callable[[int, int], T], n: int, width: int, threads: int) -> list[T]:
-    """Call rows(start, stop) on ranges of whole panels that cover the n records, at most `threads` at once."""
+def each(rows: Callable[[int, int], T], n: int, cells: int, threads: int) -> list[T]:
+    """Call rows(start, stop) on ranges of whole panels that cover the n records, at most `threads` at once.
+
+    cells : that are read in all; few are not worth a second thread.
+    """
     panels = -(-n // loops.PANEL)
-    count = min(threads, panels, n * width // _TASK)
+    count = min(threads, panels, cells // _TASK)
     if count <= 1:
         return [rows(0, n)]
     bounds = [min(n, panels * k // count * loops.PANEL) for k in range(count + 1)]
@@ -334,7 +339,8 @@ def _each(rows: Callable[[int, int], T], n: int, width: int, threads: int) -> li
     return [rows(bounds[0], bounds[1]), *(other.result() for other in others)]
 
 
-def _sum(shares: list[Integers]) -> Integers:
+def total(shares: list[Integers]) -> Integers:
+    """Return the sum of what the ranges came to."""
     return functools.reduce(np.add, shares)
 
 

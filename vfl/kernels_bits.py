@@ -39,7 +39,7 @@ def compiled(function: F) -> F:
 
 def part(function: F) -> F:
     """Compile what is part of a loop's body; it always becomes one with it."""
-    return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True)(function))
+    return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function))
 
 
 def summing(function: F) -> F:

@@ -35,7 +35,7 @@ _WORD, _DOUBLE, _SINGLE, _INDEX, _BYTE = ir.IntType(64), ir.DoubleType(), ir.Flo
 _WIDE = ir.VectorType(_DOUBLE, WIDTH)
 
 
-class Lanes(types.Type):
+class Lanes(types.Type):  # type: ignore[misc]
     """Numba's name for the numbers of WIDTH records."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ LANES = Lanes()
 
 
 @register_model(Lanes)
-class _Model(models.PrimitiveModel):
+class _Model(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: DataModelManager, kind: Lanes) -> None:
         super().__init__(manager, kind, _WIDE)
 
@@ -83,11 +83,12 @@ def _arithmetic(operation: Any, instruction: str) -> None:
 
         return LANES(_lane(a), _lane(b)), code
 
-    @overload(operation)  # type: ignore[untyped-decorator]
-    def choose(a, b):  # type: ignore[no-untyped-def]  # numba wants the signature of the lambda, to the letter
+    def choose(a, b):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - numba wants the lambda's signature
         if isinstance(_either(a, b), Lanes) and _is_number(a) and _is_number(b):
-            return lambda a, b: apply(a, b)
+            return lambda a, b: apply(a, b)  # noqa: PLW0108 - numba compiles a function of Python, not an intrinsic
         return None
+
+    overload(operation)(choose)
 
 
 def _lane(kind: types.Type) -> types.Type:
@@ -125,20 +126,6 @@ def at_least(
         return builder.select(builder.fcmp_ordered(">=", x, y), yes, no)
 
     return result(*(_lane(kind) for kind in (a, b, then, other))), code
-
-
-@inline
-def all_at_most(_context: BaseContext, x: types.Type, _bound: types.Type) -> tuple[Signature, Code]:
-    """Return whether x ≤ bound for every record; false where it is NaN."""
-
-    def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
-        bits = builder.fcmp_ordered("<=", *_like(builder, signature.args[0], signature, args))
-        if not isinstance(x, Lanes):
-            return bits
-        word = ir.IntType(WIDTH)
-        return builder.icmp_unsigned("==", builder.bitcast(bits, word), word(2**WIDTH - 1))
-
-    return types.boolean(x, types.float64), code
 
 
 @inline

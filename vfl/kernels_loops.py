@@ -29,7 +29,6 @@ from vfl.kernels_lanes import (
     SUMS,
     WIDTH,
     add_to,
-    all_at_most,
     at_least,
     cells,
     entries,
@@ -124,8 +123,8 @@ def _sums(sums: Integers, count: int) -> Integers:
 
 
 @part
-def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, i: int, like: Any) -> Any:
-    """Add X_S Δ + shift to the margins at i, in place; the columns in `moving` alone are read."""
+def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, i: int, like: Any) -> None:
+    """Add X_S Δ + shift to v at i, in place; the columns in `moving` alone are read."""
     at = entries(v, i, like)
     if shift != 0.0:
         at = at + shift
@@ -133,30 +132,6 @@ def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: 
         at = at + delta[j] * cells(columns, j, i, like)
         fetch(columns, j, i + AHEAD, like)
     put(v, i, at)
-
-
-@part
-def _products(columns: Matrix, centre: Vector, scale: Vector, i: int, like: Any, t: Vector, at: int) -> Any:
-    """Write the products t at i to t[at:], WIDTH a column, and return h² = ‖t‖²; what is not finite is written as 0."""
-    h2 = like
-    for j in range(columns.shape[0]):
-        t_j = scale[j] * (cells(columns, j, i, like) - centre[j])
-        put(t, at + j * WIDTH, t_j)
-        h2 = h2 + t_j * t_j
-    if not all_at_most(h2, HUGE):  # such a record has r = 0, and 0 times infinity would be NaN
-        for j in range(columns.shape[0]):
-            t_j = entries(t, at + j * WIDTH, like)
-            t_j = at_least(HUGE, t_j, t_j, 0.0)
-            put(t, at + j * WIDTH, at_least(t_j, -HUGE, t_j, 0.0))
-    return h2
-
-
-@part
-def _add_rounded(columns: Matrix, t: Vector, at: int, r: Any, i: int, like: Any, sums: Integers) -> None:
-    """Add rint(t r) to sums, (s, SUMS); fetch what is to come."""
-    for j in range(columns.shape[0]):
-        add_to(sums, j, entries(t, at + j * WIDTH, like) * r + MAGIC)
-        fetch(columns, j, i + AHEAD, like)
 
 
 @part
@@ -171,11 +146,38 @@ def _add_singles(
     like: Any,
     sums: Integers,
 ) -> None:
-    """Add rint(clamp(t_j r, ±κ)) at i to sums, (s, SUMS), of every column by itself."""
+    """Add rint(clamp(t_j r, ±κ)/g) at i to sums, (s, SUMS), of every column by itself."""
     for j in range(columns.shape[0]):
         c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
         add_to(sums, j, clamped(c, r, clip, per_grid) + MAGIC)
         fetch(columns, j, i + AHEAD, like)
+
+
+@part
+def _add_clipped(
+    columns: Matrix,
+    centre: Vector,
+    scale: Vector,
+    clip: float,
+    per_grid: float,
+    r: Any,
+    i: int,
+    like: Any,
+    sums: Integers,
+) -> None:
+    """Add rint(clip(t r)/g) at i to sums, (s, SUMS)."""
+    if columns.shape[0] == 1:  # needs no norm
+        _add_singles(columns, centre, scale, clip, per_grid, r, i, like, sums)
+    else:
+        h2 = like
+        for j in range(columns.shape[0]):
+            t = scale[j] * (cells(columns, j, i, like) - centre[j])
+            h2 = h2 + t * t
+        r = clipped(r, h2, clip, per_grid)
+        for j in range(columns.shape[0]):
+            c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
+            add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
+            fetch(columns, j, i + AHEAD, like)
 
 
 @part
@@ -186,11 +188,19 @@ def _add_plain(columns: Matrix, centre: Vector, r: Any, i: int, like: Any, sums:
         fetch(columns, j, i + AHEAD, like)
 
 
+@part
+def _add_panel(sums: Matrix, partial: Vector) -> None:
+    """Add the sums of a panel to its row and begin anew."""
+    for j in range(sums.shape[0]):
+        for k in range(SUMS):
+            partial[j] += sums[j, k]
+            sums[j, k] = 0.0
+
+
 @compiled
 def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int) -> None:
     """Add X_S Δ + shift to v, rows [start, stop), in place."""
-    moving = np.flatnonzero(delta)
-    whole = stop - (stop - start) % WIDTH
+    moving, whole = np.flatnonzero(delta), stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
         _advance(columns, delta, moving, shift, v, i, lanes())
     for i in range(whole, stop):
@@ -211,8 +221,7 @@ def singles(
     stop: int,
 ) -> Integers:
     """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), every column clipped by itself."""
-    sums = np.zeros((columns.shape[0], SUMS), np.int64)
-    whole = stop - (stop - start) % WIDTH
+    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
         r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
         _add_singles(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
@@ -235,24 +244,12 @@ def gradient(
     stop: int,
 ) -> Integers:
     """Return Σ_i rint(clip(scale ∘ r_i (x_i − c))/g) over rows [start, stop)."""
-    s = columns.shape[0]
-    if s == 1:
-        return singles(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
-    sums, t, aside, at = np.zeros((s, SUMS), np.int64), np.empty(2 * s * WIDTH), np.empty(WIDTH), 0
-    whole = stop - (stop - start) % WIDTH
-    h2 = lanes()
-    if start < whole:
-        h2 = _products(columns, centre, scale, start, h2, t, at)
+    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
     for i in range(start, whole, WIDTH):
-        r = clipped(weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), h2, clip, per_grid)
-        put(aside, 0, r)  # divisions take their time: begun here, they are done after the next products
-        if i + WIDTH < whole:
-            h2 = _products(columns, centre, scale, i + WIDTH, lanes(), t, s * WIDTH - at)
-        _add_rounded(columns, t, at, entries(aside, 0, lanes()), i, lanes(), sums)
-        at = s * WIDTH - at
+        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+        _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
     for i in range(whole, stop):
-        h2_i = _products(columns, centre, scale, i, 0.0, t, 0)
-        _add_rounded(columns, t, 0, clipped(weight(v[i], y[i], loss), h2_i, clip, per_grid), i, 0.0, sums)
+        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
     return _sums(sums, stop - start)
 
 
@@ -273,44 +270,32 @@ def step(
     stop: int,
 ) -> Integers:
     """Add X_prev Δ + shift to v in place and return the clipped sum at the new v, rows [start, stop), in one pass."""
-    s, moving = columns.shape[0], np.flatnonzero(delta)
-    sums, t, aside, at = np.zeros((s, SUMS), np.int64), np.empty(2 * s * WIDTH), np.empty(WIDTH), 0
-    whole = stop - (stop - start) % WIDTH
-    h2 = lanes()
-    if start < whole:
-        _advance(previous, delta, moving, shift, v, start, h2)
-        if s > 1:
-            h2 = _products(columns, centre, scale, start, h2, t, at)
+    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
+    moving = np.flatnonzero(delta)
     for i in range(start, whole, WIDTH):
+        _advance(previous, delta, moving, shift, v, i, lanes())
         r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-        if s > 1:
-            put(aside, 0, clipped(r, h2, clip, per_grid))
-        if i + WIDTH < whole:
-            _advance(previous, delta, moving, shift, v, i + WIDTH, lanes())
-            if s > 1:
-                h2 = _products(columns, centre, scale, i + WIDTH, lanes(), t, s * WIDTH - at)
-        if s > 1:
-            _add_rounded(columns, t, at, entries(aside, 0, lanes()), i, lanes(), sums)
-            at = s * WIDTH - at
-        else:
-            _add_singles(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+        _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
     for i in range(whole, stop):
         _advance(previous, delta, moving, shift, v, i, 0.0)
-        r1 = weight(v[i], y[i], loss)
-        if s > 1:
-            h2_1 = _products(columns, centre, scale, i, 0.0, t, 0)
-            _add_rounded(columns, t, 0, clipped(r1, h2_1, clip, per_grid), i, 0.0, sums)
-        else:
-            _add_singles(columns, centre, scale, clip, per_grid, r1, i, 0.0, sums)
+        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
     return _sums(sums, stop - start)
 
 
 @compiled
-def _add_panels(sums: Matrix, partial: Vector) -> None:
-    """Add the sums of a panel to its row and begin anew."""
-    for j in range(sums.shape[0]):
-        partial[j] += sums[j].sum()
-    sums[:] = 0.0
+def plain_gradient(
+    columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
+) -> None:
+    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
+    sums = np.zeros((columns.shape[0], SUMS))
+    for a in range(start, stop, PANEL):
+        b = min(a + PANEL, stop)
+        whole = b - (b - a) % WIDTH
+        for i in range(a, whole, WIDTH):
+            _add_plain(columns, centre, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), i, lanes(), sums)
+        for i in range(whole, b):
+            _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
+        _add_panel(sums, partial[a // PANEL])
 
 
 @compiled
@@ -327,39 +312,18 @@ def plain_step(
     start: int,
     stop: int,
 ) -> None:
-    """Add X_prev Δ + shift to v in place, then Σ_i r_i (x_i − c) to partial, (panels, s), a row a panel, in one pass.
-
-    start opens a panel.
-    """
-    moving, sums = np.flatnonzero(delta), np.zeros((columns.shape[0], SUMS))
-    for first in range(start, stop, PANEL):
-        last = min(first + PANEL, stop)
-        whole = last - (last - first) % WIDTH
-        for i in range(first, whole, WIDTH):
+    """Add X_prev Δ + shift to v in place, then as plain_gradient, in one pass."""
+    sums, moving = np.zeros((columns.shape[0], SUMS)), np.flatnonzero(delta)
+    for a in range(start, stop, PANEL):
+        b = min(a + PANEL, stop)
+        whole = b - (b - a) % WIDTH
+        for i in range(a, whole, WIDTH):
             _advance(previous, delta, moving, shift, v, i, lanes())
-            r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-            _add_plain(columns, centre, r, i, lanes(), sums)
-        for i in range(whole, last):
+            _add_plain(columns, centre, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), i, lanes(), sums)
+        for i in range(whole, b):
             _advance(previous, delta, moving, shift, v, i, 0.0)
             _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
-        _add_panels(sums, partial[first // PANEL])
-
-
-@compiled
-def plain_gradient(
-    columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
-) -> None:
-    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
-    sums = np.zeros((columns.shape[0], SUMS))
-    for first in range(start, stop, PANEL):
-        last = min(first + PANEL, stop)
-        whole = last - (last - first) % WIDTH
-        for i in range(first, whole, WIDTH):
-            r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
-            _add_plain(columns, centre, r, i, lanes(), sums)
-        for i in range(whole, last):
-            _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
-        _add_panels(sums, partial[first // PANEL])
+        _add_panel(sums, partial[a // PANEL])
 
 
 @compiled

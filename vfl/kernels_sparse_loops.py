@@ -2,22 +2,21 @@
 
 Why they add up to the same integers as vfl.kernels_loops. An entry that is not stored is 0 there: it adds 0 to a squared
 norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. What is left are the same IEEE operations on the same numbers in
-the same order: margins take the columns in turn, and squared norms are summed in the same groups of four columns,
-((t₀² + t₁²) + (t₂² + t₃²)), then one by one. So the proof that stands there holds here.
+the same order: margins and squared norms take the columns in turn. So the proof that stands there holds here.
 
-columns : data (nnz,), rows (nnz,) and starts (s + 1,), positions in both, of s columns; no row twice in a column.
-scratch : (3, n) zeros; they are zeros again when a loop returns.
+columns : data (nnz,), rows (nnz,), and the positions in both of the first entry of each of s columns and of the first
+    behind its last, (s,) each; no row twice in a column.
+scratch : (2, n) zeros; they are zeros again when a loop returns.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vfl.kernels_bits import MAGIC, add_bits, compiled, unbiased
-from vfl.kernels_loops import HUGE, LOGISTIC, SQUARED, TINY, falling_sigmoid
+from vfl.kernels_loops import clamped, clipped, weight
 
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
@@ -26,26 +25,24 @@ _DONE = -1.0  # in the place of a squared norm: the weight beside it is clipped 
 
 
 @compiled
-def _weight(v: float, y: float, loss: int) -> float:
-    """Return ∂ℓ(v, y)/∂v, as vfl.kernels_loops.weights writes it."""
-    if loss == SQUARED:
-        return v - y
-    if loss == LOGISTIC:
-        r: float = -y * falling_sigmoid(y * v)
-        return r
-    return v
+def between(rows: Integers, starts: Integers, start: int, stop: int) -> tuple[Integers, Integers]:
+    """Return (first, last), (s,) each, of the entries in rows [start, stop) of columns starts[j] to starts[j + 1]."""
+    s = starts.size - 1
+    first, last = np.empty(s, np.int64), np.empty(s, np.int64)
+    for j in range(s):
+        own = rows[starts[j] : starts[j + 1]]
+        first[j] = starts[j] + np.searchsorted(own, start)
+        last[j] = starts[j] + np.searchsorted(own, stop)
+    return first, last
 
 
 @compiled
-def forward(data: Matrix, rows: Integers, starts: Integers, delta: Vector, shift: float, v: Vector) -> None:
-    """Add X_S Δ + shift to v, in place; columns that did not move are not read, and without a shift no other rows."""
-    if shift != 0.0:
-        for i in range(v.size):
-            v[i] += shift
+def forward(data: Matrix, rows: Integers, first: Integers, last: Integers, delta: Vector, v: Vector) -> None:
+    """Add X_S Δ to v, in place; columns that did not move are not read."""
     for j in range(delta.size):
         d = delta[j]
         if d != 0.0:
-            for k in range(starts[j], starts[j + 1]):
+            for k in range(first[j], last[j]):
                 v[rows[k]] += d * data[k]
 
 
@@ -53,7 +50,8 @@ def forward(data: Matrix, rows: Integers, starts: Integers, delta: Vector, shift
 def singles(
     data: Matrix,
     rows: Integers,
-    starts: Integers,
+    first: Integers,
+    last: Integers,
     v: Vector,
     y: Vector,
     loss: int,
@@ -62,62 +60,24 @@ def singles(
     per_grid: float,
 ) -> Integers:
     """Return Σ_i rint(clamp(t_ij r_i, ±κ)/g) for every column j, clipped by itself."""
-    s = starts.size - 1
+    s = first.size
     out = np.zeros(s, np.int64)
     for j in range(s):
         a, q = scale[j], 0
-        for k in range(starts[j], starts[j + 1]):
+        for k in range(first[j], last[j]):
             i = rows[k]
-            r = _weight(v[i], y[i], loss)
-            c = (a * data[k]) * r
-            c = clip if c > clip else c
-            c = -clip if c < -clip else c
-            c = c if c == c else 0.0
-            c = c if abs(r) <= HUGE else 0.0
-            q = add_bits(q, c * per_grid + MAGIC)
-        out[j] = unbiased(q, starts[j + 1] - starts[j])
+            r = weight(v[i], y[i], loss)
+            q = add_bits(q, clamped((a * data[k]) * r, r, clip, per_grid) + MAGIC)
+        out[j] = unbiased(q, last[j] - first[j])
     return out
-
-
-@compiled
-def _square_norms(data: Matrix, rows: Integers, starts: Integers, scale: Vector, scratch: Matrix) -> None:
-    """Add h²_i = ‖scale ∘ x_i‖² to the first row of scratch; the other two are used up to zeros again."""
-    s = starts.size - 1
-    h2, left, right = scratch[0], scratch[1], scratch[2]
-    fours = s - s % 4
-    for j in range(0, fours, 4):
-        for m in range(j, j + 4):
-            half = left if m < j + 2 else right
-            for k in range(starts[m], starts[m + 1]):
-                t = scale[m] * data[k]
-                half[rows[k]] += t * t
-        for k in range(starts[j], starts[j + 4]):
-            i = rows[k]
-            h2[i] += left[i] + right[i]  # adds 0 at the second entry of a row
-            left[i] = 0.0
-            right[i] = 0.0
-    for j in range(fours, s):
-        for k in range(starts[j], starts[j + 1]):
-            t = scale[j] * data[k]
-            h2[rows[k]] += t * t
-
-
-@compiled
-def _clipped(r: float, h2: float, clip: float, per_grid: float) -> float:
-    """Return r clamped to ±κ/h and divided by the grid, as vfl.kernels_loops._clip."""
-    limit = clip / math.sqrt(h2)
-    limit = limit if h2 >= TINY else 0.0
-    limit = limit if abs(r) <= HUGE else 0.0
-    c = r if r < limit else limit
-    c = c if c > -limit else -limit
-    return c * per_grid
 
 
 @compiled
 def gradient(
     data: Matrix,
     rows: Integers,
-    starts: Integers,
+    first: Integers,
+    last: Integers,
     v: Vector,
     y: Vector,
     loss: int,
@@ -127,38 +87,44 @@ def gradient(
     scratch: Matrix,
 ) -> Integers:
     """Return Σ_i rint(clip(scale ∘ r_i x_i)/g), the records clipped by the norm over all s columns."""
-    s = starts.size - 1
+    s = first.size
     if s == 1:
-        return singles(data, rows, starts, v, y, loss, scale, clip, per_grid)
+        return singles(data, rows, first, last, v, y, loss, scale, clip, per_grid)
     out = np.zeros(s, np.int64)
-    _square_norms(data, rows, starts, scale, scratch)
     h2, r = scratch[0], scratch[1]
     for j in range(s):
+        for k in range(first[j], last[j]):
+            t = scale[j] * data[k]
+            h2[rows[k]] += t * t
+    for j in range(s):
         a, q = scale[j], 0
-        for k in range(starts[j], starts[j + 1]):
+        for k in range(first[j], last[j]):
             i = rows[k]
             if h2[i] != _DONE:
-                r[i] = _clipped(_weight(v[i], y[i], loss), h2[i], clip, per_grid)
+                r[i] = clipped(weight(v[i], y[i], loss), h2[i], clip, per_grid)
                 h2[i] = _DONE
             c = (a * data[k]) * r[i]
             q = add_bits(q, (c if c == c else 0.0) + MAGIC)
-        out[j] = unbiased(q, starts[j + 1] - starts[j])
-    for k in range(starts[0], starts[s]):
-        h2[rows[k]] = 0.0
-        r[rows[k]] = 0.0
+        out[j] = unbiased(q, last[j] - first[j])
+    for j in range(s):
+        for k in range(first[j], last[j]):
+            h2[rows[k]] = 0.0
+            r[rows[k]] = 0.0
     return out
 
 
 @compiled
-def plain_gradient(data: Matrix, rows: Integers, starts: Integers, v: Vector, y: Vector, loss: int) -> Vector:
+def plain_gradient(
+    data: Matrix, rows: Integers, first: Integers, last: Integers, v: Vector, y: Vector, loss: int
+) -> Vector:
     """Return Σ_i r_i x_i."""
-    s = starts.size - 1
+    s = first.size
     out = np.zeros(s)
     for j in range(s):
         u = 0.0
-        for k in range(starts[j], starts[j + 1]):
+        for k in range(first[j], last[j]):
             i = rows[k]
-            u += _weight(v[i], y[i], loss) * data[k]
+            u += weight(v[i], y[i], loss) * data[k]
         out[j] = u
     return out
 
@@ -209,10 +175,10 @@ def plain_moments(data: Matrix, starts: Integers) -> Matrix:
 
 
 @compiled
-def record_norms(data: Matrix, rows: Integers, starts: Integers, scale: Vector, out: Vector) -> None:
+def record_norms(data: Matrix, rows: Integers, first: Integers, last: Integers, scale: Vector, out: Vector) -> None:
     """Add Σ_j (scale_j x_ij)² to out, (n,), in place."""
     for j in range(scale.size):
         square = scale[j] * scale[j]
-        for k in range(starts[j], starts[j + 1]):
+        for k in range(first[j], last[j]):
             x = np.float64(data[k])
             out[rows[k]] += square * (x * x)

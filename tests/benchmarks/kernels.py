@@ -13,6 +13,7 @@ import numba
 import numpy as np
 
 from vfl import kernels, kernels_loops
+from vfl.kernels_lanes import SUMS, WIDTH, add_to, cells, entries, fetch, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,15 +25,17 @@ GRID = 2.0**-20
 def unrounded(columns, centre, v, y, loss, scale, clip):
     """Return the clipped sum in floating point, without the grid: what rounding is measured against."""
     s, n = columns.shape
-    rows = kernels_loops._chunk(s)
-    out, r, h2 = np.zeros(s), np.empty(rows), np.empty(rows)
-    for a in range(0, n, rows):
-        b = min(a + rows, n)
-        kernels_loops.weights(v[a:b], y[a:b], loss, r)
-        kernels_loops._square_norms(columns, centre, scale, a, b - a, h2)
-        kernels_loops._clip(r, h2, b - a, clip, 1.0)
-        kernels_loops._add_dots(columns, centre, r, a, b, out)
-    return scale * out
+    sums = np.zeros((s, SUMS))
+    for i in range(0, n - n % WIDTH, WIDTH):
+        h2 = lanes()
+        for j in range(s):
+            t = scale[j] * (cells(columns, j, i, h2) - centre[j])
+            h2 = h2 + t * t
+        r = kernels_loops.clipped(kernels_loops.weight(entries(v, i, h2), entries(y, i, h2), loss), h2, clip, 1.0)
+        for j in range(s):
+            add_to(sums, j, (scale[j] * (cells(columns, j, i, h2) - centre[j])) * r)
+            fetch(columns, j, i + kernels_loops.AHEAD, h2)
+    return sums.sum(axis=1)
 
 
 @numba.njit

@@ -20,7 +20,7 @@ sparse = ["telco"]     (parties whose columns are scaled by a factor only)
 [ray.resources]        bank = "node:10.0.0.7"      environment: the resource of a party's node, where it is not party:NAME
 [faults]               on_party_lost = "wait"      environment: what becomes of a lost party (vfl.job.faults)
 [policy]               bank = "bank-policy.toml"   environment: what each party's owner allows
-[alignment]            cores = 4                   environment: of each party, to align records
+[alignment]            cores = 4                   environment: of each party, to align records and to compute
 [alignment.index]      bank = "bank-index"         environment: folder in which the party keeps its aligned rows
 """
 
@@ -69,7 +69,7 @@ class Environment:
     ledger : file in which the budget of the job's data set is kept.
     policies : {party: path of its owner's policy}, each read by that party's actor.
     indexes : {party: folder for the index of its aligned rows}, each written by that party's actor.
-    cores : of each party, to align records; None lets the engine decide.
+    cores : of each party, to align records and to compute; None lets the engine decide.
     placement : where on the cluster the actors run.
     faults : what becomes of a party that is lost.
     """

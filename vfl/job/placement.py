@@ -22,7 +22,7 @@ class Placement:
     pin : whether actors are pinned to nodes by custom resources: 'auto' pins on a cluster that is named by an address.
     resources : {party: name of the resource that its node offers}; the default of a party is 'party:NAME'.
     ready_seconds : how long the cluster may take to offer what is asked for.
-    party_cpus : CPUs that a party's actor takes of its node. The coordinator takes none.
+    party_cpus : CPUs that a party's actor takes of its node, and works with. The coordinator takes none.
     """
 
     pin: str = "auto"

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Arrangement:
     """How the alignment of one run is made; `Keeping` says the rest.
 
-    folders : {party: its place for indexes}, as far as the environment names them. cores : for each party; None decides.
+    folders : {party: its place for indexes}, as far as the environment names them. cores : for each party, to compute too;
+    None decides.
     required : an earlier process of the run has begun on an index, and no other will do.
     """
 
@@ -50,8 +51,10 @@ class Arrangement:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many cores this process may use: at most NUMBA_NUM_THREADS, which joblib sets for its workers."""
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = os.environ.get("NUMBA_NUM_THREADS", "")
+    return min(here, max(1, int(allowed))) if allowed.isdigit() else here
 
 
 def align(

@@ -114,6 +114,11 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
+def cores_of(place: Place, how: Arrangement, n_parties: int) -> int:
+    """Return the cores of each party: its share of this machine, or on a cluster the CPUs that its actor takes there."""
+    return how.cores_each(n_parties) if place.address is None else how.cores or max(1, int(place.placement.party_cpus))
+
+
 def _this_node(ray: Any) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -151,10 +156,11 @@ def _federation(
             name: source if isinstance(source, str | Path) else InMemory(ray.put(source))
             for name, source in sources.items()
         }
+        threads = cores_of(place, how, len(sources))
         actors = {
             name: ray.remote(PartyActor)
             .options(**again, **options_of(asked[name]))
-            .remote(job, name, (policies or {}).get(name), how.keeping(name))
+            .remote(job, name, (policies or {}).get(name), how.keeping(name), threads)
             for name in sources
         }
         coordinator = (
@@ -251,7 +257,7 @@ def predict(
         job = agreed(greetings)
         if len(actors) > 1 and job.ids and all_hold_ids(job, {name: said.ids for name, said in greetings.items()}):
             salt = new_salt()
-            each = how.cores_each(len(actors)) if address is None else cores or 1
+            each = cores_of(place, how, len(actors))
             reading = {name: actor.prepare_ids.remote(salt, each, Keeping()) for name, actor in actors.items()}
             for name, ref in reading.items():
                 answer_of(name, ref, LOAD_SECONDS)
@@ -270,8 +276,8 @@ def _aligned(
 ) -> Iterator[Aligning | Aligned]:
     from coordinator.actor import answer_of
 
-    # The salt goes to the parties and not to the coordinator. On a cluster an actor has the one CPU that it asks for.
-    salt, cores = new_salt(), how.cores_each(len(actors)) if place.address is None else how.cores or 1
+    # The salt goes to the parties and not to the coordinator.
+    salt, cores = new_salt(), cores_of(place, how, len(actors))
     reading = {name: actor.prepare.remote(handed[name], salt, cores) for name, actor in actors.items()}
     for name, ref in reading.items():
         answer_of(name, ref, LOAD_SECONDS)

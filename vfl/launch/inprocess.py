@@ -104,10 +104,15 @@ def run(
     """
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     agreed = {name: consented(job, name, (policies or {}).get(name)) for name in there}
+    how = how or Arrangement()
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
-        indexes = yield from _aligned(job, there, how or Arrangement())
-    parties = {name: load(job, name, source, agreed[name], index=indexes.get(name)) for name, source in there.items()}
+        indexes = yield from _aligned(job, there, how)
+    threads = how.cores_each(1)  # they compute one after the other
+    parties = {
+        name: load(job, name, source, agreed[name], index=indexes.get(name), threads=threads)
+        for name, source in there.items()
+    }
     yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)
 
 

@@ -93,8 +93,10 @@ def train(
     ledger : file in which the budget of the job's data set is kept.
     policies : {party: path of its owner's policy file}, read where the party runs (see parties.consent): it refuses the
         job before the data are opened, and keeps a book of the party's releases. A resumed run has the same policies.
-    indexes, cores : for a job with an id column; see `vfl.launch.alignment.align`, whose outcome is used if its files have
-        not changed since. With an output, every party keeps the run's index in its own place, for `vfl resume`.
+    indexes : for a job with an id column; see `vfl.launch.alignment.align`, whose outcome is used if its files have not
+        changed since. With an output, every party keeps the run's index in its own place, for `vfl resume`.
+    cores : of each party, to align and to compute; their number changes no result. None divides this machine's among
+        those that work at once; on a cluster that is named by its address a party takes its placement's party_cpus.
     placement : where on the cluster the actors run (vfl.job.placement); None pins each party to the node that offers
         'party:NAME', on a cluster that is named by its address.
     faults : what becomes of a party that is lost (vfl.job.faults); None waits for it.
