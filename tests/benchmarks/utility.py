@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import json
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,7 +179,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
 
 def measure(row: Row, settings: Settings) -> Iterator[Result]:
     """Yield a row's tuned and untuned errors, on the same fresh seeds."""
-    begun, case = time.perf_counter(), row.build(settings.data)
+    case = row.build(settings.data)
     typical, fresh = unit(case), settings.seeds(whole=20)
     found = tuned(row, case, anew=settings.search)
     options = {**row.fixed, **found, "clip": found["clip"] * typical}
@@ -201,7 +200,6 @@ def measure(row: Row, settings: Settings) -> Iterator[Result]:
             part="utility", case=row.name, arm=arm, measure="relative error", values=errors, seeds=fresh,
             tuned="oracle grid" if own else "default", settings=own, beside=beside, against=row.paper, source=row.source,
             note=behind if late else "", at={"epsilon": case.job.privacy.epsilon},
-            seconds=(time.perf_counter() - begun) / len(errors),
         )  # fmt: skip
 
 
