@@ -171,19 +171,17 @@ def table(results: Iterable[Result]) -> str:
 
 
 def provenance(results: Iterable[Result]) -> str:
-    """Say on what the figures were measured: one sentence for each machine and commit."""
-    found = {
-        json.dumps({k: v for k, v in r.machine.items() if k != "load"}, sort_keys=True): r.machine for r in results
-    }
-    loads = [r.machine["load"] for r in results if "load" in r.machine]
-    sentences = []
-    for about in found.values():
-        versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-        commit = f", commit {about['commit']}" if about.get("commit") else ""
-        sentences.append(
-            f"{about['processor']}, {about['processors']} processors, {about['system']} {about['machine']}, "
-            f"Python {about['python']}, {versions}{commit}."
-        )
+    """Say on what the figures were measured: a sentence for each machine, one for each set of versions, and the load."""
+    machines, versions, commits, loads = {}, {}, {}, []
+    for about in (r.machine for r in results):
+        name = f"{about['processor']}, {about['processors']} processors, {about['system']} {about['machine']}"
+        machines[f"{name}, Python {about['python']}."] = None
+        versions[", ".join(f"{package} {number}" for package, number in about["versions"].items()) + "."] = None
+        commits |= {about["commit"]: None} if about.get("commit") else {}
+        loads += [about["load"]] if "load" in about else []
+    sentences = [*machines, *versions]
+    if commits:
+        sentences.append(f"Commit {', '.join(commits)}.")
     if loads:
         sentences.append(f"Load of the machine meanwhile: {min(loads):g} to {max(loads):g}.")
     return " ".join(sentences)
@@ -240,7 +238,7 @@ def fill(page: Path, book: Book) -> None:
         else:
             results = [r for r in results if words in f"{r.case} {r.arm} {r.measure}"]
             lines = [table(results), provenance(results)] if results else []
-        return "\n\n".join([found["open"], *lines, found["close"]]) if lines else found[0]
+        return "\n\n".join([found["open"].rstrip(), *lines, found["close"]]) if lines else found[0]
 
     page.write_text(MARK.sub(anew, page.read_text(encoding="utf-8")), encoding="utf-8")
 
