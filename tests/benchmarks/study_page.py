@@ -56,18 +56,23 @@ class Found:
         return self._bounds.get((case, name), float("nan"))
 
     def ratio(self, case: str, top: str, bottom: str) -> float:
-        """Of two arms' mean errors at ε = 1, NaN where one is missing."""
+        """Of two arms' middle errors at ε = 1, NaN where one is missing."""
         a, b = self.at(case, top), self.at(case, bottom)
-        return float("nan") if a is None or b is None else a.mean / b.mean
+        return float("nan") if a is None or b is None else middle(a) / middle(b)
 
     def slope(self, case: str, arm: str) -> float:
         """Of log error in log ε, by least squares over the ε that were run."""
-        points = [(e, r.mean) for e in EPSILONS if (r := self.at(case, arm, e))]
+        points = [(e, middle(r)) for e in EPSILONS if (r := self.at(case, arm, e))]
         return float(np.polyfit(*np.log(np.array(points)).T, 1)[0]) if len(points) > 1 else float("nan")
 
     def start(self, case: str) -> float:
         """The error of a model that learnt nothing."""
         return next(r.beside["start"] for r in self.runs if r.case == case)
+
+
+def middle(result: Result) -> float:
+    """The geometric mean of the runs, which one bad run does not carry away."""
+    return float(np.exp(np.mean(np.log(result.values))))
 
 
 def predictions(found: Found) -> dict[str, list[tuple[str, float, float]]]:
@@ -231,7 +236,7 @@ def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: 
     for k, (axis, case) in enumerate(zip(axes, found.cases, strict=False)):
         panel(axis, case)
         axis.axhline(found.start(case), color="#aaaaaa", linewidth=0.9, linestyle=":", label="nothing learnt")
-        axis.set(yscale="log", xlabel=label)
+        axis.set(yscale="log", xlabel=label, ylim=(None, 3 * found.start(case)))
         axis.set_title(case, fontsize=10)
         axis.grid(visible=True, axis="y", alpha=0.3)
         if k % wide == 0:
@@ -244,12 +249,12 @@ def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: 
 
 
 def _curve(axis: Any, places: Iterable[tuple[float, Result | None]], arm: str, **style: Any) -> None:
-    """Means with bars of one standard deviation, which end above zero."""
+    """Geometric means, with bars from the least to the largest of the runs."""
     points = [(x, r) for x, r in places if r is not None and np.isfinite(r.mean)]
-    mean, deviation = (np.array([getattr(r, name) for _, r in points]) for name in ("mean", "spread"))
+    mean = np.array([middle(r) for _, r in points])
     dashed = {"linestyle": "--", "marker": "s"} if arm in DASHED else {"marker": "o"}
     options = {"color": COLOURS[arm.split()[0]], "markersize": 4, "linewidth": 1.3, "capsize": 2, "label": arm}
-    bars = [np.minimum(deviation, 0.7 * mean), deviation]
+    bars = [mean - [min(r.values) for _, r in points], [max(r.values) for _, r in points] - mean]
     axis.errorbar([x for x, _ in points], mean, yerr=bars, **(options | dashed | style))
 
 
