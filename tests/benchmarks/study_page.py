@@ -26,7 +26,9 @@ BOUNDS = "bounds"
 EPSILONS, EPSILON_ARMS = (0.1, 1.0, 10.0), (
     "shuffled 1", "shuffled party", "shuffled party isotropic", "importance 1", "CD", "GCD", "SGD", "defaults",
 )  # fmt: skip
-TRIPS_ARMS = ("shuffled 1", "shuffled 2", "shuffled party", "full party", "importance 1", "CD", "GCD", "SGD")
+TRIPS_ARMS = (
+    "CD", "shuffled 1", "shuffled 2", "shuffled party", "full party", "importance 1", "cyclic 1 in visits", "GCD", "SGD",
+)  # fmt: skip
 KEPT = ("case", "arm", "measure", "values", "at", "settings", "beside", "seeds", "tuned", "seconds")
 DASHED = ("shuffled party", "defaults", "shuffled party isotropic")
 
@@ -229,6 +231,7 @@ def draw(folder: Path, found: Found) -> list[Path]:
 def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: str) -> Path:
     """One panel a problem, and the legend in the place that is left."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(9.6, 5.8), dpi=90, layout="constrained")
     wide = -(-(len(found.cases) + 1) // 2)
@@ -237,6 +240,7 @@ def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: 
         panel(axis, case)
         axis.axhline(found.start(case), color="#aaaaaa", linewidth=0.9, linestyle=":", label="nothing learnt")
         axis.set(yscale="log", xlabel=label, ylim=(None, 3 * found.start(case)))
+        axis.yaxis.set_minor_formatter(NullFormatter())
         axis.set_title(case, fontsize=10)
         axis.grid(visible=True, axis="y", alpha=0.3)
         if k % wide == 0:
@@ -244,8 +248,7 @@ def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: 
     for axis in axes[len(found.cases) :]:
         axis.axis("off")
     axes[-1].legend(*axes[0].get_legend_handles_labels(), loc="center", fontsize=9, frameon=False)
-    figure.savefig(path)
-    return path
+    return _saved(figure, path)
 
 
 def _curve(axis: Any, places: Iterable[tuple[float, Result | None]], arm: str, **style: Any) -> None:
@@ -278,7 +281,7 @@ def _epsilons(found: Found, axis: Any, case: str) -> None:
 
 def _trips(found: Found, axis: Any, case: str) -> None:
     for arm in TRIPS_ARMS:
-        if arm != "shuffled 2":
+        if arm not in ("shuffled 1", "shuffled 2"):
             _curve(axis, [(t, found.at(case, arm, 1.0, t)) for t in found.trips], arm)
     axis.set_xscale("log")
     axis.set_xticks(found.trips, [str(t) for t in found.trips])
@@ -301,7 +304,17 @@ def _scatter(path: Path, said: dict[str, list[tuple[str, float, float]]]) -> Pat
         line(1.0, color="#bbbbbb", linewidth=0.8, linestyle=":")
     axis.set(xscale="log", yscale="log", xlabel="predicted ratio of errors", ylabel="measured ratio of errors")
     axis.legend(fontsize=9, frameon=False)
+    return _saved(figure, path)
+
+
+def _saved(figure: Any, path: Path) -> Path:
+    """Write a PNG of few colours, which takes half the room."""
+    from PIL import Image
+
     figure.savefig(path)
+    with Image.open(path) as image:
+        plain = image.convert("RGB").quantize(200)
+    plain.save(path, optimize=True)
     return path
 
 
