@@ -49,7 +49,7 @@ class Counting:
 
 def every_arm(sizes=(1, 2, None)):
     yield from ((arm, None) for arm in study.arms(sizes))
-    yield from ((arm, TRIPS) for arm in study.arms_at(TRIPS, sizes))
+    yield from ((arm, TRIPS) for arm in study.arms_at(TRIPS, sizes, 8))
 
 
 @pytest.mark.parametrize(("arm", "trips"), list(every_arm()), ids=lambda value: getattr(value, "name", str(value)))
@@ -69,7 +69,7 @@ def test_every_arm_spends_the_same_and_makes_the_messages_that_are_counted(bench
 
 def test_more_messages_are_the_same_for_all(bench):
     for trips in study.TRIPS:
-        for arm in study.arms_at(trips, bench.sizes):
+        for arm in study.arms_at(trips, bench.sizes, 8):
             planned = plan(bench.job(arm, 1.0, 1, **arm.start), bench.case.n)
             assert trips - 1 <= planned.round_trips <= trips, arm.name
 
@@ -131,7 +131,7 @@ def rows():
         for epsilon in (0.1, 1.0, 10.0):
             for arm, _ in every_arm():
                 yield row(case, arm.name, {"epsilon": epsilon})
-        yield from (row(case, arm.name, {"epsilon": 1.0, "trips": 17}) for arm in study.arms_at(17, (1, 2, None)))
+        yield from (row(case, arm.name, {"epsilon": 1.0, "trips": 17}) for arm in study.arms_at(17, (1, 2, None), 8))
 
 
 def row(case, arm, place):

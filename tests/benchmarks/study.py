@@ -9,7 +9,8 @@ seeds of their own, then measured on fresh ones. The grids are public; the choic
 alike. Steps of SkGD, CD and GCD are the theorems', γ = 1.
 
 - by passes: at any of PASSES, in whole visits, however many messages those are;
-- by round trips: one block a message (`sweep="block"`: no party sees margins), all arms at the same number of messages.
+- by round trips: one block a message (`sweep="block"`: no party sees margins), all arms at the same number of messages,
+  and one arm in whole visits at that number.
 
 DIR holds the real data; without it, two synthetic problems stand in. `--page` writes tables, plots and the rows that they
 are drawn from into that page and the folder beside it; with an output that is complete, nothing is measured again.
@@ -121,10 +122,11 @@ def arms(sizes: tuple[int | None, ...]) -> Iterator[Arm]:
     yield Arm("defaults", vfl.SkGD)
 
 
-def arms_at(trips: int, sizes: tuple[int | None, ...]) -> Iterator[Arm]:
+def arms_at(trips: int, sizes: tuple[int | None, ...], p: int) -> Iterator[Arm]:
     """Yield the arms of the second question: options that make that number of round trips, or one less.
 
     One trip asks for M. SkGD has one a draw; GCD and SGD have two a round or step; GCD rebuilds the margins now and then.
+    In whole visits a cyclic pass of two parties has two trips, however many of the p columns there are.
     """
     draws = {"outer_rounds": 1, "inner_rounds": trips - 1, "sweep": "block"}
     descends = draws | {"step_size": 1.0}
@@ -132,6 +134,8 @@ def arms_at(trips: int, sizes: tuple[int | None, ...]) -> Iterator[Arm]:
         yield Arm(f"shuffled {size_of(block)}", vfl.SkGD, {**descends, "block_size": block or WHOLE}, AT_TRIPS)
     yield Arm("importance 1", vfl.SkGD, {**descends, "block_size": 1, "sampling": "importance"}, AT_TRIPS)
     yield Arm("full party", vfl.SkGD, {**descends, "block_size": WHOLE, "sampling": "full"}, AT_TRIPS)
+    visits = {"sampling": "cyclic", "block_size": 1, "sweep": "party", "inner_rounds": p * (trips - 1) // 2}
+    yield Arm("cyclic 1 in visits", vfl.SkGD, descends | visits, AT_TRIPS)
     yield Arm("CD", vfl.CD, draws, ({"clip": CLIPS},))
     yield Arm("GCD", vfl.GCD, {"trips": trips}, ({"clip": CLIPS},))
     grids = ({"clip": CLIPS, "length": LENGTHS}, {"batches": BATCHES, "iterate": ITERATES})
@@ -303,7 +307,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
         )
     for trips in TRIPS[:1] if settings.quick else TRIPS[:2]:
         for bench in found:
-            yield from (task(bench, arm, 1.0, trips) for arm in arms_at(trips, bench.sizes))
+            yield from (task(bench, arm, 1.0, trips) for arm in arms_at(trips, bench.sizes, bench.constants.p))
     if settings.quick:
         return
     for bench in found:
@@ -312,7 +316,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
         for bench in found:
             yield from (task(bench, arm, epsilon) for arm in arms(bench.sizes) if arm.name in CORE)
     for bench in found:
-        yield from (task(bench, arm, 1.0, TRIPS[2]) for arm in arms_at(TRIPS[2], bench.sizes))
+        yield from (task(bench, arm, 1.0, TRIPS[2]) for arm in arms_at(TRIPS[2], bench.sizes, bench.constants.p))
 
 
 def fill(page: Path, results: list[Result]) -> None:

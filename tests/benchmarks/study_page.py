@@ -26,7 +26,9 @@ BOUNDS = "bounds"
 EPSILONS, EPSILON_ARMS = (0.1, 1.0, 10.0), (
     "shuffled 1", "shuffled party", "shuffled party isotropic", "importance 1", "CD", "GCD", "SGD", "defaults",
 )  # fmt: skip
-TRIPS_ARMS = ("shuffled 1", "shuffled 2", "shuffled party", "full party", "importance 1", "CD", "GCD", "SGD")
+TRIPS_ARMS = (
+    "CD", "shuffled 1", "shuffled 2", "shuffled party", "full party", "importance 1", "cyclic 1 in visits", "GCD", "SGD",
+)  # fmt: skip
 KEPT = ("case", "arm", "measure", "values", "at", "settings", "beside", "seeds", "tuned", "seconds")
 DASHED = ("shuffled party", "defaults", "shuffled party isotropic")
 
@@ -56,18 +58,23 @@ class Found:
         return self._bounds.get((case, name), float("nan"))
 
     def ratio(self, case: str, top: str, bottom: str) -> float:
-        """Of two arms' mean errors at ε = 1, NaN where one is missing."""
+        """Of two arms' middle errors at ε = 1, NaN where one is missing."""
         a, b = self.at(case, top), self.at(case, bottom)
-        return float("nan") if a is None or b is None else a.mean / b.mean
+        return float("nan") if a is None or b is None else middle(a) / middle(b)
 
     def slope(self, case: str, arm: str) -> float:
         """Of log error in log ε, by least squares over the ε that were run."""
-        points = [(e, r.mean) for e in EPSILONS if (r := self.at(case, arm, e))]
+        points = [(e, middle(r)) for e in EPSILONS if (r := self.at(case, arm, e))]
         return float(np.polyfit(*np.log(np.array(points)).T, 1)[0]) if len(points) > 1 else float("nan")
 
     def start(self, case: str) -> float:
         """The error of a model that learnt nothing."""
         return next(r.beside["start"] for r in self.runs if r.case == case)
+
+
+def middle(result: Result) -> float:
+    """The geometric mean of the runs, which one bad run does not carry away."""
+    return float(np.exp(np.mean(np.log(result.values))))
 
 
 def predictions(found: Found) -> dict[str, list[tuple[str, float, float]]]:
@@ -224,6 +231,7 @@ def draw(folder: Path, found: Found) -> list[Path]:
 def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: str) -> Path:
     """One panel a problem, and the legend in the place that is left."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     figure = Figure(figsize=(9.6, 5.8), dpi=90, layout="constrained")
     wide = -(-(len(found.cases) + 1) // 2)
@@ -231,7 +239,8 @@ def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: 
     for k, (axis, case) in enumerate(zip(axes, found.cases, strict=False)):
         panel(axis, case)
         axis.axhline(found.start(case), color="#aaaaaa", linewidth=0.9, linestyle=":", label="nothing learnt")
-        axis.set(yscale="log", xlabel=label)
+        axis.set(yscale="log", xlabel=label, ylim=(None, 3 * found.start(case)))
+        axis.yaxis.set_minor_formatter(NullFormatter())
         axis.set_title(case, fontsize=10)
         axis.grid(visible=True, axis="y", alpha=0.3)
         if k % wide == 0:
@@ -239,17 +248,16 @@ def _panels(path: Path, found: Found, panel: Callable[[Any, str], None], label: 
     for axis in axes[len(found.cases) :]:
         axis.axis("off")
     axes[-1].legend(*axes[0].get_legend_handles_labels(), loc="center", fontsize=9, frameon=False)
-    figure.savefig(path)
-    return path
+    return _saved(figure, path)
 
 
 def _curve(axis: Any, places: Iterable[tuple[float, Result | None]], arm: str, **style: Any) -> None:
-    """Means with bars of one standard deviation, which end above zero."""
+    """Geometric means, with bars from the least to the largest of the runs."""
     points = [(x, r) for x, r in places if r is not None and np.isfinite(r.mean)]
-    mean, deviation = (np.array([getattr(r, name) for _, r in points]) for name in ("mean", "spread"))
+    mean = np.array([middle(r) for _, r in points])
     dashed = {"linestyle": "--", "marker": "s"} if arm in DASHED else {"marker": "o"}
     options = {"color": COLOURS[arm.split()[0]], "markersize": 4, "linewidth": 1.3, "capsize": 2, "label": arm}
-    bars = [np.minimum(deviation, 0.7 * mean), deviation]
+    bars = [mean - [min(r.values) for _, r in points], [max(r.values) for _, r in points] - mean]
     axis.errorbar([x for x, _ in points], mean, yerr=bars, **(options | dashed | style))
 
 
@@ -273,7 +281,7 @@ def _epsilons(found: Found, axis: Any, case: str) -> None:
 
 def _trips(found: Found, axis: Any, case: str) -> None:
     for arm in TRIPS_ARMS:
-        if arm != "shuffled 2":
+        if arm not in ("shuffled 1", "shuffled 2"):
             _curve(axis, [(t, found.at(case, arm, 1.0, t)) for t in found.trips], arm)
     axis.set_xscale("log")
     axis.set_xticks(found.trips, [str(t) for t in found.trips])
@@ -296,7 +304,17 @@ def _scatter(path: Path, said: dict[str, list[tuple[str, float, float]]]) -> Pat
         line(1.0, color="#bbbbbb", linewidth=0.8, linestyle=":")
     axis.set(xscale="log", yscale="log", xlabel="predicted ratio of errors", ylabel="measured ratio of errors")
     axis.legend(fontsize=9, frameon=False)
+    return _saved(figure, path)
+
+
+def _saved(figure: Any, path: Path) -> Path:
+    """Write a PNG of few colours, which takes half the room."""
+    from PIL import Image
+
     figure.savefig(path)
+    with Image.open(path) as image:
+        plain = image.convert("RGB").quantize(200)
+    plain.save(path, optimize=True)
     return path
 
 
