@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os.path
 import unicodedata
 from dataclasses import dataclass
 from itertools import groupby
@@ -105,10 +104,12 @@ def told_apart(names: Sequence[str], width: float) -> list[str]:
     ]
 
 
-def _from(name: str, others: set[str], width: float) -> str:
-    same = len(os.path.commonprefix(sorted(others)))
-    start = max(0, name.rfind(" ", 0, same) + 1 if " " in name[:same] else same)
-    start = start if same - start < width / DIGIT / 2 else same
+def _from(name: str, alike: set[str], width: float) -> str:
+    """Return what a name has from where the names that look alike differ, or from the beginning of that word."""
+    first, last = min(alike), max(alike)
+    differ = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    word = name.rfind(" ", 0, differ) + 1
+    start = word if word and differ - word < width / DIGIT / 2 else differ
     kept = _taken(name[start:], width / DIGIT - 2)
     return f"…{kept}" if start + len(kept) == len(name) else f"…{kept}…"
 

@@ -162,7 +162,7 @@ def findings(facts: Facts) -> Markup | None:
         whence = element("p", "As findings.json has it.", class_="note")
     return section(
         "Beside the model",
-        table(("", "measure", "value", "standard error"), rows, numbers=(2, 3)) if rows else None,
+        table(("", "measure", "value", "std. error"), rows, numbers=(2, 3)) if rows else None,
         *notes,
         whence,
     )
