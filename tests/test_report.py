@@ -455,6 +455,7 @@ class TestFindings:
         for name, estimate in found.measures.items():
             assert f"{name} {estimate.value:.4g} ± {estimate.error:.2g}" in page.said
         assert found.note in page.said
+        assert f"records, {found.n_records} of them held out {result.certificate.n_records}" in page.said
         assert "No record is in both parts of the split" in page.said
 
     def test_numbers_that_the_log_does_not_bear_out_are_not_shown(self, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def tiles(facts: Facts) -> Markup:
     shown = (
         (f"ε{claimed}", f"{certificate.epsilon:.4g}" if certificate.private else "none"),
         (f"δ{claimed}", f"{certificate.delta:.3g}" if certificate.private else "none"),
-        ("records", f"{certificate.n_records:,}"),
+        (_records(facts), f"{certificate.n_records:,}"),
         ("parties", str(len(facts.parties))),
         ("coordinates", f"{len(result.coordinates):,}"),
         ("releases", f"{certificate.releases:,}"),
@@ -48,6 +48,12 @@ def tiles(facts: Facts) -> Markup:
     return element(
         "dl", *(element("div", element("dt", name), element("dd", value)) for name, value in shown), class_="tiles"
     )
+
+
+def _records(facts: Facts) -> str:
+    """Return what the number of records counts."""
+    split = facts.result.job.split
+    return "records" if split is None else f"records, {split.sizes(facts.certificate.n_records)[1]:,} of them held out"
 
 
 def promise(facts: Facts) -> Markup:
