@@ -360,13 +360,18 @@ def one_node() -> Iterator[tuple[str, Callable[[], None]]]:
         ray.shutdown()
 
 
+def memory() -> tuple[int, int]:
+    """Return the bytes that this machine has, and those that are free."""
+    said = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(said["MemTotal:"]) * 1024, int(said["MemAvailable:"]) * 1024
+
+
 @contextlib.contextmanager
 def short_of_memory() -> Iterator[tuple[str, Callable[[], None]]]:
     """Start a Ray that takes the machine for full when three gigabytes more than now are used."""
     import ray
 
-    memory = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
-    total, free = (int(memory[name]) * 1024 for name in ("MemTotal:", "MemAvailable:"))
+    total, free = memory()
     watched = {"memory_usage_threshold": round(1 - (free - 3 * (1 << 30)) / total, 4), "memory_monitor_refresh_ms": 100}
     config = {"automatic_object_spilling_enabled": False, **watched}
     context = ray.init(_system_config=config, **ALONE, **SMALL, **QUIET)

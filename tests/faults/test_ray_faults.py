@@ -170,16 +170,42 @@ def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
     assert said["coef"] == dict(zip(whole.feature_names, map(float, whole.coef_), strict=True))
 
 
+@pytest.mark.slow
+def test_what_machines_read_is_not_mixed_with_what_ray_says(tmp_path: Path) -> None:
+    """A party is killed; standard output is JSON all the same."""
+    rows = np.column_stack([table()[name] for name in (*PARTITION.features, "y")])
+    names = ",".join((*PARTITION.features, "y"))
+    np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
+    (tmp_path / "job.toml").write_text(jobfile.to_toml(job(passes=400)) + '[simulation]\ntable = "all.csv"\n')
+    command = [sys.executable, "-c", "from vfl.cli import main; main()", "run", "job.toml", "--output", "run", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as driver:
+        log, until = tmp_path / "run" / "rounds.log", time.monotonic() + 120
+        while not (log.exists() and log.read_bytes().count(b"round") > 60):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        parties = [pid for pid in processes(b"ray::PartyActor") if _parent(_parent(pid)) == driver.pid]
+        os.kill(parties[0], signal.SIGKILL)
+        said = driver.communicate(timeout=240)[0]
+    assert driver.returncode == 0
+    assert [json.loads(line)["private"] for line in said.splitlines()] == [False]
+
+
 def coordinators(party: int) -> list[int]:
     """Return the ids of the processes that are coordinators on the node of this party's process."""
+    return [pid for pid in processes(b"ray::CoordinatorActor") if _parent(pid) == _parent(party)]
+
+
+def processes(name: bytes) -> list[int]:
+    """Return the ids of the processes whose names begin so."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            name, parent = (path / "cmdline").read_bytes(), _parent(int(path.name))
+            if (path / "cmdline").read_bytes().startswith(name):
+                _parent(int(path.name))  # gone meanwhile: not one of them
+                found.append(int(path.name))
         except OSError:
             continue
-        if name.startswith(b"ray::CoordinatorActor") and parent == _parent(party):
-            found.append(int(path.name))
     return found
 
 
