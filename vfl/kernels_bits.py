@@ -38,14 +38,8 @@ def compiled(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """Compile what is part of a loop's body; it always becomes one with it."""
+    """Compile what is part of a loop's body, with which it becomes one; it makes no arrays, so it counts no references."""
     return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function))
-
-
-def summing(function: F) -> F:
-    """Compile a plain float sum: partial sums in vector lanes, always the same ones for the same rows."""
-    options = {"reassoc", "contract"}
-    return cast("F", numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=options)(function))
 
 
 def _address(
