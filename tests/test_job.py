@@ -745,6 +745,7 @@ penalties = st.one_of(
     st.builds(vfl.L1, strengths),
     st.builds(vfl.L2, strengths),
     st.builds(vfl.ElasticNet, strengths, st.floats(0, 1)),
+    st.builds(vfl.Box, st.floats(-10, 0), st.floats(0, 10)),
 )
 counts = st.none() | st.integers(1, 1000)
 solvers = st.builds(
@@ -757,7 +758,27 @@ solvers = st.builds(
     step_size=st.floats(1e-3, 1e3),
     sweep=st.sampled_from(["party", "visit", "block"]),
     seed=st.integers(0, 2**63 - 1),
-) | st.builds(vfl.SkGD, sampling=st.just("nice"), tau=st.integers(1, 9), inner_rounds=counts)
+) | st.one_of(
+    st.builds(vfl.SkGD, sampling=st.just("nice"), tau=st.integers(1, 9), inner_rounds=counts),
+    st.builds(
+        vfl.SkGD,
+        parallel=st.integers(1, 9),
+        clip=st.just("bounds"),
+        noise_geometry=st.sampled_from(["scaled", "isotropic"]),
+        iterate=st.sampled_from(["last", "average", "tail"]),
+        tol=st.none() | st.floats(0, 0.5),
+    ),
+    st.builds(vfl.CD, passes=counts, tol=st.none() | st.floats(0, 0.5)),
+    st.builds(
+        vfl.GCD, rule=st.sampled_from(["GS-s", "GS-q", "GS-r"]), rounds=counts, selection_share=st.floats(0.01, 0.9)
+    ),
+    st.builds(vfl.GD, passes=counts, clip=st.none() | st.floats(1e-6, 1e6)),
+    st.builds(vfl.SGD, passes=counts, batch_size=counts, sampling=st.sampled_from(["poisson", "disjoint"])),
+    st.builds(vfl.SVRG, passes=counts, batch_size=counts),
+    st.builds(vfl.SCD, passes=counts, release=st.sampled_from(["v", "both"])),
+    st.builds(vfl.OutputPerturbation, tolerance=st.none() | st.floats(1e-12, 1e-3)),
+    st.builds(vfl.NoisyGram, clip=st.none() | st.floats(1e-6, 1e6), label_scale=st.none() | st.floats(1e-3, 1e3)),
+)
 ranges = st.tuples(st.floats(-1e9, 0) | st.integers(-1000, 0), st.floats(1e-3, 1e9) | st.integers(1, 1000))
 
 
@@ -782,8 +803,9 @@ def jobs(draw: st.DrawFn) -> vfl.Job:
     }
     bounds = {c: draw(ranges) for c in features if c not in categorical}
     fill = {c: bounds[c][1] for c in bounds if draw(st.booleans())}
-    loss = draw(st.sampled_from(["logistic", "squared"]))
-    if loss == "squared":
+    loss = draw(st.sampled_from(["logistic", "squared", "huber", "smoothed_hinge", "hinge"]))
+    regression = loss in ("squared", "huber")
+    if regression:
         bounds[label] = (-1, 1.5)
     coordinates = [
         c for column in features for c in (declared[column] if column in declared else vfl.Numeric()).features(column)
@@ -812,7 +834,8 @@ def jobs(draw: st.DrawFn) -> vfl.Job:
         bounds=bounds,
         fill=fill,
         columns=declared,
-        classes=draw(st.none() | st.just(("no", "yes")) | st.just((1, 2))) if loss == "logistic" else None,
+        classes=draw(st.none() | st.just(("no", "yes")) | st.just((1, 2))) if not regression else None,
+        storage=draw(st.sampled_from(["float64", "float32"])),
         intercept=draw(st.booleans()),
         scaling=draw(st.sampled_from(["bounds", "none"])),
         dataset=draw(st.none() | names),
