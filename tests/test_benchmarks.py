@@ -7,9 +7,12 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from tests.benchmarks import command, plots, report
+import vfl
+from tests.benchmarks import command, peers, plots, problems, report
 from tests.benchmarks.report import Book
 from tests.benchmarks.results import Result, Settings, Task
 
@@ -188,3 +191,35 @@ def test_what_a_solver_refuses_is_named(tmp_path):
 def test_every_module_can_be_imported(path):
     if path.stem not in ("__init__", "__main__"):
         importlib.import_module(f"tests.benchmarks.{path.stem}")
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """Categories and numbers; the label is the first party's, so that the intercept stands in the middle."""
+    rng = np.random.default_rng(0)
+    n = 400
+    kind, x, z = rng.choice(["a", "b", "c"], n), rng.uniform(0, 2, n), rng.uniform(-1, 1, n)
+    y = (x - 1 + (kind == "a") + 0.5 * rng.normal(size=n) > 0).astype(float)
+    job = problems.private_job(
+        {"p": ["kind"], "q": ["x", "z"]}, ("p", "y"), {"x": (0, 2), "z": (-1, 1)}, 1.0,
+        columns={"kind": vfl.Categorical(("a", "b", "c"))},
+    )  # fmt: skip
+    return peers.Split.of(problems.Case("mixed", job, pa.table({"kind": kind, "x": x, "z": z, "y": y})))
+
+
+def test_the_floor_is_the_minimum_wherever_the_intercept_stands(mixed):
+    assert mixed.intercept == 3
+    (floor,) = peers.floor("mixed", lambda: mixed)
+    assert abs(floor.mean) < 1e-9
+    assert floor.beside["accuracy"] > 0.6
+
+
+def test_peers_get_the_same_objective_and_rows_within_their_bound(mixed):
+    given, w = peers.Given(mixed), np.random.default_rng(1).normal(size=6)
+    X, _ = mixed.case.scaled
+    ours = given.back(w)
+    np.testing.assert_allclose(X @ ours, given.columns @ w, atol=1e-12)
+    features = np.delete(ours, mixed.intercept)
+    assert given.strength * (w[:-1] @ w[:-1]) == pytest.approx(peers.PENALTY.strength * (features @ features))
+    norms = np.linalg.norm(given.columns, axis=1)
+    assert norms.max() <= given.norm == 2.0

@@ -45,6 +45,8 @@ from tests.benchmarks import problems
 from tests.benchmarks.command import alone
 from tests.benchmarks.results import Absent, Result, Settings, Task, here
 from tests.benchmarks.sweep import PENALTY
+from vfl.planning import problem_of
+from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -88,18 +90,58 @@ class Split:
             return float(np.mean(np.where(v > 0, 1.0, -1.0) == self.y))
         return 1.0 - float(((v - self.y) ** 2).mean() / self.y.var())
 
+    @functools.cached_property
+    def intercept(self) -> int:
+        """Where the column of ones stands: last of the label party's."""
+        return problem_of(self.case.job, self.case.n).layout.names.index(INTERCEPT)
+
+    def with_intercept_last(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return X and y for whoever wants the column of ones last, or adds it by himself."""
+        X, y = self.case.scaled
+        return np.hstack([np.delete(X, self.intercept, axis=1), np.ones((len(y), 1))]), y
+
+    def in_place(self, w: np.ndarray) -> np.ndarray:
+        """Return coefficients whose last is the intercept's as the case has them."""
+        return np.insert(w[:-1], self.intercept, w[-1])
+
+
+@dataclass(frozen=True)
+class Given:
+    """The same problem as diffprivlib gets it, with the tightest public bound of a row: norm; of labels for regressions.
+
+    One-hot columns are ±1 in ours. Halved to 0 and 1, with a quarter of the penalty, F is the same and a row of g groups
+    has g entries, whatever the categories; what is found is doubled back.
+    """
+
+    split: Split
+
+    @property
+    def halved(self) -> bool:
+        """Whether there are one-hot columns."""
+        return bool(self.split.case.job.columns)
+
+    @property
+    def strength(self) -> float:
+        """Of the ridge penalty."""
+        return PENALTY.strength / 4.0 if self.halved else PENALTY.strength
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The columns, ones last."""
+        X = self.split.with_intercept_last()[0]
+        return np.hstack([(X[:, :-1] + 1.0) / 2.0, X[:, -1:]]) if self.halved else X
+
     @property
     def norm(self) -> float:
-        """What bounds a row of the scaled columns, by what is declared; for regressions, the label's bound.
-
-        A one-hot group has a single entry, whatever its categories.
-        """
-        job = self.case.job
-        if not self.classification:
+        """What bounds a row, or a label."""
+        job = self.split.case.job
+        if not self.split.classification:
             return float(max(abs(bound) for bound in job.bounds[job.partition.label_column]))
-        numeric = sum(1 for c in job.partition.features if c not in job.columns)
-        groups = sum(1 for c in job.partition.features if c in job.columns)
-        return float(np.sqrt(numeric + groups + 1))
+        return float(np.sqrt(len(job.partition.features) + 1))
+
+    def back(self, w: np.ndarray) -> np.ndarray:
+        """Return what was found in our columns."""
+        return self.split.in_place(np.append(w[:-1] / 2.0, w[-1] + w[:-1].sum() / 2.0) if self.halved else w)
 
 
 def tasks(settings: Settings) -> Iterator[Task]:
@@ -145,8 +187,7 @@ def floor(name: str, split: Callable[[], Split]) -> Iterator[Result]:
     """Yield scikit-learn's, the non-private floor."""
     from sklearn.linear_model import LogisticRegression, Ridge
 
-    case = split().case
-    (X, y), strength, seconds = case.scaled, PENALTY.strength, []
+    (X, y), strength, seconds = split().with_intercept_last(), PENALTY.strength, []
     n, features = len(y), X[:, :-1]
     for _ in range(3):
         if split().classification:
@@ -156,7 +197,7 @@ def floor(name: str, split: Callable[[], Split]) -> Iterator[Result]:
         start = time.process_time()
         model.fit(features, y)
         seconds.append(time.process_time() - start)
-    w = np.append(np.ravel(model.coef_), model.intercept_)
+    w = split().in_place(np.append(np.ravel(model.coef_), model.intercept_))
     yield row(name, split(), "scikit-learn, not private", [w], seconds)
 
 
@@ -184,15 +225,16 @@ def private(name: str, split: Callable[[], Split], epsilon: float, settings: Set
 def diffprivlib(name: str, split: Split, epsilon: float, settings: Settings, about) -> Iterator[Result]:
     """Yield diffprivlib's models, fitted in their own environment."""
     python = environment(settings.peers)
-    (X, y), path = split.case.scaled, settings.scratch / "peers.npz"
-    if split.classification and np.linalg.norm(X, axis=1).max() > split.norm * (1 + 1e-12):
-        raise RuntimeError(f"{name}: a row is longer than its public bound {split.norm}")
+    theirs, y, path = Given(split), split.case.scaled[1], settings.scratch / "peers.npz"
+    X, norm = theirs.columns, theirs.norm
+    if split.classification and np.linalg.norm(X, axis=1).max() > norm * (1 + 1e-12):
+        raise RuntimeError(f"{name}: a row is longer than its public bound {norm}")
     for kind in ("logistic",) if split.classification else ("linear", "linear, centred"):
-        given = {"X": X, "y": y, "strength": PENALTY.strength, "norm": split.norm, "seeds": about["seeds"]}
+        given = {"X": X, "y": y, "strength": theirs.strength, "norm": norm, "seeds": about["seeds"]}
         np.savez(path, **given, kind=kind, epsilon=epsilon)
         said = json.loads(subprocess.run([python, SCRIPT, path], check=True, capture_output=True, text=True).stdout)
         yield row(
-            name, split, f"diffprivlib {kind}", [np.array(run["w"]) for run in said["runs"]],
+            name, split, f"diffprivlib {kind}", [theirs.back(np.array(run["w"])) for run in said["runs"]],
             [run["seconds"] for run in said["runs"]], **about, machine={**here(), "versions": said["versions"]},
             note="squares may be charged too little" if kind.endswith("centred") else "",
         )  # fmt: skip

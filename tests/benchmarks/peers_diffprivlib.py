@@ -1,7 +1,7 @@
 """Fit one of diffprivlib's models in an environment of its own: `python peers_diffprivlib.py IN.npz`, JSON on standard output.
 
-In: X (n, p) whose last column may be ones, y, and the scalars kind, epsilon, strength, seeds; norm bounds every row of X.
-Out: versions, and for each seed w (p,) and seconds of processor time. Imports nothing of this project, which is not installed there.
+In: X (n, p) whose last column is ones, y, and the scalars kind, epsilon, strength, seeds; norm bounds every row of X.
+Out: versions, and for each seed w (p,) and seconds of processor time. This project is not installed there, nor imported.
 """
 
 import json
