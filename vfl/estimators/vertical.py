@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
     from vfl.types import Vector
 
+SPARSE = ("csc", "csr", "coo")
+"""Formats that are taken as they are; others become the first."""
+
 NOT_VOUCHED_FOR = (
     "what was done to the data before this fit (steps of a pipeline, scaling, selection of features or of parameters) "
     "is not known here: if it was learnt from the same records, it is not covered by ε"
@@ -83,7 +86,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
             if value is not None:
                 raise SpecificationError(WEIGHTS_REFUSED)
-        valid: tuple[Any, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, accept_sparse=True)
+        valid: tuple[Any, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, accept_sparse=SPARSE)
         if self.bounds is None and self.epsilon is not None:  # public facts: it tells nothing of X
             warnings.warn(
                 f"bounds are not declared, so every column is clamped to {declared.DEFAULT_BOUNDS}, whatever X holds: "
@@ -204,7 +207,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     def _margins(self, X: Any) -> Vector:
         """Return (n,) margins; values outside the bounds are clamped as in training."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, accept_sparse=True, reset=False)
+        X = validate_data(self, X, dtype=np.float64, accept_sparse=SPARSE, reset=False)
         job = self.result_.job
         if hasattr(X, "tocsc") and not job.sparse:  # its columns are shifted, as they were in training
             X = X.toarray()
