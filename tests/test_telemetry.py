@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import logging
 import time
@@ -177,7 +178,7 @@ def scraped(ray: Any, run: str) -> dict[str, float]:
 
 def test_prometheus(local_ray: Any, tmp_path: Path) -> None:
     """While a run is under way, its numbers are where docs/cluster.md says; a party was lost on the way."""
-    if not all(node.get("MetricsExportPort") for node in local_ray.nodes()):
+    if importlib.util.find_spec("aiohttp") is None:  # a port is named even where nobody listens
         pytest.skip("Ray's metrics are not installed: pip install '.[cluster]'")
     columns = table()
     armed = {p: source(tmp_path, p, {c: columns[c] for c in PARTITION.wanted(p)}) for p in PARTITION.parties}
