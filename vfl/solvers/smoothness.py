@@ -36,10 +36,12 @@ class Curvature:
 
     centre : (p,) c_j, 0 where columns are not centred.
     smoothness : (p,) M_j > 0 of the centred columns.
+    unit : of residuals, 1 unless their spread was bought (vfl.solvers.labels).
     """
 
     centre: Vector
     smoothness: Vector
+    unit: float = 1.0
 
     @classmethod
     def flat(cls, problem: Problem) -> Curvature:
