@@ -5,7 +5,7 @@ P passes adds noise of standard deviation 2κ√(Pp)/(μn) to every coordinate's
 γ and averaging over the tail, what is left of it in F is about κ²p²/(μn)² = (κ/ρ)² for a well-conditioned problem, and
 grows with P·γ along directions that have not converged. So κ rises with ρ (clipping bias against noise) and so does γ.
 
-The constants were fitted by simulation to 47 problems, public data sets and synthetic ones, of which no user's data were part;
+The constants were fitted by simulation to 69 problems, public data sets and synthetic ones, of which no user's data were part;
 tests/benchmarks/defaults.py measures them against an oracle.
 """
 
@@ -79,7 +79,8 @@ def clip(problem: Problem) -> float:
     The unit is a typical scaled gradient |r x_j|/√M_j: the residual ½ for logistic loss, a third of the declared label range
     for squared loss, over √L. Logistic: 0.45 ρ^0.3 of them, between 0.4 and 8: with little noise the bias of clipping
     is what remains, with much noise a cap below the typical gradient loses a third of the signal and most of the noise.
-    Squared: a declared range is many residuals wide, so 0.06 ρ^0.35 of them, rising faster beyond ρ = 1000, between
+    Squared: the range stands for 7.2 spreads of the labels, and for those that are found where they are bought
+    (`label_share`). It is many residuals wide, so 0.06 ρ^0.35 of them, rising faster beyond ρ = 1000, between
     0.13 and 3. Squared without an intercept: 2.5, because residuals as long as the labels must pass unclipped, unless the
     noise of so large a cap exceeds them: ρ/20 of them below ρ = 50. Where columns are nearly parallel noise adds up along
     them, so all of this times 0.7 for squared loss; for logistic loss it stays where it was at ρ = 300 until that is 0.7
@@ -112,10 +113,11 @@ def block_size(problem: Problem) -> int:
 
 
 def step_size(problem: Problem) -> float:
-    """Return γ: 1 for logistic loss, 1.8 for squared loss (1.5 without an intercept), or less by √(ρ/ρ₁) below ρ₁, where noise outweighs progress.
+    """Return γ: 1 for logistic loss, 1.8 for squared loss (1.5 without an intercept), less where noise outweighs progress.
 
-    ρ₁ is 1000 for logistic loss, 300 for squared loss, and 30 for squared loss without an intercept. Small steps of many
-    passes are early stopping that averages the noise. γ < 2 converges for any block, as β = |S| bounds λ_max.
+    Below ρ₁ it is less by √(ρ/ρ₁): ρ₁ is 1000 for logistic loss, 300 for squared loss, and 30 for squared loss without an
+    intercept. Small steps of many passes are early stopping that averages the noise. γ < 2 converges for any block, as
+    β = |S| bounds λ_max.
     """
     if not problem.private:
         return 1.0
