@@ -96,8 +96,8 @@ def test_rules_see_the_public_problem_and_nothing_else():
     [
         ("logistic", {"epsilon": 10.0}, 100),
         ("logistic", {"epsilon": 0.01}, 50),  # little signal: small steps, stopped early
-        ("squared", {"epsilon": 1.0}, 100),
-        ("squared", {"epsilon": 0.01}, 50),
+        ("squared", {"epsilon": 1.0}, 200),  # blocks take short steps
+        ("squared", {"epsilon": 0.01}, 100),
         ("squared", {"epsilon": 1.0, "intercept": False}, 50),
         ("logistic", {"epsilon": 1.0, "intercept": False, "bound": (0.0, 1.0)}, 200),  # nearly parallel columns
         ("logistic", {"epsilon": 0.1, "intercept": False, "bound": (0.0, 1.0)}, 100),

@@ -50,6 +50,7 @@ PARTED = "; no record is both trained on and held out (a public split), so ε is
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"
+IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
 GEOMETRY: Mapping[str, str] = {
     "SkGD": SCALED,
@@ -98,6 +99,7 @@ def planned(plan: Plan) -> dict[str, Any]:
     clip = getattr(solver, "clip", None) if problem.private else None
     isotropic = getattr(solver, "noise_geometry", "scaled") == "isotropic"
     geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
+    geometry += IN_SPREADS if getattr(solver, "label_share", None) else ""
     return {
         "private": private,
         "flags": flags_of(plan),

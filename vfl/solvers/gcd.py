@@ -48,11 +48,13 @@ if TYPE_CHECKING:
 
 RULES = ("GS-r", "GS-s", "GS-q")
 CLIP_UNITS = 3.0
-"""κ in typical scaled gradients, at the most. Greedy rounds are few, so their noise bears a larger clip than SkGD's passes."""
+BOUNDED_UNITS = 2.0
+"""κ in typical scaled gradients, at the most; the second for losses whose derivative is bounded. Greedy rounds are few, so
+their noise bears a larger clip than SkGD's passes."""
 ENOUGH = 2000.0
 """μn/ln p from which κ is that: with less, cut signal costs less than the noise that passing it would bring."""
-NOISE_SHARE = 1.0 / 50.0
-"""The rounds that the default makes keep the largest of p Gumbel variables below this share of the clip."""
+NOISE_SHARE = 0.4
+"""The rounds that the default makes keep the largest of p Gumbel variables below this share of a score worth selecting."""
 PUBLIC_ROUNDS = 300
 """Rounds a coordinate without privacy, at the most: a run stops where nothing moves."""
 NEARBY = 2.0**-16
@@ -247,15 +249,17 @@ class GCD:
         return Clip(self.clip or math.inf, 1)
 
     def _default_rounds(self, problem: Problem) -> int:
-        """Return how many rounds keep the selection's noise, 2Δ ln p/ε, below NOISE_SHARE of κ; at most two a coordinate.
+        """Return how many rounds keep the selection's noise below NOISE_SHARE of κ over √rounds; at most two a coordinate.
 
-        With ε² = 8ρ_s/K for K rounds and Δ = 2κ/n, that is K = ρ_s (n·NOISE_SHARE/ln p)²/2.
+        K rounds of ε² = 8ρ_s/K each have noise 2Δ ln p/ε with Δ = 2κ/n; scores whose squares add up to a part of κ² are κ/√K
+        each when K of them matter. So K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p): as n and ε, where the thesis has their 2/3 power.
         """
         p = problem.layout.n_coordinates
         if not problem.private:
             return PUBLIC_ROUNDS * p
         ρ = float(_left_for_rounds(problem)) * self.selection_share
-        return min(max(1, int(ρ * (problem.n_records * NOISE_SHARE / math.log(p + 1.0)) ** 2 / 2.0)), 2 * p)
+        rounds = NOISE_SHARE * problem.n_records * math.sqrt(8.0 * ρ) / (4.0 * math.log(p + 1.0))
+        return min(max(1, round(rounds)), 2 * p)
 
     def _noise(self, problem: Problem) -> tuple[float, float]:
         """Return each selection's ε and the steps' z: the rounds together cost no more ρ than is left, in exact arithmetic."""
@@ -319,7 +323,7 @@ class GCD:
 
 
 def _default_clip(problem: Problem) -> float:
-    """Return κ, inf without privacy: CLIP_UNITS typical scaled gradients, or less by (μn/ENOUGH ln p)^0.26.
+    """Return κ, inf without privacy: CLIP_UNITS or BOUNDED_UNITS typical scaled gradients, or less by (μn/ENOUGH ln p)^0.26.
 
     A typical gradient has half the largest derivative, or for squared loss the distance of a label from 0, where w starts:
     that of the middle of the declared range, and a sixth of the range about it. Fitted to the four problems of the
@@ -328,9 +332,12 @@ def _default_clip(problem: Problem) -> float:
     if problem.mu is None:
         return math.inf
     loss, p = problem.loss, problem.layout.n_coordinates
-    typical = loss.slope / 2 if math.isfinite(loss.slope) else math.hypot(problem.label_centre, problem.label_range / 6)
+    if math.isfinite(loss.slope):
+        units, typical = BOUNDED_UNITS, loss.slope / 2
+    else:
+        units, typical = CLIP_UNITS, math.hypot(problem.label_centre, problem.label_range / 6)
     clear = problem.mu * problem.n_records / (ENOUGH * math.log(p + 1.0))
-    return float(CLIP_UNITS * min(1.0, clear**0.26) * typical / math.sqrt(loss.curvature))
+    return float(units * min(1.0, clear**0.26) * typical / math.sqrt(loss.curvature))
 
 
 def _left_for_rounds(problem: Problem) -> Fraction:

@@ -18,6 +18,7 @@ from vfl.privacy.spending import mu_squared
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers import defaults
 from vfl.solvers.average import Average
+from vfl.solvers.labels import labels_event, spread
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.smoothness import (
     Curvature,
@@ -87,6 +88,9 @@ class SkGD:
     outer_rounds, inner_rounds : T and K of the paper, K counts draws; Xw is rebuilt at the start of every outer round.
     clip : κ, cap on one record's gradient in units of √M_j, per coordinate: a block's cap is κ√|S|. inf: no clipping.
         'bounds': what the loss's largest derivative and the declared bounds allow, so that nothing is ever clipped.
+    label_share : share of μ², of what the moments leave, that buys mean and spread of the labels (vfl.solvers.labels): the
+        intercept starts at the mean, and the cap is κ times the spread over that of typical labels (`typical_spread` of
+        vfl.solvers.defaults). 0 buys nothing, as does a clip that is given: then κ is the cap as it stands.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
@@ -108,6 +112,7 @@ class SkGD:
     outer_rounds: int | None = None
     inner_rounds: int | None = None
     clip: float | str | None = None
+    label_share: float | None = None
     noise_geometry: str = "scaled"
     step_size: float | None = None
     tol: float | None = None
@@ -136,6 +141,10 @@ class SkGD:
                 f"{self.name}: clip={self.clip!r} is beyond what exact sums can hold: rescale the columns"
             )
         require_tolerance(self.name, self.tol)
+        if self.label_share is not None and not 0.0 <= self.label_share < 1.0:
+            raise SpecificationError(
+                f"{self.name}: label_share must lie between 0 and 1, without 1, not {self.label_share!r}"
+            )
         if self.step_size is not None and not (math.isfinite(self.step_size) and self.step_size > 0):
             raise SpecificationError(f"{self.name}: step_size must be positive and finite, not {self.step_size!r}")
         for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
@@ -166,10 +175,21 @@ class SkGD:
             solver,
             outer_rounds=solver.outer_rounds or 1,
             clip=self.clip if self.clip is not None else defaults.clip(problem),
+            label_share=self._label_share(problem),
             step_size=self.step_size if self.step_size is not None else defaults.step_size(problem),
             iterate=self.iterate or defaults.iterate(problem),
             tol=tolerance(self.name, problem, self.tol, limited=(self.passes or self.inner_rounds) is not None),
         )
+
+    def _label_share(self, problem: Problem) -> float:
+        if self.label_share is None:
+            return defaults.label_share(problem) if self.clip is None else 0.0
+        if self.label_share and not (problem.private and defaults.has_spread(problem)):
+            raise SpecificationError(
+                f"{self.name}: label_share={self.label_share!r} buys the spread of labels: it needs squared loss, an "
+                "intercept, declared bounds for the label, and privacy; leave it out"
+            )
+        return self.label_share
 
     def _check(self, problem: Problem) -> None:
         require_representable(problem)
@@ -192,15 +212,19 @@ class SkGD:
     def schedule(self, problem: Problem) -> Schedule:
         """Run DESIGN §3: for t < T, rebuild Xθ; for K draws, release the block and take its prox step."""
         known = yield from curvature(problem)
+        start, labels = problem.label_centre, self._label_budget(problem)
+        if labels is not None:
+            found = yield from spread(problem, labels_event(problem, labels))
+            start, known = found.mean, replace(known, unit=found.deviation / defaults.typical_spread(problem))
         outer = self._outer(problem, known)
         weighting = Derivative(problem.loss)
         whole = problem.layout.whole()
         mean = Average(self.iterate or "last", self._n_releases(problem) // 2)
         rest = Standstill(self.tol, np.sqrt(known.smoothness), problem.intercept)
-        w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
+        w = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
         there = np.ones(problem.layout.n_coordinates)  # 0 for the coordinates of parties that are given up
         for t, draws in enumerate(outer):
-            if t or w.any():
+            if t or self._begins(problem):
                 w = yield from self._rebuild(problem, known, w, there)
             θ = w.copy()
             for drawn in self._visits(draws, self._draws_a_pass(problem)):
@@ -255,10 +279,11 @@ class SkGD:
             return w * there
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return private moments, if any, and T·K draws of block releases, which all cost the same."""
+        """Return private moments and labels, if any, and T·K draws of block releases, which all cost the same."""
         if not problem.private:
             return ()
-        bought = moments_event(problem)
+        bought, labels = moments_event(problem), self._label_budget(problem)
+        begin = (bought, None if labels is None else labels_event(problem, labels))
         z = self._noise_multiplier(problem)
         largest = max(block.size for block in problem.layout.blocks(self.block_size))
         if self.adaptive:
@@ -269,7 +294,7 @@ class SkGD:
             clips = {self._geometry(problem, flat, block)[1] for block in problem.layout.blocks(self.block_size)}
             # σ = zΔ is rounded, so costs differ in the last bit between caps: count each draw as the dearest.
             block = max((clip.event(z) for clip in clips), key=mu_squared)
-        return (*(((bought, 1),) if bought else ()), (block, self._n_releases(problem)))
+        return (*((event, 1) for event in begin if event), (block, self._n_releases(problem)))
 
     def round_trips(self, problem: Problem) -> int:
         """Return how many messages a run waits for: visits, rebuilds, and one for smoothness where that is asked for.
@@ -282,8 +307,7 @@ class SkGD:
         counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
         some = islice(self._outer(problem, flat), counted)
         visits = round(sum(1 for draws in some for _ in self._visits(draws, a_pass)) * rounds / counted)
-        begins = bool((problem.intercept * problem.label_centre).any())
-        return asks_moments(problem) + begins + rounds - 1 + visits
+        return asks_moments(problem) + self._begins(problem) + rounds - 1 + visits
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
@@ -313,18 +337,35 @@ class SkGD:
         """Return how many releases the draws come to, whatever is drawn."""
         return self._n_draws * self._sampler().width(len(problem.layout.blocks(self.block_size)))
 
-    def _noise_multiplier(self, problem: Problem) -> float:
-        """Return z: the releases share evenly what the moments leave of μ²."""
+    def _begins(self, problem: Problem) -> bool:
+        """Whether the run starts elsewhere than at 0; a public fact, so that all runs of a plan ask the same queries."""
+        return bool(self.label_share) or bool((problem.intercept * problem.label_centre).any())
+
+    def _left(self, problem: Problem) -> float:
+        """Return what the moments leave of μ."""
         mu = problem.mu or math.inf
-        left = split(mu, problem.smoothness_share)[1] if buys_moments(problem) else mu
+        return split(mu, problem.smoothness_share)[1] if buys_moments(problem) else mu
+
+    def _label_budget(self, problem: Problem) -> float | None:
+        """Return μ of the labels' spread, None where it is not bought."""
+        return split(self._left(problem), self.label_share)[0] if self.label_share else None
+
+    def _noise_multiplier(self, problem: Problem) -> float:
+        """Return z: the releases share evenly what the moments and the labels leave of μ²."""
+        left = self._left(problem)
+        if self.label_share:
+            left = split(left, self.label_share)[1]
         z = noise_multiplier(left, self._n_releases(problem))
         require_bearable(2.0 * z)
         return math.nextafter(z, math.inf) if self.adaptive else z
 
     def _geometry(self, problem: Problem, known: Curvature, block: Block) -> tuple[Vector, Clip]:
-        """Return what multiplies r_i x_{i,S}, and the cap on the norm of that: one place for both."""
+        """Return what multiplies r_i x_{i,S}, and the cap on the norm of that: one place for both.
+
+        The unit of residuals divides what is clipped instead of raising the cap, so that events are the same for any.
+        """
         S, M = block.coordinates, known.smoothness[block.coordinates]
-        scale = np.ones(block.size) if self.noise_geometry == "isotropic" else 1.0 / np.sqrt(M)
+        scale = (np.ones(block.size) if self.noise_geometry == "isotropic" else 1.0 / np.sqrt(M)) / known.unit
         if self.clip == BOUNDS:
             farthest = scale * (problem.reach[S] + abs(known.centre[S]))
             return scale, Clip(problem.loss.slope * math.sqrt(float(farthest @ farthest)), block.size)

@@ -36,10 +36,12 @@ class Curvature:
 
     centre : (p,) c_j, 0 where columns are not centred.
     smoothness : (p,) M_j > 0 of the centred columns.
+    unit : of residuals, 1 unless their spread was bought (vfl.solvers.labels).
     """
 
     centre: Vector
     smoothness: Vector
+    unit: float = 1.0
 
     @classmethod
     def flat(cls, problem: Problem) -> Curvature:
@@ -116,9 +118,10 @@ def moments_event(problem: Problem) -> Gaussian | None:
 def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
     """Obtain centres and M; what is released for it is the event of `moments_event`, or flagged when it is exact.
 
-    The private variance is lifted by one standard deviation of its noise and is at least that: a coordinate that looks
-    flat by bad luck would otherwise be given a step far beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian
-    vector). Steps, centres and importance sampling from it are free post-processing.
+    The private variances, as shares of B_j², are drawn together by what their noise explains (`pooled`), then lifted by one
+    standard deviation and are at least that: a coordinate that looks flat by bad luck would otherwise be given a step far
+    beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and importance sampling from it
+    are free post-processing.
     """
     feature = features(problem)
     L, none = problem.loss.curvature, np.zeros(feature.size)
@@ -134,15 +137,36 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
     centre = np.where(problem.centred_coordinates, mean, 0.0)
     variance = square - centre**2
     if noise:
-        B = problem.reach
-        deviation = noise * B**2 * np.sqrt(1.0 + 16.0 * (centre / B) ** 2)
-        variance = np.minimum(np.maximum(variance, 0.0) + deviation, B**2)
+        square_reach = problem.reach**2
+        share, deviation = variance / square_reach, noise * np.sqrt(1.0 + 16.0 * (centre / problem.reach) ** 2)
+        share[feature], deviation[feature] = pooled(share[feature], deviation[feature])
+        variance = np.minimum(np.maximum(share, 0.0) + deviation, 1.0) * square_reach
     M = np.where(feature, L * variance, L)
     # A constant column: its gradient is 0 once centred, so any step will do. Exact variances cancel to the rounding
     # errors of sums of n squares; what such a variance may hide still bounds M, so that no step is too long.
     hidden = max(1e-14, problem.n_records * 2.0**-53) * L * square
     M = np.where(hidden >= M, np.maximum(hidden, L), M)
     return Curvature(centre, M)
+
+
+def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
+    """Return noisy values drawn to their common mean by as much as the noise explains their spread, and how far off they are.
+
+    Post-processing of released values. The spread of the true values, τ², is estimated by moments (DerSimonian & Laird 1986,
+    eq. 8); each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal values. Where
+    columns differ by more than their noise nothing moves; where noise drowns each of many, their mean is still known.
+
+    found : (m,) with noise of standard deviation `deviation`, (m,) > 0.
+    """
+    if found.size < 2:
+        return found, deviation
+    weight = deviation**-2.0
+    total = float(weight.sum())
+    mean = float(weight @ found) / total
+    freedom = total - float(weight @ weight) / total
+    spread = max(0.0, (float(weight @ (found - mean) ** 2) - (found.size - 1)) / freedom)
+    kept = spread / (spread + deviation**2)
+    return mean + kept * (found - mean), np.sqrt(kept * deviation**2 + (1.0 - kept) ** 2 / total)
 
 
 def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tuple[Vector, Vector, float]]:

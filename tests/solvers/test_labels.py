@@ -1,0 +1,133 @@
+"""Mean and spread of the labels: charged, exact in its sensitivity, and worth what a generous declared range costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import vfl
+from vfl.errors import SpecificationError
+from vfl.messages import Tally
+from vfl.planning import plan, problem_of
+from vfl.privacy.events import Gaussian
+from vfl.solvers import defaults
+from vfl.solvers.labels import BINS, LabelCounts, spread_of
+
+N, P = 4_000, 4
+
+
+def job(label: tuple[float, float] = (-5.0, 5.0), solver: object = None, seed: int | None = None, **options: object):
+    names = [f"x{j}" for j in range(P)]
+    noise = None if seed is None else vfl.SeededNoise(seed)
+    given = {"loss": "squared", "privacy": vfl.Privacy(epsilon=1.0, delta=1e-8, noise=noise)} | options
+    return vfl.Job(
+        partition=vfl.FeaturePartition({"a": names[:2], "b": names[2:]}, label=("b", "y")),
+        bounds=dict.fromkeys(names, (-1.0, 1.0)) | {"y": label},
+        solver=solver or vfl.SkGD(),
+        **given,
+    )
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(3)
+    X = rng.uniform(-1, 1, (N, P))
+    y = X @ np.array([1.0, -0.5, 0.25, 0.0]) + 2.0 + 0.5 * rng.standard_normal(N)
+    return {f"x{j}": X[:, j] for j in range(P)} | {"y": np.clip(y, -5.0, 5.0)}
+
+
+def test_one_record_moves_the_counts_by_its_two_bins() -> None:
+    statistic, y = LabelCounts(-1.0, 3.0), np.linspace(-2.0, 4.0, 50)
+    whole = statistic(np.zeros(50), y) * statistic.grid
+    assert whole.sum() == 50
+    for odd in (-np.inf, -1.0, 0.3, 3.0, np.inf, np.nan):
+        other = y.copy()
+        other[7] = odd
+        moved = statistic(np.zeros(50), other) * statistic.grid - whole
+        assert np.linalg.norm(moved) <= statistic.sensitivity
+        assert np.linalg.norm(moved) in (0.0, np.sqrt(2.0))
+
+
+def test_mean_and_spread_are_those_of_the_labels() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.normal(1.0, 0.5, 100_000)
+    statistic = LabelCounts(-4.0, 6.0)
+    found = spread_of(statistic(y, y) * statistic.grid, statistic, y.size)
+    assert found.mean == pytest.approx(1.0, abs=0.01)
+    assert found.deviation == pytest.approx(0.5, rel=0.05)
+    noisy = spread_of(statistic(y, y) * statistic.grid + rng.normal(0, 100, BINS), statistic, y.size)
+    assert noisy.deviation == pytest.approx(0.5, rel=0.3)
+    assert spread_of(np.zeros(BINS), statistic, y.size).deviation > 0
+
+
+def test_the_plan_charges_what_the_run_asks_for(table) -> None:
+    made = plan(job(), N)
+    assert made.epsilon <= 1.0
+    assert [count for _, count in made.releases[:2]] == [1, 1]
+    assert isinstance(made.releases[1][0], Gaussian)
+    assert made.releases[1][0].dimension == BINS
+    schedule = made.schedule()
+    query, tallies = next(schedule), []
+    for _ in range(3):
+        if isinstance(query, Tally):
+            tallies.append(query.event)
+        query = schedule.send(tuple(np.zeros(size) for size in query.sizes()))
+    assert tallies == [made.releases[1][0]]
+    assert vfl.train(job(seed=0), table, engine="inprocess").certificate.epsilon <= 1.0
+    assert "mean and spread of the labels" in "\n".join(made.solver.explain(made.problem))
+
+
+@pytest.mark.parametrize(
+    ("changed", "share"),
+    [
+        ({}, True),
+        ({"solver": vfl.SkGD(clip=1.0)}, False),  # the user's cap is the cap
+        ({"solver": vfl.SkGD(label_share=0.0)}, False),
+        ({"intercept": False}, False),
+        ({"privacy": None}, False),
+        ({"privacy": vfl.Privacy(epsilon=0.05, delta=1e-8)}, False),  # noise would drown it
+        ({"loss": vfl.losses.Huber(width=1.0)}, False),
+    ],
+)
+def test_it_is_bought_where_it_helps(changed, share) -> None:
+    made = plan(job(**changed), N)
+    assert bool(made.solver.label_share) == share
+    assert made.solver.resolve(made.problem) == made.solver
+
+
+def test_the_share_falls_with_the_records() -> None:
+    problem = problem_of(job(), N)
+    shares = [defaults.label_share(replace(problem, n_records=n)) for n in (2_000, 10**4, 10**5, 10**7)]
+    assert shares == sorted(shares, reverse=True)
+    assert 0.002 <= shares[-1] <= shares[0] <= 0.05
+
+
+@pytest.mark.parametrize(("solver", "options"), [(vfl.SkGD(label_share=0.1), {"intercept": False})])
+def test_a_share_without_use_is_refused(solver, options) -> None:
+    with pytest.raises(SpecificationError, match=r"label_share=0\.1 buys the spread of labels"):
+        plan(job(solver=solver, **options), N)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_a_share_is_a_share(share) -> None:
+    with pytest.raises(SpecificationError, match="label_share must lie between 0 and 1"):
+        vfl.SkGD(label_share=share)
+
+
+def test_a_generous_range_costs_little(table) -> None:
+    """Ten times the range: without the labels' spread the clip is ten times too wide, and the start far away."""
+    X, y = np.column_stack([table[f"x{j}"] for j in range(P)]), table["y"]
+
+    def excess(label: tuple[float, float], **options: object) -> float:
+        def one(seed: int) -> float:
+            result = vfl.train(job(label, vfl.SkGD(**options), seed), table, engine="inprocess")
+            return float(np.mean((X @ result.coef_ + result.intercept_ - y) ** 2) / np.mean((y - y.mean()) ** 2))
+
+        floor = np.linalg.lstsq(np.column_stack([X, np.ones(N)]), y, rcond=None)[1][0] / N / np.var(y)
+        return float(np.mean([one(seed) for seed in range(3)])) - float(floor)
+
+    wide = excess((-50.0, 50.0))
+    assert wide < excess((-50.0, 50.0), label_share=0.0) / 5
+    assert wide < 0.05

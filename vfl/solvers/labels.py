@@ -1,0 +1,95 @@
+"""Mean and spread of the labels, bought with a small share of μ²: where the intercept starts, and the unit of the clip.
+
+A declared range bounds what a label can be, not what it is. Residuals are as long as the labels' spread at the most once the
+intercept has taken up their mean, so a clip in units of the spread fits whatever was declared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.evaluation.estimates import on_simplex
+from vfl.evaluation.statistics import GRID
+from vfl.messages import Tally
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.events import Gaussian
+from vfl.solvers.smoothness import require_bearable
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from vfl.messages import Query
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.types import Integers, Vector
+
+BINS = 32
+"""Of equal width over the declared range."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCounts:
+    """How many labels lie in each of BINS equal parts of the declared range; what lies outside counts in the outer ones.
+
+    Replacing a record takes one from a bin and adds one to another: Δ = √2.
+
+    low, high : the declared range.
+    """
+
+    low: float
+    high: float
+
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = BINS
+    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the counts, (BINS,), in steps of GRID."""
+        inner = np.linspace(self.low, self.high, BINS + 1)[1:-1]
+        bins = np.searchsorted(inner, labels, side="right")
+        return np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation of the labels, from noisy counts: public, once released."""
+
+    mean: float
+    deviation: float
+
+
+def counts_of(problem: Problem) -> LabelCounts:
+    """Return the statistic over the declared range of the label."""
+    half = problem.label_range / 2.0
+    return LabelCounts(problem.label_centre - half, problem.label_centre + half)
+
+
+def labels_event(problem: Problem, mu: float) -> Gaussian:
+    """Return what the counts are charged as: one μ-GDP vector."""
+    statistic, z = counts_of(problem), noise_multiplier(mu, 1)
+    require_bearable(z * statistic.sensitivity)
+    return Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, z * statistic.sensitivity, statistic.dimension)
+
+
+def spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
+    """Buy the counts; mean and deviation are post-processing."""
+    statistic = counts_of(problem)
+    (noisy,) = yield Tally(statistic, event)
+    return spread_of(noisy, statistic, problem.n_records)
+
+
+def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
+    """Return mean and deviation of the nearest counts that are possible, as if labels were spread evenly over each bin.
+
+    noisy : (BINS,) counts with noise. So the deviation is never 0, but a bin's at the least.
+    """
+    width = (statistic.high - statistic.low) / BINS
+    middle = statistic.low + width * (np.arange(BINS) + 0.5)
+    share = on_simplex(noisy, n_records) / n_records
+    mean = float(share @ middle)
+    return Spread(mean, math.sqrt(float(share @ (middle - mean) ** 2) + width**2 / 12.0))
