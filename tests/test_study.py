@@ -143,7 +143,8 @@ def row(case, arm, place):
     )  # fmt: skip
 
 
-def test_the_page_is_written_between_its_marks(tmp_path):
+def test_the_page_is_written_between_its_marks(tmp_path, monkeypatch):
+    monkeypatch.setattr(study_page, "draw", lambda folder, found: [])
     page = tmp_path / "study.md"
     page.write_text("before\n<!-- study why -->\nold\n<!-- end -->\nafter\n<!-- study arms -->\n<!-- end -->\n")
     study_page.write(page, rows())

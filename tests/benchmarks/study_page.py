@@ -29,8 +29,8 @@ EPSILONS, EPSILON_ARMS = (0.1, 1.0, 10.0), (
 TRIPS_ARMS = (
     "CD", "shuffled 1", "shuffled 2", "shuffled party", "full party", "importance 1", "cyclic 1 in visits", "GCD", "SGD",
 )  # fmt: skip
-KEPT = ("case", "arm", "measure", "values", "at", "settings", "beside", "seeds", "tuned", "seconds")
-DASHED = ("shuffled party", "defaults", "shuffled party isotropic")
+KEPT = ("case", "arm", "measure", "values", "at", "settings", "beside", "tuned")
+DASHED = ("shuffled party", "defaults")
 
 
 class Found:
@@ -63,9 +63,9 @@ class Found:
         return float("nan") if a is None or b is None else middle(a) / middle(b)
 
     def slope(self, case: str, arm: str) -> float:
-        """Of log error in log ε, by least squares over the ε that were run."""
+        """Of log error in log ε, by least squares; NaN where one of the ε is missing."""
         points = [(e, middle(r)) for e in EPSILONS if (r := self.at(case, arm, e))]
-        return float(np.polyfit(*np.log(np.array(points)).T, 1)[0]) if len(points) > 1 else float("nan")
+        return float(np.polyfit(*np.log(np.array(points)).T, 1)[0]) if len(points) == len(EPSILONS) else float("nan")
 
     def start(self, case: str) -> float:
         """The error of a model that learnt nothing."""
@@ -169,7 +169,7 @@ def _chosen(result: Result | None) -> str:
     """What the search found: clip in typical gradients, step and number of passes, rounds or epochs."""
     if result is None or result.tuned == "default":
         return "–"
-    searched = ("clip", "step_size", "length", "passes", "rounds", "epochs")
+    searched = ("clip", "length", "passes", "rounds", "epochs")
     return ", ".join(f"{result.settings[k]:g}" for k in searched if k in result.settings)
 
 
@@ -256,6 +256,7 @@ def _curve(axis: Any, places: Iterable[tuple[float, Result | None]], arm: str, *
     points = [(x, r) for x, r in places if r is not None and np.isfinite(r.mean)]
     mean = np.array([middle(r) for _, r in points])
     dashed = {"linestyle": "--", "marker": "s"} if arm in DASHED else {"marker": "o"}
+    dashed |= {"linestyle": ":", "marker": "^"} if arm.endswith("isotropic") else {}
     options = {"color": COLOURS[arm.split()[0]], "markersize": 4, "linewidth": 1.3, "capsize": 2, "label": arm}
     bars = [mean - [min(r.values) for _, r in points], [max(r.values) for _, r in points] - mean]
     axis.errorbar([x for x, _ in points], mean, yerr=bars, **(options | dashed | style))
@@ -266,7 +267,7 @@ def _blocks(found: Found, axis: Any, case: str) -> None:
     for k, order in enumerate(("shuffled", "cyclic", "uniform", "importance")):
         _curve(axis, [(i + 0.04 * k, found.at(case, f"{order} {s}")) for i, s in enumerate(sizes)], order)
     isotropic = [(i, found.at(case, f"shuffled {s} isotropic")) for i, s in enumerate(sizes)]
-    _curve(axis, isotropic, "shuffled", label="shuffled, isotropic noise", linestyle="--", marker="s")
+    _curve(axis, isotropic, "shuffled", label="shuffled, isotropic noise", linestyle=":", marker="^")
     last = len(sizes) - 0.85
     _curve(axis, [(last, found.at(case, "full party"))], "full", label="full: all at once", linestyle="")
     _curve(axis, [(0.16, found.at(case, "nice 4 × 1"))], "nice", label="nice: 4 single columns", linestyle="")
