@@ -40,6 +40,7 @@ class Margins:
         """Return n, of the records that are trained on."""
         return len(self._labels)
 
+    @np.errstate(all="ignore")  # one record's overflow is nobody's to hear of, here and below
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over its part of the records; un-noised: for `release` only."""
         if query.side is Side.TRAINING:
@@ -56,6 +57,7 @@ class Margins:
         """Undo all that happened since `state` was taken."""
         self._margins, self._held_margins, self._kept = state[0], state[1], dict(state[2])
 
+    @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
         """Return the per-record vectors that the parties are shown for this query; state that it replaces is kept."""
         if query.need is Need.MARGINS:
@@ -69,14 +71,14 @@ class Margins:
             return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()
 
+    @np.errstate(all="ignore")
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
         """Sum the n-vectors of the replies in order, then add to Xw, reset Xw, or keep under a name."""
         total: Vector | None = None
-        with np.errstate(over="ignore", invalid="ignore"):  # one record's overflow is nobody's to hear of
-            for vector in vectors:
-                total = vector if total is None else total + vector
-            if total is not None and target == "add":
-                total = self._margins + total
+        for vector in vectors:
+            total = vector if total is None else total + vector
+        if total is not None and target == "add":
+            total = self._margins + total
         if total is None:
             return
         if target == HELD_OUT:

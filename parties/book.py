@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from parties.consent import Refusal
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
-from vfl.messages import BookHeads, Descend, Phase, Query
+from vfl.messages import Backward, BookHeads, Descend, Phase, Piece, Query
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import Accounting, SqliteLedger
@@ -39,6 +39,12 @@ def account_of(party: str) -> str:
     return f"party {party}"
 
 
+def _extent(query: Backward) -> tuple[object, ...]:
+    """Return what a share's sum is of; caps and noise are compared with each other where it is computed."""
+    vectors = [vector.tobytes() for vector in (*query.centres, *query.scales)]
+    return query.batch, query.part, query.blocks, type(query.clip), query.clip.dimension, vectors
+
+
 class PartyBook:
     """All jobs that the book admits are together (ε, δ)-DP for this party's records under the policy's [total].
 
@@ -61,6 +67,7 @@ class PartyBook:
         self._ledger = SqliteLedger(policy.book)
         self._refuse = Refusal(job, party)
         self._reservation: DatasetReservation | None = None
+        self._plan: Plan | None = None
         self._fresh = False
         self._made: set[ReleaseKey] = set()
         self._last: Query | None = None
@@ -93,8 +100,11 @@ class PartyBook:
     def record(self, query: Query, key: ReleaseKey) -> None:
         """Return when every release that answering the query makes is in the book, in one durable transaction.
 
-        Raises ConsentRefused for a release beyond what was set aside, or one that was made before.
+        Raises ConsentRefused for a release beyond what was set aside, one that was made before, or a piece of a joint
+        release that is not the plan's.
         """
+        if isinstance(query.batch, Piece):
+            self._require_planned(query)
         events = self._events(query)
         if not events:
             return
@@ -114,6 +124,24 @@ class PartyBook:
                 f"party {self._party!r} refuses a release that is beyond the plan its book has set aside: {error}"
             ) from error
         self._made.update(each for each, _ in items)
+
+    def _require_planned(self, query: Query) -> None:
+        """Raise ConsentRefused for a piece that the plan does not have under its number: one charge pays for all pieces.
+
+        What its own sum is of, and how many there are, is compared; that the weights bound all parties' shares together
+        rests on the coordinator, as in every release of several parties.
+        """
+        batch, solver = query.batch, self._plan.solver if self._plan is not None else None
+        piece = getattr(solver, "piece", None)
+        if piece is not None and self._plan is not None and batch is not None and isinstance(query, Backward):
+            planned = piece(self._plan.problem, min(batch.number, self._plan.problem.layout.n_coordinates))
+            own = planned.shares().get(self._party)
+            if own is not None and _extent(query) == _extent(own):
+                return
+        raise ConsentRefused(
+            f"party {self._party!r} was asked for a piece of a joint release that the job's plan does not have: all pieces "
+            "are paid for by one charge"
+        )
 
     def _events(self, query: Query) -> tuple[Event | None, ...]:
         """Return what the query's releases are charged as: a pass over disjoint batches once, with its first.
@@ -153,7 +181,7 @@ class PartyBook:
         return BookHeads(self._ledger.head(), self._ledger.noted(other))
 
     def _open(self, run: str, plan: Plan) -> None:
-        problem = plan.problem
+        self._plan, problem = plan, plan.problem
         privacy = self._job.privacy
         if privacy is None or problem.delta is None:
             raise PrivacyError("a book has nothing to set aside for a job without privacy")

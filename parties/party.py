@@ -93,6 +93,7 @@ class Party:
             raise PrivacyError(f"party {self.name!r} holds no label")
         return self._labels
 
+    @np.errstate(all="ignore")  # a warning of an overflow would tell of one record's cell
     def answer(self, query: Query, records: Records, key: ReleaseKey) -> Reply:
         """Return the reply to this party's share of a query.
 

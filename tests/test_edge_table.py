@@ -214,6 +214,42 @@ def test_it_trains_or_says_what_to_do(edge: Edge, name: str, private: bool) -> N
         outcome(edge, SOLVERS[name], private=private)
 
 
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [
+        ("SkGD", "squared"),
+        ("CD", "huber"),
+        ("CD", "logistic"),
+        ("CD", "poisson"),
+        ("GCD", "smoothed_hinge"),
+        ("GD", "squared"),
+        ("SVRG", "smoothed_hinge"),
+    ],
+)
+def test_a_private_run_warns_of_no_cell(name: str, loss: str) -> None:
+    """Where warnings are errors, one record would decide whether there is a model; elsewhere it shows on standard error."""
+    solver = replace(SOLVERS[name], clip=1.0)
+    table = table_of(Edge("largest numbers, of both signs"))
+    if loss in ("logistic", "smoothed_hinge"):
+        table["y"] = (table["y"] > 0).astype(int)
+    else:
+        table["y"][3:5] = -1.7e308, 1.7e308
+    for column, sign in {"a": 1.0, "b": -1.0, "c": 1.0}.items():
+        table[column][3:5] = sign * 1.7e308, math.inf
+    job = vfl.Job(
+        partition=vfl.FeaturePartition(TWO, label=("bank", "y")),
+        loss=loss,
+        scaling="none",
+        intercept=False,
+        penalty=vfl.L2(0.1),
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, noise=SeededNoise(0), smoothness=M),
+        solver=solver,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(vfl.train(job, table, engine="inprocess").w).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["1 record", "a label party without columns", "infinity within declared bounds", "columns of zeros"]

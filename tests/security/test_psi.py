@@ -230,6 +230,22 @@ def test_damaged_or_foreign_state_is_not_continued(monkeypatch, tmp_path):
     assert rest[0] == 10
 
 
+def test_a_restarted_party_remembers_whose_set_it_has_blinded(tmp_path):
+    """One secret answers one question of each owner: the secret outlives the process, so what was asked has to, too."""
+    first = psi.Blinder("a", SALT, folder=tmp_path)
+    mine = first.own(numbered(3))
+    blinded = first.blind(points(2, 3), "b")
+    again = psi.Blinder("a", SALT, folder=tmp_path)
+    assert np.array_equal(again.own(numbered(3)), mine)
+    assert np.array_equal(again.blind(points(2, 3), "b"), blinded)
+    another = psi.Blinder("a", SALT, folder=tmp_path)
+    with pytest.raises(FederationError, match="asked to blind a second set of 'b'"):
+        another.blind(points(4, 5), "b")
+    another.blind(points(4, 5), "c")
+    another.discard()
+    assert not list(tmp_path.iterdir())
+
+
 def test_discard_leaves_nothing(tmp_path):
     blinder = psi.Blinder("a", SALT, folder=tmp_path / "state")
     blinder.own(numbered(3))

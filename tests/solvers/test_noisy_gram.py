@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,16 +19,21 @@ import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.columns import Columns
+from parties.loading import load
 from parties.party import Party
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.launch.inprocess import InProcessTransport
-from vfl.messages import Backward, Fold, Piece
+from vfl.messages import Backward, Fold, Notice, Phase, Piece, Records
 from vfl.planning import plan, problem_of
+from vfl.privacy.events import ReleaseKey
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.noise import SeededNoise
 from vfl.solvers import noisy_gram
 from vfl.solvers.noisy_gram import GramClip, Row
 from vfl.solvers.quadratic import least_squares
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 N = 300
 COLUMNS = ("a0", "a1", "b0", "b1")
@@ -300,6 +306,40 @@ def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
     spec = job(privacy=private(), solver=vfl.NoisyGram())
     result = vfl.train(spec, table(), engine="inprocess", policies=policies)
     np.testing.assert_array_equal(result.w, vfl.train(spec, table(), engine="inprocess").w)
+
+
+def test_an_owners_book_refuses_pieces_that_are_not_planned(tmp_path: Path) -> None:
+    """One charge pays for all: the same sum again, as a further piece, would be averaged out of its noise."""
+    path = tmp_path / "bank.toml"
+    path.write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 1.0\ndelta = 1e-5\n', encoding="utf-8")
+    spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-5))
+    party = load(spec, "bank", {c: table()[c] for c in ("a0", "a1")}, str(path))
+    party.hear(Notice(Phase.OPEN, "r1", "credit"))
+    planned = plan(spec, N)
+    pieces = [planned.solver.piece(planned.problem, k) for k in range(6)]
+    records = Records(weights=np.ones(N))
+
+    def ask(query: Backward, number: int) -> None:
+        party.answer(query, records, ReleaseKey(number))
+
+    label = pieces[0].shares()["bank"]
+    ask(label, 1)
+    block = replace(label.blocks[0], start=1)
+    longer = Piece(1, 10**6, ())
+    for refused in (
+        replace(label, fold=Piece(1, 6, ())),  # the label's products under the number of the next piece
+        replace(label, fold=longer),
+        replace(pieces[1].shares()["bank"], fold=longer),
+        replace(pieces[1].shares()["bank"], scales=(np.full(2, 4.0),)),
+        replace(pieces[1].shares()["bank"], blocks=(block,), centres=(np.zeros(1),), scales=(np.ones(1),)),
+        replace(label, fold=Piece(5, 6, ())),  # all of its columns come before
+    ):
+        with pytest.raises(ConsentRefused, match="a piece of a joint release that the job's plan does not have"):
+            ask(refused, 2)
+    for number in (1, 2):
+        ask(pieces[number].shares()["bank"], number + 1)
+    with pytest.raises(ConsentRefused, match="beyond the plan"):
+        ask(label, 4)
 
 
 class CutOffError(Exception):

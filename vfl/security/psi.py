@@ -127,7 +127,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         self.party, self._salt, self._folder = party, salt, folder
         self._multiplier = _Multiplier(self._secret(), cores)
         self._done: dict[str, bytearray] = {}
-        self._asked: dict[str, str] = {}
+        self._asked: dict[str, bytes] = {}
         self._order: Integers | None = None
 
     def __exit__(self, *_: object) -> None:
@@ -165,8 +165,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         if owner == self.party:
             raise FederationError(f"party {self.party!r} was asked to blind its own set again; check the ring's steps")
         points = _checked(points, owner)
-        digest = hashlib.sha256(points.data).hexdigest()
-        if self._asked.setdefault(owner, digest) != digest:
+        if not self._first_or_same(owner, hashlib.sha256(points.data).digest()):
             raise FederationError(
                 f"party {self.party!r} was asked to blind a second set of {owner!r}; start again with a new salt"
             )
@@ -235,6 +234,21 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
             path.touch(mode=0o600)
             os.truncate(path, len(done))
         return done
+
+    def _first_or_same(self, owner: str, digest: bytes) -> bool:
+        """Whether no other set of this owner was blinded by this secret; kept as long as the secret is, also on disk."""
+        if self._folder is None:
+            return self._asked.setdefault(owner, digest) == digest
+        path = self._path(f"-{hashlib.sha256(owner.encode()).hexdigest()[:32]}.asked")
+        with self._keeping():
+            if not path.exists():
+                begun = path.with_suffix(".asking")
+                with os.fdopen(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                    file.write(digest)
+                    file.flush()
+                    os.fsync(file.fileno())
+                begun.replace(path)
+            return path.read_bytes() == digest
 
     def _path(self, name: str) -> Path:
         label = hashlib.sha256(_DOMAIN + self._salt + self.party.encode()).hexdigest()[:16]

@@ -161,16 +161,16 @@ class NoisyGram:
         """
         p, n = problem.layout.n_coordinates, problem.n_records
         t, c = self.label_scale or 1.0, _label_centre(problem)
-        geometry, event = self._geometry(problem), self._event(problem)
-        if geometry.finite:
+        event = self._event(problem)
+        if self._geometry(problem).finite:
             yield joint.record_norms(problem)
-        products = yield self._products(problem, geometry, event, None, Row(geometry.cap, t, c, of_label=True))
+        products = yield self.piece(problem, 0)
         b = np.concatenate(products) / (OFF_DIAGONAL * t)
         G = np.zeros((p, p))
         for j, owner in enumerate(_owners(problem)):
             column = replace(owner, start=j - owner.offset, stop=j - owner.offset + 1)
             yield Forward({owner.party: (column, np.ones(1))}, into=COLUMN)
-            products = yield self._products(problem, geometry, event, j, Row(geometry.cap, t, c, of_label=False))
+            products = yield self.piece(problem, j + 1)
             G[j:, j] = np.concatenate(products)
             G[j + 1 :, j] /= OFF_DIAGONAL
         G = np.tril(G) + np.tril(G, -1).T
@@ -202,20 +202,25 @@ class NoisyGram:
     def _event(self, problem: Problem) -> Gaussian | None:
         return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
 
-    def _products(
-        self, problem: Problem, geometry: GramClip, event: Gaussian | None, column: int | None, weighting: Row
-    ) -> Backward:
-        """Return a piece: the products of a column with itself and those after it, or (None) of the label with all."""
-        first = column or 0
+    def piece(self, problem: Problem, number: int) -> Backward:
+        """Return a piece: 0 is the products of the label with all columns, k those of column k − 1 with it and all after.
+
+        Public facts alone decide it, so that a party's book knows it too.
+        """
+        first = max(number - 1, 0)
+        weighting = Row(
+            self._geometry(problem).cap, self.label_scale or 1.0, _label_centre(problem), of_label=number == 0
+        )
         blocks, scales = [], []
         for whole in problem.layout.whole().values():
             start = max(first - whole.offset, 0)
             if start < whole.size:
                 blocks.append(replace(whole, start=start))
                 at = np.arange(whole.offset + start, whole.offset + whole.stop)
-                scales.append(np.where(at == (-1 if column is None else column), 1.0, OFF_DIAGONAL))
+                scales.append(np.where(at == number - 1, 1.0, OFF_DIAGONAL))
         zeros = tuple(np.zeros(block.size) for block in blocks)
-        piece = Piece(0 if column is None else column + 1, problem.layout.n_coordinates + 1, ())
+        piece = Piece(number, problem.layout.n_coordinates + 1, ())
+        geometry, event = self._geometry(problem), self._event(problem)
         return Backward(weighting, tuple(blocks), zeros, tuple(scales), geometry, event, fold=piece)
 
 
