@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from vfl.kernels_bits import Code
 
-WIDTH = 16
-"""Records of one `Lanes`: enough to keep several sums going at once, few enough that a column's share is two lines."""
+WIDTH = 32
+"""Records of one `Lanes`: enough that a long chain of operations, a sigmoid and a clip, is under way for several registers
+at once, few enough that a hundred columns stay in the first-level cache."""
 
 SUMS = 8
 """Sums that are kept of one column: lanes are added modulo it."""
@@ -126,6 +127,29 @@ def at_least(
         return builder.select(builder.fcmp_ordered(">=", x, y), yes, no)
 
     return result(*(_lane(kind) for kind in (a, b, then, other))), code
+
+
+def _extreme(sign: str) -> Any:
+    """Return a choice between two numbers that every machine has an instruction for, unlike that of `at_least`."""
+
+    @inline
+    def choose(_context: BaseContext, a: types.Type, b: types.Type) -> tuple[Signature, Code]:
+        result = _either(a, b)
+
+        def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+            x, y = _like(builder, result, signature, args)
+            return builder.select(builder.fcmp_ordered(sign, x, y), x, y)
+
+        return result(_lane(a), _lane(b)), code
+
+    return choose
+
+
+least = _extreme("<")
+"""least(a, b): a where a < b, else b, also where one of them is NaN."""
+
+most = _extreme(">")
+"""most(a, b): a where a > b, else b, also where one of them is NaN."""
 
 
 @inline

@@ -34,6 +34,8 @@ from vfl.kernels_lanes import (
     entries,
     fetch,
     lanes,
+    least,
+    most,
     power_of_two,
     put,
     root,
@@ -57,8 +59,7 @@ def falling_sigmoid(m: Any) -> Any:
 
     m = k·ln 2 + f, e^f = (Q + fP)/(Q − fP) (Cephes exp.c), so that one division serves exp and reciprocal.
     """
-    m = at_least(m, 710.0, 710.0, m)
-    m = at_least(-708.0, m, -708.0, m)
+    m = most(-708.0, least(710.0, m))
     k_biased = m * 1.4426950408889634 + (MAGIC + 1023.0)
     k = k_biased - (MAGIC + 1023.0)
     f = (m - k * 6.93145751953125e-1) - k * 1.42860682030941723212e-6
@@ -86,18 +87,16 @@ def clipped(r: Any, h2: Any, clip: float, per_grid: float) -> Any:
     limit = at_least(h2, TINY, limit, 0.0)
     limit = at_least(HUGE, r, limit, 0.0)
     limit = at_least(r, -HUGE, limit, 0.0)
-    c = at_least(limit, r, r, limit)
-    return at_least(c, 0.0 - limit, c, 0.0 - limit) * per_grid
+    return most(least(r, limit), 0.0 - limit) * per_grid
 
 
 @part
 def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
     """Return the product c of one column with r, clamped to ±κ, divided by the grid; 0 where c or r is NaN or r huge."""
-    c = at_least(c, clip, clip, c)
-    c = at_least(-clip, c, -clip, c)
+    c = most(-clip, least(clip, c)) * per_grid
     c = at_least(c, c, c, 0.0)
     c = at_least(HUGE, r, c, 0.0)
-    return at_least(r, -HUGE, c, 0.0) * per_grid
+    return at_least(r, -HUGE, c, 0.0)
 
 
 @compiled
