@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger import Balance, Head, Statement
 
 
-
 def _a_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
     """Refuse a folder, which may be that of a run, with the ledger in it."""
     del context, parameter  # click's signature
@@ -222,7 +221,9 @@ def _settled_folder(folder: Path) -> Statement | None:
     with checkpoint.Checkpoint(folder):
         start, budget, _ = checkpoint.read(folder, job)
         if budget.ledger is None:
-            raise SpecificationError(f"the run in {str(folder)!r} kept its budget in memory: there is nothing to settle")
+            raise SpecificationError(
+                f"the run in {str(folder)!r} kept its budget in memory: there is nothing to settle"
+            )
         return _settled(Path(budget.ledger), budget.account(job), budget.run, start.job, budget.head)
 
 
@@ -234,7 +235,9 @@ def _settled_id(run: str, path: Path) -> Statement | None:
         for found in balance.runs:
             if found.run == run:
                 return _settled(path, balance.dataset, run, found.job)
-    raise SpecificationError(f"run {run!r} reserved nothing in the ledger {str(path)!r}: vfl ledger show prints the ids")
+    raise SpecificationError(
+        f"run {run!r} reserved nothing in the ledger {str(path)!r}: vfl ledger show prints the ids"
+    )
 
 
 def _settled(path: Path, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
