@@ -49,6 +49,16 @@ class Csv:
     encoding: str = "utf-8"
 
 
+def first_line(spec: Csv) -> list[str]:
+    """Return the fields of the first line that is not blank, which are the names of the columns; nothing else is read."""
+    with pa.input_stream(spec.path) as raw:
+        text = io.TextIOWrapper(raw, encoding=spec.encoding, errors="replace", newline="")
+        names = next((row for row in csv.reader(text, delimiter=spec.delimiter) if row), [])
+    if names:
+        names[0] = names[0].removeprefix("\ufeff")
+    return names
+
+
 class CsvSource:
     """A CSV file with a header line, fields quoted by '"' if need be."""
 
@@ -92,15 +102,7 @@ class CsvSource:
         self.n_records = count
 
     def _header(self) -> tuple[str, ...]:
-        def read() -> list[str]:
-            with pa.input_stream(self._spec.path) as raw:
-                text = io.TextIOWrapper(raw, encoding=self._spec.encoding, errors="replace", newline="")
-                rows = csv.reader(text, delimiter=self._spec.delimiter)
-                return next((row for row in rows if row), [])
-
-        names = self.origin.attempt(read, "has no header that can be read")
-        if names:
-            names[0] = names[0].removeprefix("\ufeff")
+        names = self.origin.attempt(lambda: first_line(self._spec), "has no header that can be read")
         if not names:
             raise self.origin.error("is empty: it needs a header line with the names of its columns")
         if any("\ufffd" in name or "\0" in name for name in names):

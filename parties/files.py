@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parties.csvfile import Csv, CsvSource
+from parties.csvfile import Csv, CsvSource, first_line
 from parties.sources import Origin, chunk_rows
 from parties.sparse import open_sparse_file
 from parties.tables import open_array, open_table
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from parties.sparse import SparseSource
 
 BUFFER_BYTES = 1 << 20
+CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+PARQUET = (".parquet", ".pq")
+ARROW = (".feather", ".arrow", ".ipc")
 DAMAGED = "is damaged, cut short or not of the kind that its name says"
 
 
@@ -44,6 +47,22 @@ def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: st
             return opener(path, contents, origin)
     known = ", ".join(ending for endings in _OPENERS for ending in endings)
     raise origin.error(f"has an unknown extension; known are {known}")
+
+
+def column_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the columns from a file's header or footer alone; () where it has none that can be read."""
+    name = path.name.lower()
+    try:
+        if name.endswith(CSV):
+            return tuple(first_line(_plain_csv(path)))
+        if name.endswith(PARQUET) or path.is_dir():
+            return tuple(pq.read_schema(path if path.is_file() else next(path.rglob("*.parquet"))).names)
+        if name.endswith(ARROW):
+            with pa.memory_map(str(path)) as mapped:
+                return tuple(pa.ipc.open_file(mapped).schema.names)
+    except Exception:  # noqa: BLE001 — readers of damaged files raise anything; whoever loads it says what is wrong
+        return ()
+    return ()
 
 
 class ParquetSource:
@@ -132,7 +151,11 @@ def _open_parquet(path: Path, contents: Mapping[str, Content], origin: Origin) -
 
 
 def _open_csv(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
-    return CsvSource(Csv(str(path), delimiter="\t" if ".tsv" in path.suffixes else ","), contents, origin)
+    return CsvSource(_plain_csv(path), contents, origin)
+
+
+def _plain_csv(path: Path) -> Csv:
+    return Csv(str(path), delimiter="\t" if ".tsv" in path.suffixes else ",")
 
 
 def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
@@ -160,9 +183,9 @@ def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str,
 
 
 _OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
-    (".csv", ".csv.gz", ".tsv", ".tsv.gz"): _open_csv,
-    (".parquet", ".pq"): _open_parquet,
-    (".feather", ".arrow", ".ipc"): _open_arrow,
+    CSV: _open_csv,
+    PARQUET: _open_parquet,
+    ARROW: _open_arrow,
     (".npy",): _open_npy,
     (".npz",): _open_npz,
 }

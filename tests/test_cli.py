@@ -329,7 +329,7 @@ class TestEvaluate:
         (folder / "job.toml").write_text(text, encoding="utf-8")
         trained(call, "--output", "out")
         said = call("evaluate", "out")
-        assert said.code == 6
+        assert said.code == 2
         assert "measured nothing: train with --set holdout=0.2, or give --data with records to measure on" in said.err
 
     def test_diagnostics_are_stamped(self, folder: Path, call: Callable[..., Said]) -> None:

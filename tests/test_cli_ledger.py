@@ -93,7 +93,7 @@ class TestShow:
     def test_one_data_set(self, path: Path) -> None:
         ledger("cap", path, "other", "--epsilon", 1, "--delta", DELTA)
         assert "credit" not in ledger("show", path, "other")
-        assert "no data set 'credti' (did you mean 'credit'?)" in refused(BudgetError, "show", path, "credti")
+        assert "no data set 'credti' (did you mean 'credit'?)" in refused(SpecificationError, "show", path, "credti")
 
     def test_readable_when_exhausted_and_by_auditors(self, path: Path) -> None:
         SqliteLedger(path).book("credit").resume("second", job="2" * 64).charge([(ReleaseKey(9), EVENT)])
@@ -139,7 +139,7 @@ class TestCap:
         )
         assert said["accounting"] == "zcdp"
         asked = ("cap", path, "credit", "--epsilon", 3, "--delta", DELTA, "--accounting", "zcdp")
-        assert "adds up as gdp since its first reservation" in refused(LedgerError, *asked)
+        assert "adds up as gdp since its first reservation" in refused(BudgetError, *asked)
 
     @pytest.mark.parametrize(("epsilon", "delta"), [(0, DELTA), (-1, DELTA), ("nan", DELTA), (1, 0), (1, 1)])
     def test_what_is_no_cap(self, tmp_path: Path, epsilon: object, delta: object) -> None:
@@ -240,12 +240,23 @@ class TestSettle:
         with pytest.raises(BudgetError, match="is closed: reserve again under a new run"):
             resume(tmp_path / "run", self.data(), engine="inprocess")
         assert not (tmp_path / "run" / "model.json").exists()
-        assert "is settled: there is nothing left" in refused(BudgetError, "settle", tmp_path / "run")
+        assert "is settled: there is nothing left" in refused(SpecificationError, "settle", tmp_path / "run")
 
     def test_a_run_with_a_ledger_of_its_own_and_json(self, tmp_path: Path) -> None:
         self.cut_off(tmp_path / "run", None, dataset=None)
         statement = json.loads(ledger("settle", tmp_path / "run", "--json"))
         assert 0 < statement["spent"] < statement["reserved"]
+
+    def test_its_own_ledger_is_found(self, tmp_path: Path) -> None:
+        run, own = tmp_path / "run", tmp_path / "run" / "ledger.db"
+        self.cut_off(run, None, dataset=None)
+        for asked in (("show", run), ("verify", run), ("settle", "x", "--ledger", run)):
+            said = refused(OutputError, *asked)
+            assert said == f"{str(run)!r} is a folder, and a ledger is a file: the run's own ledger is {own}"
+        assert "there is no ledger.db in it" in refused(OutputError, "show", tmp_path)
+        (account,) = SqliteLedger(own).show()
+        said = refused(SpecificationError, "show", own, "credit")
+        assert said == f"the ledger has no data set 'credit'; it holds {account.dataset!r}"
 
     def test_by_id_when_the_folder_is_lost(self, tmp_path: Path, path: Path) -> None:
         assert "5 releases stay charged" in ledger("settle", "second", "--ledger", path)
@@ -253,7 +264,7 @@ class TestSettle:
             "settled",
             "settled",
         ]
-        assert "reserved nothing in the ledger" in refused(BudgetError, "settle", "third", "--ledger", path)
+        assert "reserved nothing in the ledger" in refused(SpecificationError, "settle", "third", "--ledger", path)
 
     def test_what_was_never_charged_is_refunded(self, path: Path) -> None:
         SqliteLedger(path).book("credit").reserve([(EVENT, 1)], job="3" * 64, run="third")
@@ -318,7 +329,13 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("show", "nowhere.db"), 4),
+        (("show", "nowhere.db"), 6),
+        (("show", "text"), 6),
+        (("show", "empty.db", "credit"), 2),
+        (("replay", "empty.db", "credit"), 2),
+        (("settle", "run", "--ledger", "nowhere.db"), 6),
+        (("settle", "run", "--ledger", "empty.db"), 2),
+        (("cap", "empty.db", "\n", "--epsilon", "1", "--delta", "1e-9"), 2),
         (("settle", "nowhere"), 6),
         (("cap", "x.db", "credit", "--epsilon", "0", "--delta", "1e-9"), 2),
         (("cap", "x.db", "credit"), 2),
@@ -328,6 +345,8 @@ def test_exit_codes(
     arguments: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("no database, and longer than a header of one" * 40)
+    SqliteLedger(tmp_path / "empty.db")._store.create()
     monkeypatch.setattr("sys.argv", ["vfl", "ledger", *arguments])
     with pytest.raises(SystemExit) as ended:
         cli.main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -193,7 +194,10 @@ def test_what_a_remedy_spells_can_be_written(tmp_path: Path) -> None:
         (("plan", "job.toml", "--set", "partition.label=y"), 'the label is given as label = ["PARTY", "COLUMN"], not'),
         (("plan", "job.toml", "--set", "bounds.age=[9, 1]"), "bounds [9, 1] are reversed: write [1, 9]"),
         (("plan", "job.toml", "--set", 'partition.label=["bnk", "y"]'), "is listed without columns: bnk = []"),
-        (("plan", "job.toml", "--set", "simulation.table=none.csv"), "none.csv': is not there\n"),
+        (
+            ("plan", "job.toml", "--set", "simulation.table=none.csv"),
+            "none.csv': is not there; mend table = ... under [simulation]",
+        ),
         (("init", "none.csv"), "file 'none.csv': is not there; a relative path starts at the party's working folder"),
         (("run", "job.toml", "--set", "dataset=d"), "(--ledger FILE, or path under [ledger])"),
     ],
@@ -203,6 +207,60 @@ def test_a_wrong_command(folder: Path, call: Callable[..., Said], words: tuple[s
     answer = call(*words)
     assert answer.code in (2, 3, 6)
     assert said in answer.err
+
+
+PARTS = JOB.replace('[simulation]\ntable = "all.csv"', '[data]\nbank = "bank.csv"\ntelco = "telco.csv"')
+ID_NAMES = [
+    ({}, "", None),
+    ({"telco": "user"}, "", '; telco.csv has a column \'user\': id = { "bank" = "...", "telco" = "user" } at the top'),
+    ({"bank": "customer_id", "telco": "user"}, "", ': id = { "bank" = "customer_id", "telco" = "user" } at the top'),
+    (
+        {"bank": "customer_id", "telco": "customer_id"},
+        "",
+        "; bank.csv has a column 'customer_id', telco.csv has a column 'customer_id': id = \"customer_id\" at the top",
+    ),
+    ({"bank": "customer_id", "telco": "customer_id"}, 'id = "customer_id"\n', None),
+    ({"bank": "customer_id", "telco": "customer_id"}, "[simulation]", None),
+]
+
+
+@pytest.mark.parametrize(("ids", "instead", "said"), ID_NAMES)
+def test_rows_that_could_be_aligned(
+    folder: Path, call: Callable[..., Said], ids: dict[str, str], instead: str, said: str | None
+) -> None:
+    """Only headers are looked at: the cells of the plan's files may be anything."""
+    whole = pacsv.read_csv("all.csv")
+    for party, columns in {"bank": ["income", "age", "default"], "telco": ["calls"]}.items():
+        table = whole.select(columns)
+        if party in ids:
+            table = table.append_column(ids[party], [[f"r{k}" for k in range(N)]])
+        pacsv.write_csv(table, folder / f"{party}.csv")
+    text = JOB if instead == "[simulation]" else PARTS.replace("[partition]", f"{instead}[partition]", 1)
+    (folder / "job.toml").write_text(text, encoding="utf-8")
+    planned = call("plan", "job.toml", "-n", "40")
+    plain = json.loads(call("plan", "job.toml", "-n", "40", "--json").out)
+    ran = call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    again = json.loads(call("run", "job.toml", "--engine", "inprocess", "--output", "again", "--json").out)
+    assert ran.code == 0, ran.err
+    assert [len(found["warnings"]) for found in (plain, again)] == [int(said is not None)] * 2
+    assert planned.out.count("  warning    rows are taken as they lie") == int(said is not None)
+    assert ran.err.count("warning: rows are taken as they lie") == int(said is not None)
+    if said is not None:
+        assert all(said in text for text in (planned.out, ran.err, plain["warnings"][0], again["warnings"][0]))
+
+
+@pytest.mark.parametrize("command", ["run", "align"])
+def test_a_missing_file_is_told_before_ray_starts(
+    folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (folder / "bank.csv").write_text("income,age,default\n", encoding="utf-8")
+    (folder / "telco.csv").write_text("calls\n", encoding="utf-8")
+    (folder / "job.toml").write_text(PARTS.replace("bank.csv", "bnk.csv"), encoding="utf-8")
+    monkeypatch.setattr("vfl.launch.cluster.import_ray", lambda: pytest.fail("Ray was imported"))
+    answer = call(command, "job.toml")
+    assert answer.code == 3
+    assert "bnk.csv': is not there (did you mean 'bank.csv'?); mend bank = ... under [data], or" in answer.err
+    assert "--set data.bank=FILE; a relative path starts at the job file's folder" in answer.err
 
 
 class TestRunFolders:

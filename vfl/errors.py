@@ -10,12 +10,12 @@ VflError
 ├── BudgetError             the book refuses
 │   ├── BudgetExceeded      a release would exceed what is left; nothing was released
 │   ├── ConsentRefused      a party's owner has not agreed: its policy, or its own book, refuses the job or a release
-│   └── LedgerError         the book is damaged, of another version, or not writable
+│   └── LedgerError         the book is damaged, of another version, not there, or not writable; exits as OutputError
 ├── FederationError         something between the participants
 │   ├── PartyLost           a party did not answer in time, or died
 │   ├── PlacementError      the cluster lacks what the job asks for
 │   └── VersionMismatch     participants run different code
-└── OutputError             a run folder that cannot be written or read
+└── OutputError             a folder or file that cannot be written or read
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class ConsentRefused(BudgetError):
 
 
 class LedgerError(BudgetError):
-    """The book is damaged, of another version, or not writable."""
+    """The book is damaged, of another version, not there, or not writable."""
+
+    exit_code = 6
 
 
 class FederationError(VflError):
@@ -102,7 +104,7 @@ class VersionMismatch(FederationError):
 
 
 class OutputError(VflError):
-    """A run folder that cannot be written or read."""
+    """A folder or file that cannot be written or read."""
 
     exit_code = 6
 

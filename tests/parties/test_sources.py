@@ -1,5 +1,6 @@
 import gzip
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from parties.csvfile import Csv
+from parties.files import column_names
 from parties.index import file_of
 from parties.sources import open_source, read_table, split_table
 from vfl import FeaturePartition
@@ -478,3 +480,16 @@ def test_own_sources_that_fail_say_nothing_of_the_data(acme, spec, message, capl
     assert_says(caught, message)
     assert caught.value.__cause__ is caught.value.__context__ is None
     assert ("Traceback" in caplog.text) == ("acne" not in message)
+
+
+@pytest.mark.parametrize("make", [csv_file, gzipped, tsv, parquet, parquet_folder, feather])
+def test_names_are_read_from_the_header_alone(make, tmp_path):
+    assert column_names(Path(make(tmp_path))) == ("a", "text", "b")
+
+
+@pytest.mark.parametrize("name", ["none.csv", "damaged.parquet", "damaged.arrow", "damaged.csv.gz", "empty", "x.npy"])
+def test_names_that_cannot_be_read_are_none(name, tmp_path):
+    (tmp_path / "empty").mkdir()
+    if name.startswith(("damaged", "x")):
+        (tmp_path / name).write_bytes(b"\x00 no table")
+    assert column_names(tmp_path / name) == ()

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 
-from vfl.errors import BudgetError, BudgetExceeded, LedgerError, PrivacyError, UnknownEvent
+from vfl.errors import BudgetError, BudgetExceeded, LedgerError, PrivacyError, SpecificationError, UnknownEvent
 from vfl.privacy import gaussian_dp, zcdp
 from vfl.privacy.accountants import GaussianAccountant, ZCdpAccountant
 from vfl.privacy.calibration import noise_multiplier
@@ -317,14 +317,14 @@ def test_caps_are_raised_by_entries_and_never_cut_below_what_is_spent(ledger):
 
 
 def test_one_name_has_one_adjacency_and_one_accounting(ledger):
-    with pytest.raises(LedgerError, match="one name has one adjacency"):
+    with pytest.raises(BudgetError, match="one name has one adjacency"):
         ledger.set_cap("credit", epsilon=1.0, delta=DELTA, adjacency="add-or-remove-one")
     ledger.set_cap("credit", epsilon=1.0, delta=DELTA, accounting=Accounting.ZCDP)
     book = ledger.book("credit")
     with pytest.raises(PrivacyError, match="adjacency"):
         book.reserve([(Gaussian("add-or-remove-one", 0.001, 1.0, 1), 1)], job="a", run="1")
     book.reserve([(gaussian(0.001), 1)], job="a", run="1")
-    with pytest.raises(LedgerError, match="void the guarantee"):
+    with pytest.raises(BudgetError, match="void the guarantee"):
         ledger.set_cap("credit", epsilon=1.0, delta=DELTA, accounting=Accounting.GDP)
     assert ledger.show()[0].accounting == "zcdp"
     assert book.preview([(gaussian(1e-6), 1)]).left < zcdp.epsilon_of_rho(zcdp.rho_of(1.0, DELTA), DELTA)
@@ -342,7 +342,7 @@ def test_a_data_set_without_a_cap_may_not_be_spent_on(ledger):
     with pytest.raises(BudgetError, match="vfl ledger cap"):
         ledger.book("credti").reserve([(gaussian(1e-3), 1)], job="a", run="1")
     for name in ("", "a\nb"):
-        with pytest.raises(LedgerError, match="printable"):
+        with pytest.raises(SpecificationError, match="printable"):
             ledger.set_cap(name, epsilon=1.0, delta=DELTA)
     with pytest.raises(PrivacyError, match="epsilon"):
         ledger.set_cap("other", epsilon=float("nan"), delta=DELTA)

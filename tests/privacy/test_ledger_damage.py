@@ -254,6 +254,8 @@ def test_other_files_are_left_alone(tmp_path):
     with pytest.raises(LedgerError, match="vfl ledger cap"):
         SqliteLedger(tmp_path / "typo.sqlite").show()
     assert not (tmp_path / "typo.sqlite").exists()
+    with pytest.raises(LedgerError, match="is a folder, and a ledger is a file"):
+        SqliteLedger(tmp_path).show()
     with pytest.raises(LedgerError, match="cannot be opened"):
         SqliteLedger(text / "below" / "a-file.sqlite").set_cap("credit", epsilon=1.0, delta=1e-9)
 

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from vfl.cli.jobs import engine_options, job_argument, read_job
+from vfl.cli.jobs import engine_options, job_argument, read_job, require_files
 
 
 @click.command("align")
@@ -38,6 +38,8 @@ def command(
     from vfl.launch.simulation import data_of
 
     spec, environment = read_job(job, assignments)
+    if (address or environment.address) is None:
+        require_files(environment)
     data = data_of(spec, environment)
     started = time.monotonic()
     with Progress(quiet=as_json) as progress:

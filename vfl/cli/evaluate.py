@@ -27,7 +27,7 @@ def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
     What was released is free to look at again. Measures on --data are exact, and nothing protects these records; where
     the job aligns records by ids, so are these.
     """
-    from vfl.errors import OutputError
+    from vfl.errors import SpecificationError
     from vfl.launch.evaluation import evaluate
     from vfl.launch.result import Result
 
@@ -36,7 +36,7 @@ def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
     if sources:
         found = {"data": evaluate(result, named_sources(sources, result.job.partition.parties))}
     elif not found:
-        raise OutputError(
+        raise SpecificationError(
             f"the run in {str(run)!r} measured nothing: train with --set holdout=0.2, or give --data with records to measure on"
         )
     if as_json:

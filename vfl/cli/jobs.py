@@ -76,6 +76,28 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
     return jobfile.read(path, assignments)
 
 
+def require_files(environment: Environment) -> None:
+    """Raise DataError for a file that a job to be run on this machine names and that is not there."""
+    from parties.sources import Origin
+    from vfl.errors import nearest
+    from vfl.job.file import ADDRESS, EXAMPLE
+
+    named: list[tuple[str | None, str, str, str]] = [
+        (party, source, "data", party) for party, source in environment.data.items()
+    ]
+    if environment.table is not None and not environment.table.startswith(EXAMPLE):
+        named.append((None, environment.table, "simulation", "table"))
+    for party, source, table, key in named:
+        path, origin = Path(source), Origin(party, f"file {source!r}")
+        if ADDRESS in source or origin.attempt(path.exists, "may not be looked at"):
+            continue
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise origin.error(
+            f"is not there{nearest(path.name, beside)}; mend {key} = ... under [{table}], or --set {table}.{key}=FILE; a "
+            "relative path starts at the job file's folder"
+        )
+
+
 def named_sources(sources: Sequence[str], parties: Sequence[str]) -> Any:
     """Return what --data names: {party: path}, or the path of one table of all columns."""
     from vfl.errors import SpecificationError, nearest

@@ -18,9 +18,24 @@ if TYPE_CHECKING:
     from vfl.privacy.accountants import Accountant
     from vfl.privacy.ledger import Balance, Head, Statement
 
-LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+
+def _a_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a folder, which may be that of a run, with the ledger in it."""
+    del context, parameter  # click's signature
+    if path is None or not path.is_dir():
+        return path
+    from vfl.errors import OutputError
+    from vfl.launch.checkpoint import LEDGER
+
+    own = path / LEDGER
+    held = f"the run's own ledger is {own}" if own.is_file() else f"there is no {LEDGER} in it; name a file"
+    raise OutputError(f"{str(path)!r} is a folder, and a ledger is a file: {held}")
+
+
+LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path), callback=_a_file)
 DATASET = click.argument("dataset", metavar="DATASET")
 ACCOUNTANTS = ("gdp", "zcdp", "pld")
+_CAP = "vfl ledger cap LEDGER {} --epsilon E --delta D"
 
 
 def as_json_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,6 +185,7 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     "--ledger",
     "path",
     type=click.Path(path_type=Path),
+    callback=_a_file,
     metavar="FILE",
     help="The ledger; RUN is then the id of a run, as vfl ledger show prints it.",
 )
@@ -195,7 +211,7 @@ def settle(run: str, path: Path | None, *, as_json: bool) -> None:
 
 def _settled_folder(folder: Path) -> Statement | None:
     """Settle by the log of the run, which nobody else may be at work on."""
-    from vfl.errors import BudgetError
+    from vfl.errors import SpecificationError
     from vfl.job import file as jobfile
     from vfl.launch import checkpoint
     from vfl.launch.result import check_folder
@@ -205,30 +221,34 @@ def _settled_folder(folder: Path) -> Statement | None:
     with checkpoint.Checkpoint(folder):
         start, budget, _ = checkpoint.read(folder, job)
         if budget.ledger is None:
-            raise BudgetError(f"the run in {str(folder)!r} kept its budget in memory: there is nothing to settle")
+            raise SpecificationError(
+                f"the run in {str(folder)!r} kept its budget in memory: there is nothing to settle"
+            )
         return _settled(Path(budget.ledger), budget.account(job), budget.run, start.job, budget.head)
 
 
 def _settled_id(run: str, path: Path) -> Statement | None:
-    from vfl.errors import BudgetError
+    from vfl.errors import SpecificationError
     from vfl.privacy.ledger import SqliteLedger
 
     for balance in SqliteLedger(path).show():
         for found in balance.runs:
             if found.run == run:
                 return _settled(path, balance.dataset, run, found.job)
-    raise BudgetError(f"run {run!r} reserved nothing in the ledger {str(path)!r}: vfl ledger show prints the ids")
+    raise SpecificationError(
+        f"run {run!r} reserved nothing in the ledger {str(path)!r}: vfl ledger show prints the ids"
+    )
 
 
 def _settled(path: Path, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
     """Take the run over, so that its process can charge no more, and close it; None when it never was charged."""
-    from vfl.errors import BudgetError
+    from vfl.errors import SpecificationError
     from vfl.privacy.ledger import SqliteLedger
 
     ledger = SqliteLedger(path)
     found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)
     if found is not None and found.status != "open":
-        raise BudgetError(f"run {run!r} is {found.status}: there is nothing left to settle")
+        raise SpecificationError(f"run {run!r} is {found.status}: there is nothing left to settle")
     _require_ledger(dataset, run)
     reservation = ledger.book(dataset).resume(run, job=job, head=head)
     if reservation.charged():
@@ -251,15 +271,14 @@ def _require_ledger(dataset: str, run: str) -> None:
 
 
 def _named(balances: tuple[Balance, ...], dataset: str) -> Balance:
-    from vfl.errors import BudgetError, nearest
+    from vfl.errors import SpecificationError, nearest
 
     for balance in balances:
         if balance.dataset == dataset:
             return balance
-    raise BudgetError(
-        f"the ledger has no data set {dataset!r}{nearest(dataset, [b.dataset for b in balances])}; a cap is set with: "
-        f"vfl ledger cap LEDGER {dataset} --epsilon E --delta D"
-    )
+    there = [balance.dataset for balance in balances]
+    held = f"it holds {', '.join(map(repr, there))}" if there else f"a cap is set with: {_CAP.format(dataset)}"
+    raise SpecificationError(f"the ledger has no data set {dataset!r}{nearest(dataset, there)}; {held}")
 
 
 def _head(text: str) -> Head:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from vfl.cli.jobs import job_argument, read_job
+from vfl.cli.jobs import job_argument, read_job, require_files
 
 
 @click.command("plan")
@@ -28,10 +28,11 @@ from vfl.cli.jobs import job_argument, read_job
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, as_json: bool) -> None:
-    """Show what JOB would release, with which noise and at which ε, and what it would cost; touches no party's data."""
+    """Show what JOB would release, with which noise and at which ε, and what it would cost; touches no party's records."""
     from vfl.alignment import reveals
     from vfl.launch.noted import noted_records
     from vfl.launch.simulation import data_of
+    from vfl.launch.unaligned import unaligned
     from vfl.planning import plan
     from vfl.privacy.events import OnPart, bare
 
@@ -42,6 +43,9 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
         if noted is None:
             first = "; or align them, vfl align JOB, which notes it" if spec.ids else ""
             raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
+    if records is None and noted is None:
+        require_files(environment)
+    warnings = unaligned(spec, environment.data)
     records = records or noted or int(data_of(spec, environment).num_rows)
     planned = plan(spec, records)
     if plot is not None:
@@ -50,6 +54,8 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
         write_plan(planned, plot)
     if not as_json:
         click.echo(str(planned))
+        for warning in warnings:
+            click.echo(f"  warning    {warning}")
         if noted is not None:
             click.echo(
                 f"n is what vfl align found: {noted} records that all parties have; runs begin with them at once"
@@ -65,7 +71,7 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
                 "held_out": records - planned.problem.n_records,
                 "private": private and not planned.flags,
                 "flags": list(planned.flags),
-                "warnings": list(planned.warnings),
+                "warnings": [*planned.warnings, *warnings],
                 "epsilon": planned.epsilon if private else None,
                 "delta": planned.problem.delta,
                 "releases": [

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.jobs import engine_options, job_argument, read_job
+from vfl.cli.jobs import engine_options, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vfl.launch.result import Result
 
 
@@ -57,14 +59,20 @@ def command(
     from vfl.cli.progress import Progress
     from vfl.launch import checkpoint, train
     from vfl.launch.simulation import data_of
+    from vfl.launch.unaligned import unaligned
 
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
     address = address or environment.address
     ledger = ledger or environment.ledger
+    if address is None:
+        require_files(environment)
+    warnings = unaligned(spec, environment.data)
     folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     kept = {**environment.to_dict(), "engine": engine, "address": address}
     try:
         with Progress(quiet=as_json) as progress:
+            for warning in () if as_json else warnings:
+                click.echo(f"warning: {warning}", err=True)
             result = train(
                 spec,
                 data_of(spec, environment),
@@ -85,7 +93,7 @@ def command(
         if (folder / checkpoint.NAME).exists():
             click.echo(f"interrupted; what was released is kept: vfl resume {folder}", err=True)
         raise
-    show(result, folder, as_json=as_json)
+    show(result, folder, as_json=as_json, warnings=warnings)
 
 
 def _unused(folder: Path) -> Path:
@@ -99,10 +107,10 @@ def _unused(folder: Path) -> Path:
     return folder
 
 
-def show(result: Result, folder: Path, *, as_json: bool) -> None:
-    """Print what a run came to."""
+def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str] = ()) -> None:
+    """Print what a run came to. warnings : beside those of the guarantee, for JSON."""
     if as_json:
-        click.echo(json.dumps(_summary(result, folder), ensure_ascii=False))
+        click.echo(json.dumps(_summary(result, folder, warnings), ensure_ascii=False))
         return
     click.echo()
     click.echo(str(result.certificate))
@@ -111,7 +119,7 @@ def show(result: Result, folder: Path, *, as_json: bool) -> None:
     click.echo(f"model and certificate: {folder}")
 
 
-def _summary(result: Result, folder: Path) -> dict[str, Any]:
+def _summary(result: Result, folder: Path, warnings: Sequence[str]) -> dict[str, Any]:
     from vfl.planning import warnings_of
 
     certificate = result.certificate
@@ -123,7 +131,7 @@ def _summary(result: Result, folder: Path) -> dict[str, Any]:
         "delta": certificate.delta if private else None,
         "adjacency": certificate.adjacency,
         "flags": list(certificate.flags),
-        "warnings": list(warnings_of(certificate.delta, certificate.n_records)) if private else [],
+        "warnings": [*(warnings_of(certificate.delta, certificate.n_records) if private else ()), *warnings],
         "coef": dict(zip(result.feature_names, map(float, result.coef_), strict=True)),
         "intercept": result.intercept_,
         "findings": {name: findings.to_dict() for name, findings in result.findings.items()},

@@ -201,7 +201,7 @@ def _label(found: Mapping[str, Mapping[str, Found]], given: str | None) -> tuple
 def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | None) -> dict[str, str]:
     """Return {party: id column}; without `given` by their names alone, and empty where not every file has one."""
     if given is None:
-        chosen = {party: next(filter(_named_as_id, columns), None) for party, columns in found.items()}
+        chosen = {party: next(filter(named_as_id, columns), None) for party, columns in found.items()}
         return {p: c for p, c in chosen.items() if c is not None} if None not in chosen.values() else {}
     named = [given] if isinstance(given, str) else list(given)
     column = named[0]
@@ -236,7 +236,8 @@ def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | 
     return {party: chosen_of[party] for party in found}
 
 
-def _named_as_id(column: str) -> bool:
+def named_as_id(column: str) -> bool:
+    """Whether a column has a usual name of an id."""
     return column.lower() in IDS or column.lower().endswith(("_id", "-id", " id"))
 
 
@@ -280,7 +281,7 @@ def _shared(owned: Mapping[str, list[str]]) -> list[str]:
 
 def _declarations(columns: Mapping[str, tuple[str, Found]]) -> list[str]:
     """Return the tables of declarations. columns : {column: (its party, what its cells look like)}."""
-    numeric = {c: found for c, (_, found) in columns.items() if found.kind == "numeric" and not _named_as_id(c)}
+    numeric = {c: found for c, (_, found) in columns.items() if found.kind == "numeric" and not named_as_id(c)}
     lines = ["", "[bounds]", *(f"# {_key(c)} = {_range(found)}  # {MARK}" for c, found in numeric.items())]
     gaps = [column for column, found in numeric.items() if found.missing]
     if gaps:
@@ -292,7 +293,7 @@ def _declarations(columns: Mapping[str, tuple[str, Found]]) -> list[str]:
         lines += ["", f"[columns.{_key(column)}]"]
         if found.kind == "boolean":
             lines.append('kind = "boolean"')
-        elif found.kind == "text" and 2 <= len(found.values) <= MANY and not _named_as_id(column):
+        elif found.kind == "text" and 2 <= len(found.values) <= MANY and not named_as_id(column):
             listed = ", ".join(map(_text, sorted(found.values)))
             lines += ['kind = "categorical"', f"# categories = [{listed}]  # {MARK}", 'unknown = "zero"']
         else:
@@ -305,9 +306,9 @@ def _declarations(columns: Mapping[str, tuple[str, Found]]) -> list[str]:
 
 def _dropped(column: str, party: str, found: Found) -> list[str]:
     """Return the declaration of a column that is no feature, with what it may be instead."""
-    if not _named_as_id(column) and len(found.values) <= MANY:
+    if not named_as_id(column) and len(found.values) <= MANY:
         return ['kind = "dropped"  # a constant, or of a type that is no feature']
-    seems = "named like an id" if _named_as_id(column) else "free text, or an id"
+    seems = "named like an id" if named_as_id(column) else "free text, or an id"
     return [
         f'kind = "dropped"  # {seems}. If records are known by it, write id = ... above,',
         f"# or draft anew with: --id {party}.{column}",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from vfl import markup
-from vfl.errors import BudgetError, LedgerError
+from vfl.errors import BudgetError, SpecificationError
 from vfl.privacy.events import of_run
 from vfl.privacy.ledger.chain import FORMAT, Entry, Head, Kind, broken, link
 from vfl.privacy.ledger.codec import canonical
@@ -136,11 +136,11 @@ class Ledger:
         """Open a data set's account, or change its cap; both are entries in the chain. Makes the ledger if need be.
 
         accounting : how releases are added up; None leaves it to the first reservation ("gdp" when it is all Gaussian).
-        Raises LedgerError for another adjacency or, after a reservation, another accounting than before; BudgetError
-        for a cap below what is spent and reserved.
+        Raises BudgetError for another adjacency or, after a reservation, another accounting than before, and for a cap
+        below what is spent and reserved.
         """
         if not dataset or not dataset.isprintable():
-            raise LedgerError(f"a data set needs a printable name, not {dataset!r}")
+            raise SpecificationError(f"a data set needs a printable name, not {dataset!r}")
         capacities = {way: capacity(way, epsilon, delta) for way in Accounting}
 
         def decide(state: LedgerState) -> list[Draft]:
@@ -345,14 +345,14 @@ def _linked(state: LedgerState, drafts: list[Draft]) -> list[tuple[Entry, bytes]
 
 def _unchanged(scope: Scope, adjacency: Adjacency, accounting: Accounting | None) -> Accounting | None:
     if adjacency != scope.adjacency:
-        raise LedgerError(
+        raise BudgetError(
             f"data set {scope.dataset!r} is kept under {scope.adjacency} adjacency, not {adjacency}: one name has one "
             "adjacency; keep the other under a name of its own"
         )
     if accounting is None or accounting == scope.accounting:
         return scope.accounting
     if scope.runs:
-        raise LedgerError(
+        raise BudgetError(
             f"data set {scope.dataset!r} adds up as {scope.accounting!s} since its first reservation; changing "
             "that after releases were seen would void the guarantee"
         )

@@ -111,6 +111,8 @@ class SqliteStore:
                 f"there is no ledger at {str(self.path)!r}: its steward makes one with: "
                 f"vfl ledger cap {self.path} DATASET --epsilon E --delta D"
             )
+        if self.path.is_dir():
+            raise LedgerError(f"{str(self.path)!r} is a folder, and a ledger is a file: name the file")
         connection = self._open("ro" if self.readonly else "rw")
         try:
             self._identity = self._read_identity(connection)

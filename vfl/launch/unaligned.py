@@ -1,0 +1,45 @@
+"""A warning for rows that are taken as they lie, though files have a column by which they could be aligned.
+
+Shuffled files without an id train a model of nothing, and no number tells. Names of columns alone are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parties.files import column_names
+from vfl.launch.draft import named_as_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.job import Job
+
+
+def unaligned(job: Job, files: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the warning, if there is a column named like an id that the job makes no feature of.
+
+    files : {party: path}; what is not on this machine, or is no file, is passed over.
+    """
+    if job.ids or len(files) < 2:
+        return ()
+    found = {party: _id_in(job, party, Path(path)) for party, path in files.items()}
+    seen = {party: column for party, column in found.items() if column is not None}
+    if not seen:
+        return ()
+    named = ", ".join(f"{Path(files[party]).name} has a column {column!r}" for party, column in seen.items())
+    columns = set(found.values())
+    spelt = ", ".join(f"{json.dumps(party)} = {json.dumps(column or '...')}" for party, column in found.items())
+    value = json.dumps(columns.pop(), ensure_ascii=False) if len(columns) == 1 else f"{{ {spelt} }}"
+    warning = (
+        f"rows are taken as they lie, so all files must hold the same records in one order; {named}: id = {value} at the "
+        "top of the job file aligns them"
+    )
+    return (warning,)
+
+
+def _id_in(job: Job, party: str, path: Path) -> str | None:
+    used = {*job.partition.columns(party), job.partition.label_column}
+    return next((column for column in column_names(path) if named_as_id(column) and column not in used), None)
