@@ -26,6 +26,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     (
         "vfl.types",
         "vfl.errors",
+        "vfl.arguments",
         "vfl.version",
         "vfl.messages",
         "vfl.partition",
