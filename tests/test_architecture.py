@@ -48,7 +48,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("coordinator", "parties"),
     ("vfl.launch", "vfl.examples"),
-    ("vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),
+    ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}
 # Written as a user writes them; nothing imports them.

@@ -388,6 +388,22 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         DataError,
         "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive)",
     ),
+    "an array whose label is not the last column": (
+        np.array([[0, 1e4, 30, 1, 5], [1, 2e4, 40, 2, 6]]),
+        DataError,
+        (
+            "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive); or put the "
+            "array's columns in the partition's order, the label last: they go by position"
+        ),
+    ),
+    "an array of a party whose label is not the last column": (
+        {"bank": np.array([[0, 1e4, 30], [1, 2e4, 40]]), "telco": np.ones((2, 2))},
+        DataError,
+        (
+            "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive); or put the "
+            "array's columns in the partition's order, the label last: they go by position"
+        ),
+    ),
     "a missing label": (
         table(default=[0, 1, None]),
         DataError,
