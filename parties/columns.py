@@ -451,10 +451,10 @@ class LabelReader:
             return values.copy() if count < len(self._values) else values
         if self._declared.classes is not None:
             if (values < 0).any():
-                raise self._origin.error(f"label {self.column!r} holds values other than the two declared classes")
+                raise self._origin.misread(f"label {self.column!r} holds values other than the two declared classes")
             return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)
         if (values == _UNKNOWN).any() or ((values == 0).any() and (values == _MINUS_ONE).any()):
-            raise self._origin.error(f"label {self.column!r} is not binary: declare classes=(negative, positive)")
+            raise self._origin.misread(f"label {self.column!r} is not binary: declare classes=(negative, positive)")
         return np.where(values == 1, 1.0, -1.0)
 
 

@@ -28,6 +28,9 @@ Content: TypeAlias = Literal["number", "boolean", "text", "id"]
 """How a CSV field is read; 'text' also lets the columns of typed sources pass as they are, and 'id' is the text by which
 records are aligned, which is no column of a sparse matrix."""
 
+BY_POSITION = b"vfl.by_position"
+"""In the metadata of a table that was split off an array."""
+
 CHUNK_CELLS = 1 << 20
 MAX_CHUNK_ROWS = 1 << 16
 
@@ -61,6 +64,8 @@ class Origin:
 
     party: str | None
     place: str
+    by_position: bool = False
+    """Whether the columns have no names of their own, so that any may be taken for any other."""
 
     def error(self, problem: str) -> DataError:
         """Return the error that says what is wrong here."""
@@ -102,6 +107,12 @@ class Origin:
                 raise self.error(f"there is no column {column!r}{nearest(column, names)}")
             if counts[column] > 1:
                 raise self.error(f"column {column!r} is there more than once: rename one")
+
+    def misread(self, problem: str) -> DataError:
+        """Return the error for values that another column may hold, if columns go by position."""
+        order = ", the label last: they go by position"
+        hint = f"; or put the array's columns in the partition's order{order}" if self.by_position else ""
+        return self.error(problem + hint)
 
     def not_a_number(self, column: str) -> DataError:
         """Return the error for text in a numeric column."""
@@ -202,6 +213,8 @@ def split_table(
     partition.check(source.names, label=label)
     source.origin.check_columns(source.names, wanted)
     whole = _whole(source, wanted)
+    if source.origin.by_position:
+        whole = whole.replace_schema_metadata({BY_POSITION: ""})
     return {party: whole.select(list(part)) for party, part in parts.items() if part}
 
 

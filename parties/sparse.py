@@ -8,7 +8,7 @@ the matrix: (ids, matrix), or an array under the id column's name in the .npz fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -103,7 +103,7 @@ class SparseSource:
     """
 
     def __init__(self, matrix: Any, contents: Mapping[str, Content], origin: Origin, *, ids: Any = None) -> None:
-        self.origin = origin
+        self.origin = replace(origin, by_position=True)
         self.names = tuple(name for name, content in contents.items() if content != "id")
         identified = [name for name, content in contents.items() if content == "id"]
         if matrix.ndim != 2 or (matrix.shape[1] != len(self.names) and (self.names or not identified)):

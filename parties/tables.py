@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from parties.sources import chunk_rows
+from parties.sources import BY_POSITION, chunk_rows
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def open_table(table: Any, wanted: tuple[str, ...], origin: Origin) -> ArraySour
         table = pa.Table.from_batches([table])
     if isinstance(table, pa.Table):
         columns = {name: table.column(i) for i, name in enumerate(table.column_names)}
+        origin = replace(origin, by_position=BY_POSITION in (table.schema.metadata or {}))
         origin.check_columns(table.column_names, [name for name in wanted if name in columns])
         return ArraySource(columns, origin)
     if isinstance(table, np.ndarray):
@@ -102,7 +104,7 @@ def open_array(array: np.ndarray[Any, Any], wanted: tuple[str, ...], origin: Ori
         raise origin.error(
             f"an array without column names must be two-dimensional with exactly the columns wanted, in order ({shown})"
         )
-    return ArraySource({name: array[:, j] for j, name in enumerate(wanted)}, origin)
+    return ArraySource({name: array[:, j] for j, name in enumerate(wanted)}, replace(origin, by_position=True))
 
 
 def _column(name: str, values: Any, origin: Origin) -> Any:

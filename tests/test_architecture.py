@@ -26,6 +26,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     (
         "vfl.types",
         "vfl.errors",
+        "vfl.arguments",
         "vfl.version",
         "vfl.messages",
         "vfl.partition",
@@ -47,7 +48,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("coordinator", "parties"),
     ("vfl.launch", "vfl.examples"),
-    ("vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),
+    ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}
 # Written as a user writes them; nothing imports them.

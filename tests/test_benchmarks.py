@@ -28,6 +28,7 @@ def result(**given):
         ({"against": 1.0, "note": "noise"}, 0.5, "**behind** 2.00 ×: noise"),
         ({"against": 1.0, "less": False}, 2.0, "ahead 2.00 ×"),
         ({"against": 1.0, "less": None}, None, ""),
+        ({"against": 2.5, "source": "exact", "ours": False}, 1.25, "0.80 × exact"),
         ({"note": "alone"}, None, "alone"),
     ],
 )

@@ -270,6 +270,69 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         SpecificationError,
         "n_records must be at least 1, not 0",
     ),
+    "half a record": (
+        lambda: make_plan(job(), 3e4),
+        SpecificationError,
+        "n_records must be a whole number, 30000, not 30000.0",
+    ),
+    "a number of records in text": (
+        lambda: make_plan(job(), "1000"),
+        SpecificationError,
+        "n_records must be a whole number, 1000, not '1000'",
+    ),
+    **{
+        f"{option} = {value!r}": (lambda option=option, value=value: job(**{option: value}), SpecificationError, said)
+        for option, value, said in (
+            ("penalty", "l2", "penalty must be a penalty such as vfl.L2(0.1), not 'l2'"),
+            ("penalty", 0.1, "penalty must be a penalty such as vfl.L2(0.1), not 0.1"),
+            ("penalty", vfl.L2, f"penalty must be a penalty such as vfl.L2(0.1), not {vfl.L2!r}"),
+            ("solver", "SGD", "solver must be a solver such as vfl.SkGD(), not 'SGD'"),
+            ("privacy", 1.0, "privacy must be vfl.Privacy(epsilon=...), or None to train without, not 1.0"),
+            (
+                "partition",
+                {"a": ["x"]},
+                (
+                    "partition must be vfl.FeaturePartition({party: its columns}, label=(party, column)), "
+                    "not {'a': ['x']}"
+                ),
+            ),
+            (
+                "loss",
+                3,
+                (
+                    "loss must be the name of a loss such as 'logistic', or a loss such as "
+                    "vfl.losses.Huber(width=2.0), not 3"
+                ),
+            ),
+            ("holdout", "0.2", "holdout must be a number, 0.2, not '0.2'"),
+            ("evaluation", True, "evaluation must be vfl.Evaluation(...), or None, not True"),
+            ("bounds", [(0, 1)], "bounds must be a mapping, {column: (low, high)}, not [(0, 1)]"),
+            ("fill", 0.0, "fill must be a mapping, {column: value}, not 0.0"),
+            ("diagnostics", "no", "diagnostics must be True or False, not 'no'"),
+            ("name", None, "name must be text, not None"),
+            ("dataset", 7, "dataset must be text, or None, not 7"),
+        )
+    },
+    **{
+        f"{kind.__name__}({options})": (lambda kind=kind, options=options: kind(**options), SpecificationError, said)
+        for kind, options, said in (
+            (vfl.Privacy, {"epsilon": "1"}, "epsilon must be a number, 1, not '1'"),
+            (vfl.Privacy, {"epsilon": None}, "epsilon must be a number, not None"),
+            (vfl.Privacy, {"epsilon": True}, "epsilon must be a number, not True"),
+            (vfl.Privacy, {"epsilon": 1.0, "delta": "1e-6"}, "delta must be a number, 1e-6, not '1e-6'"),
+            (
+                vfl.Privacy,
+                {"epsilon": 1.0, "smoothness": 0.5},
+                "smoothness must be one of private, bounds, data, or a mapping from columns to M_j, not 0.5",
+            ),
+            (vfl.Evaluation, {"epsilon": "1"}, "evaluation: epsilon must be a number, 1, not '1'"),
+            (vfl.L2, {"strength": "0.1"}, "L2: the strength must be a number, 0.1, not '0.1'"),
+            (vfl.Box, {"low": "0"}, "Box: low must be a number, 0, not '0'"),
+            (vfl.SkGD, {"step_size": "0.1"}, "SkGD: step_size must be a number, 0.1, not '0.1'"),
+            (vfl.SGD, {"step_size": "0.1"}, "SGD: step_size must be a number, 0.1, not '0.1'"),
+            (vfl.SkGD, {"tol": "no"}, "SkGD: tol must be a number, not 'no'"),
+        )
+    },
     "nothing to train": (
         lambda: make_plan(vfl.Job(partition=partition(parties={"bank": []}), privacy=None, intercept=False), 10),
         SpecificationError,
@@ -324,6 +387,22 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         table(default=["yes", "no", "no"]),
         DataError,
         "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive)",
+    ),
+    "an array whose label is not the last column": (
+        np.array([[0, 1e4, 30, 1, 5], [1, 2e4, 40, 2, 6]]),
+        DataError,
+        (
+            "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive); or put the "
+            "array's columns in the partition's order, the label last: they go by position"
+        ),
+    ),
+    "an array of a party whose label is not the last column": (
+        {"bank": np.array([[0, 1e4, 30], [1, 2e4, 40]]), "telco": np.ones((2, 2))},
+        DataError,
+        (
+            "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive); or put the "
+            "array's columns in the partition's order, the label last: they go by position"
+        ),
     ),
     "a missing label": (
         table(default=[0, 1, None]),
@@ -745,7 +824,7 @@ penalties = st.one_of(
     st.builds(vfl.L1, strengths),
     st.builds(vfl.L2, strengths),
     st.builds(vfl.ElasticNet, strengths, st.floats(0, 1)),
-    st.builds(vfl.Box, st.floats(-10, 0), st.floats(0, 10)),
+    st.builds(vfl.Box, st.floats(-10, 0), st.floats(0, 10, exclude_min=True)),
 )
 counts = st.none() | st.integers(1, 1000)
 solvers = st.builds(

@@ -133,6 +133,11 @@ def test_public_names_are_the_same_for_people_and_for_type_checkers():
     assert set(vfl.__all__) == {*vfl._HOMES, "__version__"}
 
 
+def test_the_package_runs_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "vfl", "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"vfl, version {__version__}\n", "")
+
+
 def test_the_wheel_holds_all_of_it(tmp_path):
     pytest.importorskip("hatchling", reason="the build backend is not installed here; .ci/run builds the wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]

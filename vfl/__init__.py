@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.version import __version__
 
 if TYPE_CHECKING:
+    from parties.csvfile import Csv
     from vfl.certificate import Certificate
     from vfl.errors import VflError
     from vfl.estimators import (
@@ -43,6 +44,7 @@ _HOMES = {
     "Categorical": "vfl.schema",
     "Dropped": "vfl.schema",
     "Numeric": "vfl.schema",
+    "Csv": "parties.csvfile",
     "Certificate": "vfl.certificate",
     "Box": "vfl.penalties",
     "ElasticNet": "vfl.penalties",
@@ -96,6 +98,7 @@ __all__ = [
     "Box",
     "Categorical",
     "Certificate",
+    "Csv",
     "Dropped",
     "ElasticNet",
     "Evaluation",

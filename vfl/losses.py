@@ -21,6 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from vfl.arguments import provides, require, require_number
 from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -335,7 +336,8 @@ LARGEST_MARGIN = 50.0
 
 
 def _positive(loss: str, option: str, value: float) -> None:
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+    require_number(f"{loss}: {option}", value)
+    if not (math.isfinite(value) and value > 0):
         raise SpecificationError(f"{loss}: {option} must be positive and finite, not {value!r}")
 
 
@@ -347,6 +349,8 @@ LOSSES: dict[str, type[Loss]] = {
 def loss_of(name: str | Loss) -> Loss:
     """Return the loss of that name; SpecificationError names the nearest known ones."""
     if not isinstance(name, str):
+        wanted = "the name of a loss such as 'logistic', or a loss such as vfl.losses.Huber(width=2.0)"
+        require("loss", name, wanted, fits=provides(name, ("name", "classification", "derivative")))
         return name
     if name not in LOSSES:
         raise SpecificationError(f"unknown loss {name!r}{nearest(name, LOSSES)}; known: {', '.join(sorted(LOSSES))}")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from vfl.arguments import require_number
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Penalty(Protocol):
 
 
 def _strength(name: str, value: float) -> None:
+    require_number(f"{name}: the strength", value)
     if not (math.isfinite(value) and value >= 0):
         raise SpecificationError(f"{name} needs a finite strength of at least 0, not {value!r}")
 
@@ -130,6 +132,7 @@ class ElasticNet:
 
     def __post_init__(self) -> None:
         _strength("ElasticNet", self.strength)
+        require_number("ElasticNet: l1_ratio", self.l1_ratio)
         if not 0 <= self.l1_ratio <= 1:
             raise SpecificationError(f"ElasticNet needs l1_ratio between 0 and 1, not {self.l1_ratio!r}")
 
@@ -165,6 +168,8 @@ class Box:
     convexity: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
+        require_number("Box: low", self.low)
+        require_number("Box: high", self.high)
         if not self.low <= 0 <= self.high or self.low == self.high:
             raise SpecificationError(
                 f"Box needs low ≤ 0 ≤ high, not both 0, so that training can start at 0; not {self!r}"

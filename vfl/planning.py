@@ -11,6 +11,7 @@ import numpy as np
 
 from vfl import markup
 from vfl.alignment import reveals
+from vfl.arguments import require_whole
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
 from vfl.holdout import Side
@@ -59,6 +60,7 @@ def layout_of(job: Job) -> Layout:
 
 def problem_of(job: Job, n_records: int) -> Problem:
     """Return the public problem for n records, of which some may be held out; δ defaults to 1/n²."""
+    require_whole("n_records", n_records)
     if n_records < 1:
         raise SpecificationError(f"n_records must be at least 1, not {n_records!r}")
     split = job.split

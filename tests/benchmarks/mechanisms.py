@@ -96,6 +96,7 @@ def calibration() -> Iterator[Result]:
             yield Result(
                 part="privacy", case=f"noise multiplier, ε = {EPSILON:g}, δ = 1/{RECORDS}²", arm=arm, measure="z", values=(z,),
                 at={"releases": releases}, against=exact, source="exact",
+                ours=arm == "vfl",
             )  # fmt: skip
 
 

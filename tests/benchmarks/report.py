@@ -145,6 +145,8 @@ def verdict(result: Result) -> str:
     note = f": {result.note}" if result.note else ""
     if result.ahead is None:
         return result.note
+    if not result.ours:
+        return f"{_factor(result.figure / result.against)} × {result.source}{note}"
     if abs(result.ahead - 1.0) < 1e-6:
         return f"equal{note}"
     if result.ahead >= 1.0:

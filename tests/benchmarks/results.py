@@ -133,6 +133,7 @@ class Result:
     measure, unit : what the values are. values : one of each run. seeds : theirs, if they have any.
     tuned : one of TUNINGS. at : the place in a sweep, such as {"epsilon": 1.0}. settings : the options that were chosen.
     beside : other figures of the same runs. against : a figure to compare `figure` with, `source` says whose.
+    ours : False where somebody else's rule is held against ours, so that it is no matter of being behind.
     less : whether less is better; None, where neither is.
     note : a sentence, such as why it is behind. seconds : how long a run took, where that is not what is measured.
     """
@@ -150,6 +151,7 @@ class Result:
     beside: Mapping[str, float] = field(default_factory=dict)
     against: float | None = None
     source: str = ""
+    ours: bool = True
     less: bool | None = True
     note: str = ""
     seconds: float | None = None

@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from coordinator.rounds import Round
+from vfl.arguments import require_number
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.estimators import declared
 from vfl.estimators.convergence import warn_unless_converged
@@ -127,7 +128,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             bounds=({} if plain else declared.bounds_of(self.bounds, names)) | label,
             scaling="none" if plain else "bounds",
             classes=classes,
-            intercept=self.fit_intercept,
+            intercept=bool(self.fit_intercept),
             dataset=self.dataset,
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if hasattr(X, "tocsc") else (),
         )
@@ -150,6 +151,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             if self.ledger is not None:
                 raise PrivacyError("epsilon=None trains without privacy, which no ledger can count: leave ledger out")
             return None
+        require_number("epsilon", self.epsilon)
         if not math.isfinite(self.epsilon):
             raise PrivacyError(f"epsilon={self.epsilon!r} is no guarantee: epsilon=None trains without privacy")
         if self.noise is not None and not isinstance(self.noise, SeededNoise):

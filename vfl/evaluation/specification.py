@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from vfl.arguments import require, require_number
 from vfl.errors import PrivacyError, SpecificationError
 
 
@@ -31,8 +32,11 @@ class Evaluation:
     def __post_init__(self) -> None:
         for option in ("epsilon", "loss_cap", "error_cap"):
             value = getattr(self, option)
+            if value is not None:
+                require_number(f"evaluation: {option}", value)
             if value is not None and not (math.isfinite(value) and value > 0):
                 kind = PrivacyError if option == "epsilon" else SpecificationError
                 raise kind(f"evaluation: {option} must be positive and finite, not {value!r}")
+        require("evaluation: public", self.public, "True or False", fits=isinstance(self.public, bool))
         if self.public and self.epsilon is not None:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")

@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vfl import markup
+from vfl.arguments import provides, require, require_number
 from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation
 from vfl.holdout import Split
 from vfl.losses import Loss, loss_of
+from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
+from vfl.privacy.specification import Privacy
 from vfl.schema import BinaryLabel, Dropped, Scaling, Schema
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
@@ -26,10 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from vfl.partition import FeaturePartition
     from vfl.penalties import Penalty
     from vfl.privacy.noise import NoiseSource
-    from vfl.privacy.specification import Privacy
     from vfl.schema import Category, Declaration
     from vfl.solvers.protocol import Solver
 
@@ -37,6 +38,7 @@ TRUSTS = ("trusted",)
 STORAGES = ("float64", "float32")
 ALL = "*"
 OF_PARTY = ".*"
+SPELT = {"bounds": "(low, high)", "fill": "value", "columns": "vfl.Categorical([...]) or another declaration"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -99,6 +101,7 @@ class Job:
     schema: Schema = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._check_types()
         for option in ("bounds", "fill", "columns"):
             object.__setattr__(self, option, dict(getattr(self, option)))
         self._drop()
@@ -125,6 +128,28 @@ class Job:
         self._check_inquiries()
         if self.privacy is not None:
             self._check_declarations(self.privacy)
+
+    def _check_types(self) -> None:
+        """Refuse what is of another type than the option wants, with what would be right."""
+        partition = "vfl.FeaturePartition({party: its columns}, label=(party, column))"
+        require("partition", self.partition, partition, fits=isinstance(self.partition, FeaturePartition))
+        privacy = "vfl.Privacy(epsilon=...), or None to train without"
+        require("privacy", self.privacy, privacy, fits=self.privacy is None or isinstance(self.privacy, Privacy))
+        penalty = "a penalty such as vfl.L2(0.1)"
+        require("penalty", self.penalty, penalty, fits=provides(self.penalty, ("prox", "convexity", "describe")))
+        solver = "a solver such as vfl.SkGD()"
+        require("solver", self.solver, solver, fits=provides(self.solver, ("resolve", "releases", "schedule")))
+        evaluated = self.evaluation is None or isinstance(self.evaluation, Evaluation)
+        require("evaluation", self.evaluation, "vfl.Evaluation(...), or None", fits=evaluated)
+        for option in ("bounds", "fill", "columns"):
+            value = getattr(self, option)
+            require(option, value, f"a mapping, {{column: {SPELT[option]}}}", fits=isinstance(value, MappingABC))
+        for option in ("intercept", "diagnostics"):
+            require(option, getattr(self, option), "True or False", fits=isinstance(getattr(self, option), bool))
+        require("name", self.name, "text", fits=isinstance(self.name, str))
+        require("dataset", self.dataset, "text, or None", fits=self.dataset is None or isinstance(self.dataset, str))
+        if self.holdout is not None:
+            require_number("holdout", self.holdout)
 
     def _check_inquiries(self) -> None:
         """Refuse what cannot be measured, or not under this budget."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vfl.arguments import require, require_number
 from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from vfl.privacy.noise import SeededNoise
 
 SMOOTHNESS = ("private", "bounds", "data")
@@ -38,6 +38,9 @@ class Privacy:
     class_balance: float | None = None
 
     def __post_init__(self) -> None:
+        for option in ("epsilon", "delta", "smoothness_share", "class_balance"):
+            if option in ("epsilon", "smoothness_share") or getattr(self, option) is not None:
+                require_number(option, getattr(self, option))
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise PrivacyError(
                 f"epsilon must be positive and finite, not {self.epsilon!r}; privacy=None trains without"
@@ -57,7 +60,10 @@ class Privacy:
                     f"give one of {', '.join(SMOOTHNESS)}, or a mapping from columns to M_j"
                 )
         else:
+            kinds = f"one of {', '.join(SMOOTHNESS)}, or a mapping from columns to M_j"
+            require("smoothness", self.smoothness, kinds, fits=isinstance(self.smoothness, Mapping))
             for column, value in self.smoothness.items():
+                require_number(f"smoothness of column {column!r}", value)
                 if not (math.isfinite(value) and value > 0):
                     raise SpecificationError(f"smoothness of column {column!r} must be positive and finite")
             object.__setattr__(self, "smoothness", dict(self.smoothness))

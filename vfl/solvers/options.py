@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from vfl.arguments import require_number
 from vfl.errors import PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ def require_whole(solver: str, option: str, value: int | None) -> None:
 
 def require_positive(solver: str, option: str, value: float | None, *, infinite: bool = False) -> None:
     """Raise SpecificationError unless value is None or positive, and finite unless `infinite` allows inf."""
+    if value is not None:
+        require_number(f"{solver}: {option}", value)
     if value is not None and not (value > 0 and (infinite or math.isfinite(value))):
         finite = "" if infinite else " and finite"
         raise SpecificationError(f"{solver}: {option} must be positive{finite}, not {value!r}")

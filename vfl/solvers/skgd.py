@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import require_number
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError, SpecificationError
 from vfl.messages import Descend, Forward, Step, packed, unpacked
 from vfl.privacy.calibration import noise_multiplier, split
@@ -129,6 +130,10 @@ class SkGD:
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SpecificationError(f"{self.name}: {option} must be a whole number of at least 1, not {value!r}")
+        for option in ("clip", "step_size", "label_share"):
+            value = getattr(self, option)
+            if value is not None and not (option == "clip" and isinstance(value, str)):
+                require_number(f"{self.name}: {option}", value)
         if isinstance(self.clip, str):
             if self.clip != BOUNDS:
                 raise SpecificationError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.arguments import require_number
 from vfl.errors import PrivacyError, SpecificationError
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ INTERCEPT_COUNTS = 1e-6
 
 def require_tolerance(solver: str, tol: float | None) -> None:
     """Raise SpecificationError unless tol is None or a number of at least 0 and below 1."""
+    if tol is not None:
+        require_number(f"{solver}: tol", tol)
     if tol is not None and not 0 <= tol < 1:
         raise SpecificationError(f"{solver}: tol must be None or a number from 0 to 1, not {tol!r}")
 
