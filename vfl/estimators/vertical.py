@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 SPARSE = ("csc", "csr", "coo")
 """Formats that are taken as they are; others become the first."""
 
+BOUGHT_FIRST = ("Moments", "Tally")
+"""Rounds about columns and labels, in which no coordinate moves."""
+
 NOT_VOUCHED_FOR = (
     "what was done to the data before this fit (steps of a pipeline, scaling, selection of features or of parameters) "
     "is not known here: if it was learnt from the same records, it is not covered by ε"
@@ -201,7 +204,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                     if counted and event.problem.delta is not None:
                         of_this_process.add(event.releases, event.problem.delta)
                 elif isinstance(event, Round):
-                    updates += sum(len(u) for u in event.released) if event.kind != "Moments" else 0
+                    updates += sum(len(u) for u in event.released) if event.kind not in BOUGHT_FIRST else 0
                 elif isinstance(event, Result):
                     return event, max(1, round(updates / len(event.w)))
         raise AssertionError("a run ended without its result")
