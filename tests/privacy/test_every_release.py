@@ -59,6 +59,7 @@ SOLVERS: dict[str, Any] = {
     "NoisyGram": st.builds(vfl.NoisyGram, clip=st.floats(1e-2, 1e2), label_scale=st.floats(0.1, 10.0)),
 }
 LOSSES = ("squared", "logistic", "huber", "poisson", "smoothed_hinge")
+TAKES = {"NoisyGram": ("squared",), "SCD": ("squared", "logistic", "smoothed_hinge")}
 CLASSIFIES = ("logistic", "smoothed_hinge")
 PENALTIES = [NoPenalty(), vfl.L1(0.1), vfl.L2(0.1), ElasticNet(0.1, 0.5), Box(-0.5, 0.5)]
 cells = st.floats(-1, 3) | st.sampled_from([0.0, 1.0, -1.0, 1e9, -1e300, np.inf, -np.inf, 5e-324])
@@ -103,10 +104,14 @@ def walk(spec: vfl.Job, data: dict[str, np.ndarray]) -> tuple[dict[Any, list[np.
 @given(data=st.data())
 def test_neighbours_are_within_the_sensitivity_of_every_charge(name: str, data: st.DataObject) -> None:
     solver = data.draw(SOLVERS[name])
-    loss = "squared" if name == "NoisyGram" else data.draw(st.sampled_from(LOSSES))
+    loss = data.draw(st.sampled_from(TAKES.get(name, LOSSES)))
     grouped = name == "SkGD" and solver.block_size == 1 and data.draw(st.booleans())
     bounded = data.draw(st.booleans()) or grouped or getattr(solver, "clip", None) == "bounds" or name == "NoisyGram"
-    options: dict[str, Any] = {"penalty": GroupLasso(0.1) if grouped else data.draw(st.sampled_from(PENALTIES))}
+    options: dict[str, Any] = {
+        "penalty": GroupLasso(0.1)
+        if grouped
+        else data.draw(st.sampled_from([vfl.L2(0.1)] if name == "SCD" else PENALTIES))
+    }
     smoothness: Any = data.draw(st.sampled_from(["private", "bounds"]))
     if bounded:
         options["bounds"] = BOUNDS | ({} if loss in CLASSIFIES else {"y": (0.0 if loss == "poisson" else -2.0, 2.0)})
