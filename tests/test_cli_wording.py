@@ -125,7 +125,7 @@ def test_a_file_that_is_wrong(folder: Path, call: Callable[..., Said], there: st
             {"default": "maybe"},
             (
                 'label \'default\' is not binary: declare classes = ["NEGATIVE", "POSITIVE"] above the tables of the job '
-                'file, or --set \'classes=["NEGATIVE", "POSITIVE"]\'; a number in quotes too, "1"'
+                'file, or --set \'classes=["NEGATIVE", "POSITIVE"]\'; numbers may stand bare, [1, 2]'
             ),
         ),
     ],

@@ -17,7 +17,7 @@ _BARE = r"'(?P<column>[A-Za-z0-9_-]+)'"
 _KEY = r"(?P<column>'[^']*'|\"[^\"]*\")"
 _CLASSES = (
     'classes = ["NEGATIVE", "POSITIVE"] above the tables of the job file, or --set '
-    """'classes=["NEGATIVE", "POSITIVE"]'; a number in quotes too, "1\""""
+    """'classes=["NEGATIVE", "POSITIVE"]'; numbers may stand bare, [1, 2]"""
 )
 
 SPELLINGS: tuple[tuple[str, str], ...] = (
