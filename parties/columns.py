@@ -1,6 +1,6 @@
 """A party's columns as they are computed on: declared, filled, clamped, scaled, and stored column by column.
 
-What is wrong with the data is an error at their owner, before the federation starts; no message holds a cell or count.
+What is wrong with the data is an error at their owner, before any release; no message holds a cell or count.
 Values outside the declared bounds are never an error: a refusal that the others can see would tell of one record.
 """
 

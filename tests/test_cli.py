@@ -242,8 +242,13 @@ class TestExitCodes:
             raise KeyboardInterrupt
 
         monkeypatch.setattr("vfl.launch.inprocess.run", interrupt)
-        said = call("run", "job.toml", "--engine", "inprocess")
-        assert (said.code, said.err.splitlines()[-1]) == (130, "interrupted")
+        told = "interrupted; what was released is kept: vfl resume out\n"
+        for words in (("run", "job.toml", "--engine", "inprocess", "--output", "out"), ("resume", "out")):
+            said = call(*words)
+            assert (said.code, said.err) == (130, told)
+        monkeypatch.setattr("vfl.planning.plan", interrupt)
+        said = call("plan", "job.toml")
+        assert (said.code, said.err.split()) == (130, ["interrupted"])
 
 
 class TestPlan:
@@ -358,7 +363,7 @@ class TestPredict:
         trained(call, "--output", "out")
         printed = call("predict", "out", "--data", "all.csv").out
         said = call("predict", "out", "--data", "all.csv", "--output", "predictions.csv")
-        assert (said.code, said.out) == (0, "")
+        assert (said.code, said.out) == (0, "predictions of 80 records: predictions.csv\n")
         assert (folder / "predictions.csv").read_text(encoding="utf-8") == printed
         again = call("predict", "out", "--data", "telco=telco.csv", "--data", "bank=bank.csv", "--output", "all.csv")
         assert again.code == 6

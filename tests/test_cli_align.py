@@ -189,8 +189,8 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     call("run", "job.toml", "--engine", "inprocess", "--output", "run")
     data = ("--data", "bank=bank.parquet", "--data", "telco=telco.csv")
     whole = call("predict", "run", *data, "--output", "whole.csv")
-    assert (whole.code, whole.out) == (0, "")
     rows = pd.read_csv(folder / "whole.csv")
+    assert (whole.code, whole.out) == (0, f"predictions of {len(rows)} records: whole.csv\n")
     own = pd.read_parquet(folder / "bank.parquet").customer
     assert list(rows.columns) == ["customer", "margin", "prediction"]
     assert rows.customer.tolist() == own[own.isin(pd.read_csv(folder / "telco.csv").customer)].tolist()
@@ -217,10 +217,13 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
 def test_a_drafted_job_is_refused_by_name_until_it_is_declared(folder: Path, call: Callable[..., Said]) -> None:
     files = ("bank=bank.parquet", "telco.csv")
     said = call("init", *files, "--id", "customer", "--output", "draft.toml")
-    assert said.out.startswith("draft.toml: 2 declarations are left to you, marked 'taken from the data: NOT PRIVATE")
+    assert said.out.startswith("draft.toml: 2 declarations are left to you, marked 'read off the records: NOT PRIVATE")
+    assert said.out.endswith("\nnext: declare them in draft.toml, then: vfl plan draft.toml --records N\n")
     assert call("init", *files, "--id", "customer").out == (folder / "draft.toml").read_text(encoding="utf-8")
     refused = call("run", "draft.toml", "--engine", "inprocess")
     assert (refused.code, refused.err.startswith("error: no bounds for column 'income'")) == (2, True)
+    note = "vfl init left to you, as comments in draft.toml that end in 'read off the records: NOT PRIVATE unless publicly "
+    assert refused.err.endswith(f"\n{note}known': income, calls under [bounds]\n")
     declared = ("--set", "bounds.income=[-1, 1]", "--set", "bounds.calls=[-1, 1]", "--set", "alignment.cores=1")
     assert call("run", "draft.toml", "--engine", "inprocess", "--output", "run", *declared).code == 0
     for words, code, message in (

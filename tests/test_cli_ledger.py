@@ -68,6 +68,7 @@ class TestShow:
         assert "open" in second
         assert " 5 " in second
         assert SqliteLedger(path).head().hash in said
+        assert "stopped early" not in said
 
     @pytest.mark.parametrize("width", [30, 80, 120])
     def test_an_id_is_whole_at_any_width(self, path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
@@ -153,7 +154,8 @@ class TestAudit:
     def test_export(self, path: Path, tmp_path: Path) -> None:
         document = json.loads(ledger("export", path))
         assert [e["kind"] for e in document["entries"][:3]] == ["cap", "reserve", "charge"]
-        ledger("export", path, "--output", tmp_path / "out.json")
+        said = ledger("export", path, "--output", tmp_path / "out.json")
+        assert said == f"{len(document['entries'])} entries: {tmp_path / 'out.json'}\n"
         assert json.loads((tmp_path / "out.json").read_text()) == document
         assert "exists: name a new one" in refused(OutputError, "export", path, "--output", tmp_path / "out.json")
 

@@ -121,7 +121,13 @@ def test_a_file_that_is_wrong(folder: Path, call: Callable[..., Said], there: st
     ("change", "said"),
     [
         ({"calls": None}, "column 'calls' has missing values: declare calls = VALUE under [fill], or complete it"),
-        ({"default": "maybe"}, 'label \'default\' is not binary: declare classes = ["NEGATIVE", "POSITIVE"]'),
+        (
+            {"default": "maybe"},
+            (
+                'label \'default\' is not binary: declare classes = ["NEGATIVE", "POSITIVE"] above the tables of the job '
+                'file, or --set \'classes=["NEGATIVE", "POSITIVE"]\'; numbers may stand bare, [1, 2]'
+            ),
+        ),
     ],
 )
 def test_data_that_are_wrong(folder: Path, call: Callable[..., Said], change: dict[str, object], said: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 import vfl
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
-from vfl.launch.draft import MANY, MARK, Found, _range, draft
+from vfl.job.drafted import MARK, left_in
+from vfl.launch.draft import MANY, Found, _range, draft
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,8 +74,22 @@ def test_a_draft_is_refused_until_its_marks_are_resolved(files: dict[str, Path],
     assert vfl.train(job, dict(environment.data), engine="inprocess", cores=1).certificate.n_records == N
 
 
+def test_what_a_draft_leaves_is_told_until_it_is_declared(files: dict[str, Path], tmp_path: Path) -> None:
+    text = draft(files, folder=tmp_path, label="telco.city", ids="customer_id")
+    left = {
+        "": ["classes"],
+        "[bounds]": ["income", "default", '"calls and texts"'],
+        "[fill]": ['"calls and texts"'],
+    }
+    assert left_in(text) == left
+    assert left_in(declared(text)) == {}
+    assert left_in(text.replace("[bounds]\n", "[bounds]\nincome = [0, 1]\n"))["[bounds]"] == left["[bounds]"][1:]
+    assert left_in(draft(files))["[columns.city]"] == ["categories", "missing"]
+    assert left_in("[bounds") == {}
+
+
 def test_what_a_draft_shows_of_the_data_is_in_comments(files: dict[str, Path]) -> None:
-    kept = [line for line in draft(files).splitlines() if not line.startswith("#")]
+    kept = [line for line in draft(files, folder=files["bank"].parent).splitlines() if not line.startswith("#")]
     assert not any(word in line for line in kept for word in ("Bern", "Zürich", "79", "free text 1"))
 
 

@@ -181,7 +181,14 @@ WRONG = {
         lambda: FeaturePartition.from_dict({"partys": {}, "label": ["a", "y"]}),
         "partition: unknown key 'partys' (did you mean 'parties'?); known are label, parties, blocks",
     ),
-    "missing key": (lambda: FeaturePartition.from_dict({"parties": {"a": ["x"]}}), "partition: 'label' is missing"),
+    "missing key": (
+        lambda: FeaturePartition.from_dict({"parties": {"a": ["x"]}}),
+        'partition: \'label\' is missing: give label = ["PARTY", "COLUMN"] under [partition]',
+    ),
+    "no parties": (
+        lambda: FeaturePartition.from_dict({"label": ["a", "y"]}),
+        "partition: 'parties' is missing: give PARTY = [\"COLUMN\", ...] for each under [partition.parties]",
+    ),
     "key of the wrong type": (
         lambda: FeaturePartition.from_dict({"parties": ["a"], "label": ["a", "y"]}),
         "partition: 'parties' must be a table from party to columns",

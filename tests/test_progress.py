@@ -17,13 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pytest
+from click.testing import CliRunner
 
 import vfl
 from coordinator.budget import SHARE_AT_ONCE
 from coordinator.rounds import Round
+from vfl import cli
+from vfl.cli.ledger import STOPPED_EARLY
 from vfl.cli.progress import LINES, Progress, is_live
 from vfl.job import file as jobfile
+from vfl.launch.checkpoint import charged_before
 from vfl.launch.result import Result
+from vfl.launch.train import resume
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:
@@ -102,6 +107,21 @@ class TestPiped:
         with pytest.raises(KeyboardInterrupt), Progress() as progress:
             train(_cut_at(progress, 7))
         assert capfd.readouterr().err.splitlines()[-1].startswith("round 8/")
+
+    def test_a_resumed_run_ends_in_words_of_its_own(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        """What was charged and lost is not made again, so it has fewer rounds than planned: no failure."""
+        with pytest.raises(KeyboardInterrupt), Progress() as progress:
+            vfl.train(job(), data(), engine="inprocess", output=tmp_path / "run", watch=_cut_at(progress, 7))
+        assert "finished" not in capfd.readouterr().err
+        with Progress(earlier=charged_before(tmp_path / "run", job())) as progress:
+            resume(tmp_path / "run", data(), engine="inprocess", watch=progress)
+        last = capfd.readouterr().err.splitlines()[-1]
+        total = make_plan(job(), N).round_trips
+        assert re.fullmatch(
+            rf"finished after \d+ of at most {total} rounds; releases that were charged and lost .*", last
+        )
+        shown = CliRunner().invoke(cli.vfl, ["ledger", "show", str(tmp_path / "run" / "ledger.db")]).output
+        assert shown.count(STOPPED_EARLY) == 1
 
 
 def _cut_at(progress: Progress, number: int) -> Callable[[Any], None]:

@@ -6,7 +6,7 @@ VflError
 │   ├── PrivacyError        a guarantee that cannot be given as asked
 │   │   └── UnknownEvent    an accountant was shown an event that it cannot vouch for
 │   └── JobFileError        a job file that cannot be read as a job
-├── DataError               a party's own data do not fit the job; raised at the owner, before the federation starts
+├── DataError               a party's own data do not fit the job; raised at the owner, before any release
 ├── BudgetError             the book refuses
 │   ├── BudgetExceeded      a release would exceed what is left; nothing was released
 │   ├── ConsentRefused      a party's owner has not agreed: its policy, or its own book, refuses the job or a release
@@ -56,7 +56,7 @@ class JobFileError(SpecificationError):
 
 
 class DataError(VflError, ValueError):
-    """A party's own data do not fit the job; raised at the owner, before the federation starts."""
+    """A party's own data do not fit the job; raised at the owner, before any release."""
 
     exit_code = 3
 

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 Blocks: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
 
+_FORMS = {
+    "label": 'label = ["PARTY", "COLUMN"] under [partition]',
+    "parties": 'PARTY = ["COLUMN", ...] for each under [partition.parties]',
+}
+"""How a job file gives what a partition cannot be without."""
 _LONGEST_NAME = 64
 _SHOWN_PARTIES = 12
 _SHOWN_WIDTH = 88
@@ -184,9 +189,9 @@ class FeaturePartition:
                 raise PartitionError(
                     f"partition: unknown key {key!r}{nearest(key, known)}; known are {', '.join(known)}"
                 )
-        for key in known[:2]:
+        for key, form in _FORMS.items():
             if key not in plain:
-                raise PartitionError(f"partition: {key!r} is missing")
+                raise PartitionError(f"partition: {key!r} is missing: give {form}")
         for key in ("parties", "blocks"):
             if not isinstance(plain.get(key, {}), Mapping):
                 raise PartitionError(f"partition: {key!r} must be a table from party to columns")

@@ -82,6 +82,10 @@ def vfl() -> None:
     """
 
 
+INTERRUPTED = 130
+"""The exit code of Ctrl-C."""
+
+
 def _explained(error: click.NoSuchOption) -> click.UsageError:
     """Return the error for an option that is a value of the job, with how it is given; others as they are."""
     from vfl.job.file import homes_of
@@ -118,4 +122,4 @@ def main() -> None:
             sys.exit(error.exit_code)
         except (KeyboardInterrupt, click.Abort):
             click.echo("interrupted", err=True)
-            sys.exit(130)
+            sys.exit(INTERRUPTED)

@@ -21,11 +21,12 @@ import click
 def command(files: tuple[str, ...], label: str | None, ids: tuple[str, ...], output: Path | None) -> None:
     """Draft a job for the parties' FILES; without a name, a party is named after its file.
 
-    Bounds, categories and other values that were read off the records are comments, NOT PRIVATE until declared: the job
-    is refused until they are replaced by what is publicly known. Id and label are found by their names alone.
+    Bounds, categories and other values that were read off the records are comments, NOT PRIVATE unless publicly known:
+    the job is refused until they are replaced by what is. Id and label are found by their names alone.
     """
     from vfl.errors import OutputError, SpecificationError
-    from vfl.launch.draft import MARK, draft
+    from vfl.job.drafted import MARK
+    from vfl.launch.draft import draft
     from vfl.launch.result import write_whole
 
     sources: dict[str, str] = {}
@@ -40,6 +41,8 @@ def command(files: tuple[str, ...], label: str | None, ids: tuple[str, ...], out
     text = draft(sources, label=label, ids=ids or None, folder=None if output is None else output.parent)
     if output is None:
         click.echo(text, nl=False)
+        click.echo("next: save it as a job file, declare what is marked, then: vfl plan FILE --records N", err=True)
         return
     write_whole(output, text)
     click.echo(f"{output}: {text.count(MARK) - 1} declarations are left to you, marked {MARK!r}")
+    click.echo(f"next: declare them in {output}, then: vfl plan {output} --records N")

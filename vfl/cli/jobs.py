@@ -59,8 +59,9 @@ def _completed(context: click.Context, argument: click.Parameter, incomplete: st
 def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
     """Read the job file, or the bundled example of that name when there is no such file."""
     from vfl import examples
-    from vfl.errors import JobFileError, nearest
+    from vfl.errors import JobFileError, SpecificationError, nearest
     from vfl.job import file as jobfile
+    from vfl.job.drafted import MARK
 
     path = Path(name)
     if not path.exists() and path.suffix != ".toml":
@@ -73,7 +74,23 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
                 f"examples: {', '.join(known)}"
             )
         path = examples.job_file(name)
-    return jobfile.read(path, assignments)
+    try:
+        return jobfile.read(path, assignments)
+    except SpecificationError as error:
+        if path.is_file() and (left := _left(path)):
+            error.add_note(f"vfl init left to you, as comments in {name} that end in {MARK!r}: {left}")
+        raise
+
+
+def _left(path: Path) -> str:
+    """Return what a drafted job file leaves to be declared, in words."""
+    from vfl.job.drafted import left_in
+
+    try:
+        left = left_in(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return "; ".join(f"{', '.join(keys)} {f'under {table}' if table else 'at the top'}" for table, keys in left.items())
 
 
 def require_files(environment: Environment) -> None:

@@ -35,6 +35,10 @@ def _a_file(context: click.Context, parameter: click.Parameter, path: Path | Non
 LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path), callback=_a_file)
 DATASET = click.argument("dataset", metavar="DATASET")
 ACCOUNTANTS = ("gdp", "zcdp", "pld")
+STOPPED_EARLY = (
+    "stopped early: finished, but what was released may have decided after how many releases (a resumed run, a lost party, "
+    "a greedy solver), so its certificate states the ε reserved"
+)
 _CAP = "vfl ledger cap LEDGER {} --epsilon E --delta D"
 
 
@@ -106,7 +110,8 @@ def export(path: Path, output: Path | None) -> None:
     from vfl.errors import OutputError
     from vfl.privacy.ledger import SqliteLedger
 
-    text = SqliteLedger(path, readonly=True).export()
+    ledger = SqliteLedger(path, readonly=True)
+    text = ledger.export()
     if output is None:
         click.echo(text)
         return
@@ -117,6 +122,7 @@ def export(path: Path, output: Path | None) -> None:
         raise OutputError(f"the output file {str(output)!r} exists: name a new one") from None
     except OSError as error:
         raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
+    click.echo(f"{len(json.loads(text)['entries'])} entries: {output}")
 
 
 @command.command("verify", short_help="Check that no entry was altered, from the first on.")
@@ -321,6 +327,8 @@ def _print_balance(balance: Balance) -> None:
         return
     table = _table(balance)
     wide = Console(width=1000).measure(table).maximum
+    if any(run.status == "stopped early" for run in balance.runs):
+        click.echo(f"  {STOPPED_EARLY}")
     if wide <= console.width:
         console.print(table)
         return

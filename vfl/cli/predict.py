@@ -86,6 +86,8 @@ def command(
         click.echo(json.dumps(_summary(found, output), ensure_ascii=False))
     elif output is None:
         sys.stdout.write(_table(found))
+    else:
+        click.echo(f"predictions of {len(found.margins)} records: {output}")
 
 
 def _model(run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...]) -> tuple[Result | dict[str, str], Any]:

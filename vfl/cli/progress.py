@@ -111,12 +111,18 @@ class Progress:
         self._earlier = earlier or {}
         self._steps = Steps()
         self._aligning = False
+        self._made = self._round_trips = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._steps.end()
+        if kind is None and self._made < self._round_trips:
+            why = (
+                "; releases that were charged and lost when it was cut off are not made again" if self._earlier else ""
+            )
+            click.echo(f"finished after {self._made} of at most {self._round_trips} rounds{why}", err=True)
 
     def __call__(self, event: Aligning | Aligned | Plan | Reserved | Round | Lost) -> None:
         """Take note of the alignment if there is one, then of the plan, then of each round."""
@@ -156,7 +162,7 @@ class Progress:
 
     def _advance(self, record: Round) -> None:
         self._compose(record)
-        done = record.number + 1
+        done = self._made = record.number + 1
         self._steps.advance(done, lambda: f"round {done}/{self._round_trips}  {self._spent()}")
 
     def _compose(self, record: Round | Lost) -> None:

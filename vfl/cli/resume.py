@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vfl.cli.run import show
+from vfl.cli.run import resumable, show
 
 
 @click.command("resume")
@@ -36,7 +36,7 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     environment = jobfile.Environment(**kept)
     data = data_of(job, environment)
     earlier = checkpoint.charged_before(run, job)
-    with Progress(quiet=as_json, earlier=earlier) as progress:
+    with resumable(run), Progress(quiet=as_json, earlier=earlier) as progress:
         result = resume(
             run,
             data,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli import INTERRUPTED
 from vfl.cli.jobs import engine_options, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from vfl.launch.result import Result
 
@@ -57,7 +59,7 @@ def command(
     go by.
     """
     from vfl.cli.progress import Progress
-    from vfl.launch import checkpoint, train
+    from vfl.launch import train
     from vfl.launch.simulation import data_of
     from vfl.launch.unaligned import unaligned
 
@@ -69,31 +71,40 @@ def command(
     warnings = unaligned(spec, environment.data)
     folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     kept = {**environment.to_dict(), "engine": engine, "address": address}
-    try:
-        with Progress(quiet=as_json) as progress:
-            for warning in () if as_json else warnings:
-                click.echo(f"warning: {warning}", err=True)
-            result = train(
-                spec,
-                data_of(spec, environment),
-                engine=engine,
-                address=address,
-                ledger=ledger,
-                policies=environment.policies,
-                indexes=environment.indexes,
-                cores=environment.cores,
-                placement=environment.placement,
-                faults=environment.faults,
-                output=folder,
-                key=key,
-                watch=progress,
-                environment=kept,
-            )
-    except KeyboardInterrupt:
-        if (folder / checkpoint.NAME).exists():
-            click.echo(f"interrupted; what was released is kept: vfl resume {folder}", err=True)
-        raise
+    with resumable(folder), Progress(quiet=as_json) as progress:
+        for warning in () if as_json else warnings:
+            click.echo(f"warning: {warning}", err=True)
+        result = train(
+            spec,
+            data_of(spec, environment),
+            engine=engine,
+            address=address,
+            ledger=ledger,
+            policies=environment.policies,
+            indexes=environment.indexes,
+            cores=environment.cores,
+            placement=environment.placement,
+            faults=environment.faults,
+            output=folder,
+            key=key,
+            watch=progress,
+            environment=kept,
+        )
     show(result, folder, as_json=as_json, warnings=warnings)
+
+
+@contextlib.contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Tell whoever interrupts a run how it goes on."""
+    from vfl.launch import checkpoint
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (folder / checkpoint.NAME).exists():
+            raise
+        click.echo(f"interrupted; what was released is kept: vfl resume {folder}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def _unused(folder: Path) -> Path:

@@ -15,6 +15,10 @@ _OPTIONS = (
 _START = r"(?<![\w.-])(?<!--set )"
 _BARE = r"'(?P<column>[A-Za-z0-9_-]+)'"
 _KEY = r"(?P<column>'[^']*'|\"[^\"]*\")"
+_CLASSES = (
+    'classes = ["NEGATIVE", "POSITIVE"] above the tables of the job file, or --set '
+    """'classes=["NEGATIVE", "POSITIVE"]'; numbers may stand bare, [1, 2]"""
+)
 
 SPELLINGS: tuple[tuple[str, str], ...] = (
     (r"\bprivacy=None\b", 'privacy = "none"'),
@@ -24,6 +28,7 @@ SPELLINGS: tuple[tuple[str, str], ...] = (
     (rf"{_START}(?P<table>bounds|fill)=\{{{_KEY}: value\}}", r"\g<column> = VALUE under [\g<table>]"),
     (r"\bsmoothness=\{column: M_j\} in Privacy", "COLUMN = M_j under [privacy.smoothness]"),
     (r"\bsmoothness=\{\.\.\.\}", "COLUMN = M_j under [privacy.smoothness]"),
+    (r"\bdeclare classes=\(negative, positive\)", f"declare {_CLASSES}"),
     (r"\bclasses=\(negative, positive\)", 'classes = ["NEGATIVE", "POSITIVE"]'),
     (r"\bCategorical\(\.\.\., unknown='zero'\)", 'unknown = "zero" under [columns.COLUMN]'),
     (r"\bCategorical\((?P<list>\[[^]]*\])\)", r'kind = "categorical" and categories = \g<list> under [columns.COLUMN]'),

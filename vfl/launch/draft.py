@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from parties.sources import open_source
 from parties.sparse import SparseSource
 from vfl.errors import DataError, SpecificationError, nearest
+from vfl.job.drafted import MARK
 from vfl.job.file import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-MARK = "taken from the data: NOT PRIVATE until declared"
 MANY = 50
 """Text of more values than these is taken for free text, and dropped."""
 DIGITS = 6

@@ -1,0 +1,42 @@
+"""What a drafted job file still leaves to be declared: comments that hold what was read off the records."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+MARK = "read off the records: NOT PRIVATE unless publicly known"
+_LEFT = re.compile(rf"""# (?P<key>[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*") = .*{re.escape(MARK)}""")
+
+
+def left_in(text: str) -> dict[str, list[str]]:
+    """Return {table: keys} of the marked comments of a job file whose keys are declared nowhere; '' is above the tables."""
+    try:
+        plain = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+    left: dict[str, list[str]] = {}
+    table = ""
+    for line in text.splitlines():
+        if line.startswith("["):
+            table = line[: line.rindex("]") + 1] if "]" in line else ""
+        found = _LEFT.fullmatch(line.rstrip())
+        if found is None:
+            continue
+        key = json.loads(found["key"]) if found["key"].startswith('"') else found["key"]
+        if key not in _at(plain, table):
+            left.setdefault(table, []).append(found["key"])
+    return left
+
+
+def _at(plain: Mapping[str, Any], header: str) -> Mapping[str, Any]:
+    """Return the table under a header such as '[columns."a b"]'."""
+    path = tomllib.loads(header) if header else {}
+    here: Any = plain
+    while path:
+        (name, path), *_ = path.items()
+        here = here.get(name, {}) if isinstance(here, Mapping) else {}
+    return here if isinstance(here, Mapping) else {}
