@@ -725,7 +725,10 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "a missing bound": (
         (", calls = [0, 500]", ""),
         SpecificationError,
-        "no bounds for column 'calls': declare bounds={'calls': (lo, hi)}, buy them with vfl.private_bounds, or use scaling='none'",
+        (
+            "no bounds for column 'calls': declare bounds={'calls': (lo, hi)}, buy them with vfl.private_bounds, or use "
+            "scaling='none'"
+        ),
     ),
     "columns that are no list": (
         ('telco = ["calls"]', 'telco = "calls"'),
