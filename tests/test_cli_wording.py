@@ -97,7 +97,7 @@ TEXTS = [
     ('name = "credit"', "name = credit", "; line 2 is: name = credit\n"),
     ("epsilon = 2.0", "epsilon = 2.0\nepsilon = 3.0", "; line 15 is: epsilon = 3.0\n"),
     ("passes = 2", "passes = 2\n\n[privacy]", "; line 20 is: [privacy]\n"),
-    ("income = [0, 100]\n", "", "no bounds for column 'income': declare income = [LOW, HIGH] under [bounds], or use"),
+    ("income = [0, 100]\n", "", "no bounds for column 'income': declare income = [LOW, HIGH] under [bounds], buy"),
     (
         '"income", "age"',
         '"incme", "age"',

@@ -38,9 +38,8 @@ import vfl
 from parties.consent import Policy
 from vfl.cli import COMMANDS
 from vfl.cli import vfl as command_line
-from vfl.estimators import vertical
-from vfl.estimators.running import RunningTotal
 from vfl.job import file as jobfile
+from vfl.launch import running
 from vfl.losses import LOSSES
 from vfl.penalties import PENALTIES
 from vfl.samplers import SAMPLERS
@@ -198,7 +197,7 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(vertical, "of_this_process", RunningTotal())
+    monkeypatch.setattr(running, "of_this_process", running.RunningTotal())
     monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))
     for name in ("train", "train_one_vs_rest", "align", "private_bounds"):
         original = getattr(vfl, name)

@@ -1,4 +1,4 @@
-"""Estimators: scikit-learn's own checks, its solutions as peers, and what private fits must say and refuse."""
+"""Estimators: scikit-learn's own checks, its solutions as peers, and what private runs must say and refuse."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from vfl.errors import (
     PrivacyError,
     SpecificationError,
 )
-from vfl.estimators import vertical
-from vfl.estimators.running import RunningTotal
+from vfl.launch import running
 from vfl.privacy.ledger import SqliteLedger
 
 REGRESSORS = (vfl.VerticalLinearRegression, vfl.VerticalRidge, vfl.VerticalLasso, vfl.VerticalElasticNet)
 ALL = (vfl.VerticalLogisticRegression, *REGRESSORS)
 
 # Most tests want the default bounds, whose warning has a test of its own.
-pytestmark = pytest.mark.filterwarnings("ignore:bounds are not declared:vfl.estimators.running.PrivacyWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:bounds are not declared:vfl.launch.running.PrivacyWarning")
+counting = pytest.mark.filterwarnings("error:private run")
 
 TWO_FITS = "compares two fits on the same data to 1e-2 or better: honest noise differs between them"
 EXPECTED_FAILURES = dict.fromkeys(
@@ -58,8 +58,8 @@ EXPECTED_FAILURES = dict.fromkeys(
 @pytest.fixture(autouse=True)
 def total(monkeypatch):
     """Count the fits of one test, not those of the session."""
-    fresh = RunningTotal()
-    monkeypatch.setattr(vertical, "of_this_process", fresh)
+    fresh = running.RunningTotal()
+    monkeypatch.setattr(running, "of_this_process", fresh)
     return fresh
 
 
@@ -86,7 +86,7 @@ def expected_failures(estimator):
 
 
 @pytest.mark.filterwarnings(
-    "ignore::vfl.estimators.running.PrivacyWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
+    "ignore::vfl.launch.running.PrivacyWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
 )
 @parametrize_with_checks(
     [
@@ -294,7 +294,7 @@ def test_nothing_but_none_trains_without_privacy():
     assert not model.certificate_.private
     assert model.certificate_.epsilon == math.inf
     for epsilon in (math.inf, 0, -1, math.nan, False):
-        with pytest.raises(PrivacyError, match="epsilon"):
+        with pytest.raises(SpecificationError, match="epsilon"):
             vfl.VerticalLogisticRegression(epsilon=epsilon).fit(X, classes(X))
     seeded = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, classes(X))
     assert not seeded.certificate_.private
@@ -309,7 +309,7 @@ def test_a_grid_search_is_told_the_epsilon_of_all_its_fits():
     assert len(caught) == 4 * 5  # 21 fits, of which the first is silent
     fold, whole = mu_of(1.0, 1 / 160**2), mu_of(1.0, 1 / n**2)
     together = brentq(lambda e: profile(e, math.sqrt(20 * fold**2 + whole**2)) - 1 / n**2, 1.0, 50.0)
-    assert "private fit 21 " in str(caught[-1].message)
+    assert "private run 21 " in str(caught[-1].message)
     assert f"(ε = {together:.4g}, δ = {1 / n**2:.3g})" in str(caught[-1].message)
 
 
@@ -321,23 +321,26 @@ def test_the_warning_names_the_line_that_called_fit():
     assert caught[0].filename == __file__
 
 
+@counting
 def test_fits_without_privacy_do_not_count():
     X = features()
     for parameters in ({"epsilon": None}, {"noise": vfl.SeededNoise(0)}, {}):
         vfl.VerticalLogisticRegression(**parameters).fit(X, classes(X))
 
 
+@counting
 def test_the_warning_as_an_error_comes_before_any_release(monkeypatch):
     X = features()
     vfl.VerticalLogisticRegression().fit(X, classes(X))
     answered = []
     monkeypatch.setattr("parties.party.Party.answer", lambda *query: answered.append(query))
     for _ in range(2):  # a refused fit is not counted
-        with pytest.raises(vfl.PrivacyWarning, match="private fit 2 "):
+        with pytest.raises(vfl.PrivacyWarning, match="private run 2 "):
             vfl.VerticalLogisticRegression().fit(X, classes(X))
     assert answered == []
 
 
+@counting
 def test_a_ledger_bounds_all_fits_and_silences_the_warning(tmp_path, monkeypatch):
     X = features()
     path = tmp_path / "book.db"

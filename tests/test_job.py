@@ -108,14 +108,14 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a missing bound": (
         lambda: job(bounds=bounds_without("age")),
         SpecificationError,
-        "no bounds for column 'age': declare bounds={'age': (lo, hi)}, or use scaling='none'",
+        "no bounds for column 'age': declare bounds={'age': (lo, hi)}, buy them with vfl.private_bounds, or use scaling='none'",
     ),
     "a missing bound, unscaled and private": (
         lambda: job(bounds=bounds_without("age"), scaling="none"),
         PrivacyError,
         (
-            "no bounds for column 'age': declare bounds={'age': (lo, hi)}; without them, scaling='none' needs an explicit "
-            "clip in the solver and smoothness={column: M_j} in Privacy"
+            "no bounds for column 'age': declare bounds={'age': (lo, hi)}, or buy them with vfl.private_bounds; without "
+            "them, scaling='none' needs an explicit clip in the solver and smoothness={column: M_j} in Privacy"
         ),
     ),
     "an unbounded label under squared loss": (
@@ -725,7 +725,10 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "a missing bound": (
         (", calls = [0, 500]", ""),
         SpecificationError,
-        "no bounds for column 'calls': declare bounds={'calls': (lo, hi)}, or use scaling='none'",
+        (
+            "no bounds for column 'calls': declare bounds={'calls': (lo, hi)}, buy them with vfl.private_bounds, or use "
+            "scaling='none'"
+        ),
     ),
     "columns that are no list": (
         ('telco = ["calls"]', 'telco = "calls"'),

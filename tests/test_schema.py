@@ -152,7 +152,7 @@ WRONG = {
     "label bounds": (lambda: RealLabel((5, 0)), "bounds (5, 0) are reversed: write (0, 5)"),
     "no bounds to scale by": (
         lambda: Scaling.of(Schema(), ["age"], scaling="bounds", intercept=True),
-        "no bounds for column 'age': declare bounds={'age': (lo, hi)}, or use scaling='none'",
+        "no bounds for column 'age': declare bounds={'age': (lo, hi)}, buy them with vfl.private_bounds, or use scaling='none'",
     ),
     "unknown scaling": (
         lambda: Scaling.of(Schema(), ["age"], scaling="standard", intercept=True),

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from vfl.certificate import Certificate
     from vfl.errors import VflError
     from vfl.estimators import (
-        PrivacyWarning,
         VerticalElasticNet,
         VerticalLasso,
         VerticalLinearRegression,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from vfl.launch.one_vs_rest import train_one_vs_rest
     from vfl.launch.prediction import predict
     from vfl.launch.result import Result
+    from vfl.launch.running import PrivacyWarning
     from vfl.launch.train import train
     from vfl.partition import FeaturePartition
     from vfl.penalties import L1, L2, Box, ElasticNet, GroupLasso, NoPenalty
@@ -67,7 +67,7 @@ _HOMES = {
     "Privacy": "vfl.privacy.specification",
     "Result": "vfl.launch.result",
     "SeededNoise": "vfl.privacy.noise",
-    "PrivacyWarning": "vfl.estimators",
+    "PrivacyWarning": "vfl.launch.running",
     "SkGD": "vfl.solvers",
     "SqliteLedger": "vfl.privacy.ledger",
     "VerticalElasticNet": "vfl.estimators",

@@ -392,7 +392,7 @@ class Scaling:
         if scaling == "bounds" and (missing := schema.unbounded(columns)):
             raise SpecificationError(
                 f"no bounds for column {missing[0]!r}: declare bounds={{{missing[0]!r}: (lo, hi)}}, "
-                "or use scaling='none'"
+                "buy them with vfl.private_bounds, or use scaling='none'"
             )
         declared = {column: schema[column] for column in columns}
         limits = [

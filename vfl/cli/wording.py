@@ -35,7 +35,7 @@ SPELLINGS: tuple[tuple[str, str], ...] = (
     (r"\bpenalty=L2\(strength\)", '[penalty] with kind = "l2" and strength'),
     (r"\bnoise must be None or vfl\.SeededNoise\(seed\)", "noise must be left out, or [privacy.noise] with a seed"),
     (
-        r"\bCsv\(path, (?P<what>\w+)=\.\.\.\)",
+        r"\bvfl\.Csv\(path, (?P<what>\w+)=\.\.\.\)",
         r"vfl.Csv(path, \g<what>=...) from Python, or save it with commas, as UTF-8",
     ),
     (r"\bgive its dense array \(\.toarray\(\)\)", "store it as a dense table"),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 from sklearn.base import RegressorMixin
 
 from vfl.estimators.declared import DEFAULT_BOUNDS
-from vfl.estimators.running import PrivacyWarning
 from vfl.estimators.vertical import VerticalModel
+from vfl.launch.running import PrivacyWarning
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
 from vfl.schema import checked_bounds
 
@@ -55,7 +55,7 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
     random_state : orders the blocks of columns, and nothing else. Noise is never seeded by it.
     noise : None draws from the operating system. vfl.SeededNoise(seed) repeats, and makes NOTHING PRIVATE.
     ledger, dataset : path of a ledger and name of the data set in it, whose cap then bounds all fits together. Without,
-        every fit counts for itself, and a process's second one warns with the running ε (vfl.PrivacyWarning).
+        every fit counts for itself, and from a process's second private run on a vfl.PrivacyWarning states their ε.
 
     Attributes
     ----------

@@ -61,7 +61,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     random_state : orders the blocks of columns, and nothing else. Noise is never seeded by it.
     noise : None draws from the operating system. vfl.SeededNoise(seed) repeats, and makes NOTHING PRIVATE.
     ledger, dataset : path of a ledger and name of the data set in it, whose cap then bounds all fits together. Without,
-        every fit counts for itself, and a process's second one warns with the running ε (vfl.PrivacyWarning).
+        every fit counts for itself, and from a process's second private run on a vfl.PrivacyWarning states their ε.
 
     Attributes
     ----------

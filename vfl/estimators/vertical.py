@@ -21,9 +21,9 @@ from vfl.arguments import require_number
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.estimators import declared
 from vfl.estimators.convergence import warn_unless_converged
-from vfl.estimators.running import PrivacyWarning, of_this_process
 from vfl.job import Job
 from vfl.launch.result import Result
+from vfl.launch.running import PrivacyWarning, aloud
 from vfl.launch.train import stream
 from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
@@ -194,15 +194,13 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             raise SpecificationError(
                 "ledger and dataset go together: the path of a ledger, and the name of a data set's account in it"
             )
-        counted = self.noise is None and self.ledger is None
         # An actor's working directory is another one.
         ledger = None if self.ledger is None else str(Path(self.ledger).expanduser().resolve())
         updates = 0
         with contextlib.closing(stream(job, sources, engine=self.engine, ledger=ledger)) as events:  # type: ignore[type-var]
             for event in events:
                 if isinstance(event, Plan):
-                    if counted and event.problem.delta is not None:
-                        of_this_process.add(event.releases, event.problem.delta)
+                    aloud(event)
                 elif isinstance(event, Round):
                     updates += sum(len(u) for u in event.released) if event.kind not in BOUGHT_FIRST else 0
                 elif isinstance(event, Result):

@@ -230,7 +230,8 @@ class Job:
         for column in self.schema.unbounded(self.partition.features):
             if not (declared and clipped):
                 raise PrivacyError(
-                    f"no bounds for column {column!r}: declare bounds={{{column!r}: (lo, hi)}}; without them, "
+                    f"no bounds for column {column!r}: declare bounds={{{column!r}: (lo, hi)}}, or buy them with "
+                    "vfl.private_bounds; without them, "
                     "scaling='none' needs an explicit clip in the solver and smoothness={column: M_j} in Privacy"
                 )
         if not isinstance(privacy.smoothness, str):

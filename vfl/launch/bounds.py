@@ -13,6 +13,7 @@ from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
 from vfl.errors import SpecificationError, nearest
+from vfl.launch import running
 from vfl.launch.sources import sources_of
 from vfl.losses import loss_of
 from vfl.penalties import NoPenalty
@@ -118,8 +119,12 @@ def private_bounds(
 
         events = inprocess.run(spec, sources, budget, Log(), policies=paths)
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
-        outcome = next(event for event in watched if isinstance(event, Outcome))
-    return _bought(outcome, asked)
+        for event in watched:
+            running.aloud(event)
+            running.count(spec, event)
+            if isinstance(event, Outcome):
+                return _bought(event, asked)
+    raise AssertionError("a run ended without its outcome")
 
 
 def _bought(outcome: Outcome, asked: tuple[str, ...]) -> PrivateBounds:

@@ -11,6 +11,7 @@ import numpy as np
 
 from vfl import markup
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
+from vfl.launch import running
 from vfl.launch.alignment import Arrangement
 from vfl.launch.sources import paths_of
 from vfl.launch.train import arranged, ledger_path, place_of
@@ -144,6 +145,10 @@ def train_one_vs_rest(
     """
     jobs, epsilon = jobs_of(job, classes, n_records)
     _require_room(jobs, n_records, ledger)
+    plans = [make_plan(each, n_records) for each in jobs]
+    if watch is None:
+        running.aloud(plans[0])
+    running.count(job, *plans)
 
     def both(event: Any) -> None:
         if isinstance(event, Plan) and event.n_records != n_records:
@@ -165,6 +170,7 @@ def train_one_vs_rest(
             policies=agreed,
             signer=signer,
             watch=both,
+            counted=False,
         )
         for each, how in zip(jobs, _aligned_once(jobs), strict=True)
     )

@@ -16,10 +16,11 @@ from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, Spec
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
 from vfl.job.placement import Placement
-from vfl.launch import checkpoint, cluster
+from vfl.launch import checkpoint, cluster, running
 from vfl.launch.alignment import Arrangement
 from vfl.launch.certifying import Witness
 from vfl.launch.result import MODEL, Result, fresh_folder
+from vfl.launch.running import PrivacyWarning
 from vfl.launch.sources import paths_of, sources_of
 from vfl.launch.timing import Stopwatch
 from vfl.planning import check
@@ -106,8 +107,10 @@ def train(
     key : file of the Ed25519 key that signs the certificate. None signs what goes to `output` with this user's own key,
         made on first use (vfl.security.signatures), and leaves unsigned what goes nowhere.
     watch : called with the progress and outcome of the alignment if there is one, the plan, what was reserved, and
-        every round, as they go by.
+        every round, as they go by. None: what the plan warns of is raised as vfl.PrivacyWarning.
     environment : plain values kept in the log for `vfl resume`.
+
+    From the second private run of a process on that no ledger counts, a vfl.PrivacyWarning states ε of all of them.
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
@@ -116,6 +119,7 @@ def train(
     how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores)
     where = place_of(engine, address, placement, faults)
     signer = None if key is None and output is None else signing_key(key)  # a run without one should fail here
+    watch = watch or running.aloud
     if output is None:
         return arranged(job, data, how, where, ledger=path, policies=agreed, signer=signer, watch=watch)
     folder = fresh_folder(output)
@@ -132,7 +136,7 @@ def train(
             result = _finished(
                 _events(job, data, budget, Log(), where, agreed, how), _all(log, Stopwatch(folder), watch)
             )
-        except VflError as error:
+        except (VflError, PrivacyWarning) as error:
             if not log.reserved:  # nothing began: leave nothing that looks like a run
                 shutil.rmtree(folder)
             else:
@@ -153,10 +157,14 @@ def arranged(
     policies: Mapping[str, str],
     signer: SigningKey | None,
     watch: Watch | None,
+    counted: bool = True,
 ) -> Result:
-    """Train without an output, as `train` does, on the alignment that `how` says, at `place_of`; paths are absolute."""
+    """Train without an output, as `train` does, on the alignment that `how` says, at `place_of`; paths are absolute.
+
+    counted : whether it is a run of its own in this process's total (vfl.launch.running), or part of one that is counted.
+    """
     budget = Budget(uuid.uuid4().hex, ledger)
-    return _signed(_finished(_events(job, data, budget, Log(), where, policies, how), watch), signer)
+    return _signed(_finished(_events(job, data, budget, Log(), where, policies, how, counted=counted), watch), signer)
 
 
 def resume(
@@ -191,7 +199,7 @@ def resume(
             required=made.n_records is not None,
         )
         where = place_of(engine, address, placement, faults)
-        events = _events(job, data, budget, made, where, kept.get("policies") or {}, how)
+        events = _events(job, data, budget, made, where, kept.get("policies") or {}, how, counted=False)
         try:
             result = _finished(events, _all(log, Stopwatch(folder), watch))
         except VflError as error:
@@ -202,7 +210,7 @@ def resume(
     return result
 
 
-def _say_how_to_go_on(error: VflError, folder: Path) -> None:
+def _say_how_to_go_on(error: Exception, folder: Path) -> None:
     if isinstance(error, PartyLost | PlacementError | OutputError | LedgerError):
         error.add_note(f"what was released is kept; once the cause is mended, go on with: vfl resume {folder}")
 
@@ -237,6 +245,8 @@ def _events(
     where: cluster.Place | None,
     policies: Mapping[str, str],
     how: Arrangement,
+    *,
+    counted: bool = True,
 ) -> Iterator[Event | Result]:
     budget.check(job)
     sources = sources_of(job.partition, data, ids=job.ids)
@@ -249,10 +259,13 @@ def _events(
 
         events = inprocess.run(job, sources, budget, log, policies=policies, how=how)
     witness = Witness(budget, log)
-    for event in events:
-        witness.note(event)
-        if not isinstance(event, Made):
-            yield witness.result(event) if isinstance(event, Outcome) else event
+    with contextlib.closing(events) as watched:  # type: ignore[type-var]
+        for event in watched:
+            if counted:
+                running.count(job, event)
+            witness.note(event)
+            if not isinstance(event, Made):
+                yield witness.result(event) if isinstance(event, Outcome) else event
 
 
 def _signed(result: Result, signer: SigningKey | None) -> Result:
