@@ -89,7 +89,9 @@ def test_ray_up() -> None:
         check=True,
     )
     assert named(json.loads(spoken.stdout)) == {"party:bank"}
-    assert options(head.split())["dashboard-host"] == config["provider"]["head_ip"]  # on no other network of the machine
+    assert (
+        options(head.split())["dashboard-host"] == config["provider"]["head_ip"]
+    )  # on no other network of the machine
     assert config["file_mounts"] == {}
 
 
