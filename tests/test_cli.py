@@ -235,7 +235,9 @@ class TestExitCodes:
 
         monkeypatch.setattr("vfl.launch.inprocess.run", lose)
         said = call("run", "job.toml", "--engine", "inprocess")
-        assert (said.code, said.err.splitlines()[-1]) == (5, "error: party 'telco' died")
+        told = "nothing was charged and no run is kept: when the party is back, run or submit it again"
+        assert (said.code, said.err.splitlines()[-2:]) == (5, ["error: party 'telco' died", told])
+        assert not list((folder / "runs").iterdir())
 
     def test_ctrl_c(self, folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
         def interrupt(*args: Any, **options: Any) -> None:

@@ -158,6 +158,89 @@ def test_what_is_wrong_is_found_here(server: Server, job: Path, tmp_path: Path) 
     assert server.sent == []
 
 
+def test_the_list_says_one_line_of_each(server: Server, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ident = submit(job, server)["id"]
+    whole = "Job entrypoint command failed with exit code 5, last available logs (truncated to 20,000 chars):\nerror: x"
+    info = Server.Info(ident, "FAILED", whole)
+    monkeypatch.setattr(server, "list_jobs", lambda: [info])
+    monkeypatch.setattr(server, "get_job_info", lambda _: info)
+    assert run("status") == f"{ident}  failed  Job entrypoint command failed with exit code 5\n"
+    assert run("status", ident).endswith("error: x\n")
+    with pytest.raises(FederationError, match=f"failed with exit code 5; see vfl logs {ident}$"):
+        run("logs", ident, "--follow")
+
+
+def test_a_folder_that_is_not_there(server: Server, job: Path) -> None:
+    ident = json.loads(run("submit", job, "--folder", "/no such $folder", "--json"))["id"]
+    said = run("logs", ident)
+    assert said.startswith(
+        "error: there is no folder '/no such $folder' that can be entered where the coordinator runs"
+    )
+    assert said.endswith("name another with --folder\n")
+    assert server.status[ident] == "FAILED"
+    assert list(server.folder.glob("*.toml")) == []
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """What addresses Ray's client is left with: as Ray's, it prefers its variables to what it is given."""
+    import types
+
+    asked: list[str | None] = []
+
+    def connect(address: str | None) -> None:
+        asked.append(os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or address)
+
+    module = types.SimpleNamespace(JobSubmissionClient=connect)
+    monkeypatch.setitem(sys.modules, "ray.job_submission", module)  # type: ignore[arg-type]
+    return asked
+
+
+@pytest.mark.parametrize("variable", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
+def test_an_address_that_is_given_wins(
+    client: list[str | None], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "http://other:8265")
+    submission.JobServer("http://mine:8265")
+    submission.JobServer(None)
+    assert client == ["http://mine:8265", "http://other:8265"]
+    assert os.environ[variable] == "http://other:8265"
+
+
+@pytest.mark.parametrize(
+    "line", [("status",), ("logs", "x"), ("cancel", "x"), ("submit", "--resume", "r", "--folder", "f")]
+)
+def test_a_token_that_is_wrong(
+    client: list[str | None], monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
+) -> None:
+    import ray
+
+    class AuthenticationError(ray.exceptions.RayError):  # type: ignore[misc]  # Ray has one from 2.52 on
+        pass
+
+    def refuse(address: str | None) -> None:
+        raise AuthenticationError("Authentication failed\n" + "a line\n" * 40)
+
+    monkeypatch.setattr(sys.modules["ray.job_submission"], "JobSubmissionClient", refuse)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/etc/vfl/token")
+    with pytest.raises(PlacementError) as raised:
+        run(*line, "--address", "http://mine:8265")
+    assert str(raised.value) == (
+        "the job server at http://mine:8265 is closed to this process, whose token is wrong or missing: set "
+        "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token (now '/etc/vfl/token'; "
+        "RAY_AUTH_TOKEN comes first where it is set)"
+    )
+
+
+def test_the_address_of_a_job_server_is_none_to_run_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    for address in ("auto", "http://head:8265"):
+        with pytest.raises(PlacementError, match=r"head:8265.* is a job server's.*vfl submit JOB.*--address HEAD:6379"):
+            run("run", "breast_cancer", "--address", address)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_no_server() -> None:
     code = "from vfl.launch.submission import JobServer; JobServer('http://127.0.0.1:1')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

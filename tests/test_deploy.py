@@ -89,6 +89,9 @@ def test_ray_up() -> None:
         check=True,
     )
     assert named(json.loads(spoken.stdout)) == {"party:bank"}
+    assert (
+        options(head.split())["dashboard-host"] == config["provider"]["head_ip"]
+    )  # on no other network of the machine
     assert config["file_mounts"] == {}
 
 
@@ -100,6 +103,8 @@ def test_kubernetes(name: str) -> None:
     cluster = whole["spec"]["rayClusterSpec"] if job else whole["spec"]
     site = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "site.yaml").read_text(encoding="utf-8")))
     kept = {(thing["kind"], thing["metadata"]["name"]) for thing in site}
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52)  # the first with tokens
     offered: set[str] = set()
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         start = group["rayStartParams"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.faults.hosts import ROOT, Hosts, why_not
+from vfl.errors import PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -212,4 +213,10 @@ def test_with_tls_and_a_token(hosts: Hosts) -> None:
     hosts.environment[1] = hosts.environment[1] | {"RAY_AUTH_TOKEN_PATH": str(hosts.scratch / "nothing")}
     (hosts.scratch / "nothing").write_text("0" * 64)
     refused = hosts.run(1, "vfl", "status", "--address", hosts.server)
-    assert refused.returncode != 0
+    assert refused.returncode == PlacementError.exit_code
+    said = " ".join(refused.stderr.split())
+    assert (
+        "closed to this process, whose token is wrong or missing: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+        in said
+    )
+    assert "Traceback" not in refused.stderr

@@ -60,11 +60,14 @@ def command(
     """
     from vfl.cli.progress import Progress
     from vfl.launch import train
+    from vfl.launch.cluster import check_address
     from vfl.launch.simulation import data_of
     from vfl.launch.unaligned import unaligned
 
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
     address = address or environment.address
+    if engine == "ray":
+        check_address(address)  # before a folder is made
     ledger = ledger or environment.ledger
     if address is None:
         require_files(environment)

@@ -24,4 +24,4 @@ def command(ident: str | None, address: str | None, *, as_json: bool) -> None:
         click.echo(json.dumps([dataclasses.asdict(job) for job in jobs]))
         return
     for job in jobs:
-        click.echo(f"{job.id}  {job.status.lower()}  {job.message}".rstrip())
+        click.echo(f"{job.id}  {job.status.lower()}  {job.message if ident is not None else job.brief}".rstrip())

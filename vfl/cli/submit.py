@@ -77,4 +77,4 @@ def finish(job: Any) -> None:
     from vfl.errors import FederationError
 
     if job.status == "FAILED":
-        raise FederationError(f"{job.id} failed: {job.message or 'see vfl logs'}")
+        raise FederationError(f"{job.id} failed: {f'{job.brief}; ' if job.brief else ''}see vfl logs {job.id}")

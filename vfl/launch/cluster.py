@@ -21,7 +21,7 @@ from vfl.job.faults import Faults
 from vfl.job.placement import Placement
 from vfl.launch.alignment import Arrangement
 from vfl.launch.readiness import CENTRE, asked_of, options_of, require_offered, require_ready
-from vfl.launch.spilling import flags_of_cluster
+from vfl.launch.spilling import flags_of_cluster, flags_of_stores
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
@@ -73,6 +73,40 @@ def import_ray() -> Any:
     return ray
 
 
+def unreachable(what: str, where: str, error: Exception, remedy: str) -> PlacementError:
+    """Return the error for a cluster that does not let this process in: in one line, where Ray takes forty.
+
+    what, where : that was asked. error : of Ray's. remedy : unless it is the token that is wrong, of which Ray does not
+        always tell.
+    """
+    how = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token"
+    if type(error).__name__ == "AuthenticationError" or "authenticat" in str(error).lower():
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        return PlacementError(
+            f"the {what} at {where} is closed to this process, whose token is wrong or missing: {how}"
+            + (f" (now {path!r}; RAY_AUTH_TOKEN comes first where it is set)" if path else "")
+        )
+    said = next(iter(str(error).splitlines()), type(error).__name__)  # more is a paragraph on Ray Client
+    return PlacementError(f"no {what} answers at {where}: {said} ({remedy}; where the cluster asks for a token, {how})")
+
+
+def check_address(address: str | None) -> None:
+    """Raise PlacementError where `address`, or RAY_ADDRESS for 'auto', cannot name a cluster to run on as its node."""
+    named = os.environ.get("RAY_ADDRESS") if address == "auto" else None
+    said = f"RAY_ADDRESS={named}, which 'auto' stands for," if named else repr(address)
+    asked = named or address or ""
+    if asked.startswith("ray://"):
+        raise PlacementError(
+            f"{said} is Ray Client, behind which this process is no node of the cluster and cannot keep a run: "
+            "run on a node with --address auto, or send the job there with: vfl submit JOB"
+        )
+    if asked.startswith(("http://", "https://")):
+        raise PlacementError(
+            f"{said} is a job server's, to which a job is sent with: vfl submit JOB. To run here, on a node of the "
+            "cluster, give --address HEAD:6379, or unset RAY_ADDRESS and give --address auto"
+        )
+
+
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
     """Yield Ray as this process is connected already, or to `address`, or to a local one that ends with the context."""
@@ -93,15 +127,12 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
                 _system_config={"automatic_object_spilling_enabled": False},
             )
         else:
-            if address.startswith("ray://"):
-                raise PlacementError(
-                    f"{address!r} is Ray Client, behind which this process is no node of the cluster and cannot keep a run: "
-                    "run on a node with --address auto, or send the job there with: vfl submit JOB"
-                )
+            check_address(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-            except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
-                raise PlacementError(f"no Ray cluster answers at {address!r}: {error}") from error
+            except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+                remedy = "on a node of the cluster give --address auto; elsewhere send the job, with: vfl submit JOB"
+                raise unreachable("Ray cluster", repr(address), error, remedy) from error
     finally:
         for name, value in before.items():
             if value is None:
@@ -201,6 +232,8 @@ def run(
         handed,
         coordinator,
     ):
+        import ray
+
         from coordinator.actor import answer_of
 
         if job.id is not None:
@@ -208,7 +241,8 @@ def run(
         loading = {name: actor.load.remote(handed[name]) for name, actor in actors.items()}
         for name, ref in loading.items():
             answer_of(name, ref, LOAD_SECONDS)
-        flags = flags_of_cluster()
+        beneath = {f"party {name!r}": actor for name, actor in actors.items()} | {"the coordinator": coordinator}
+        flags = (*flags_of_cluster(), *flags_of_stores(ray, beneath))
         patience = place.faults.answer_seconds + (LOSSES_A_QUERY + 1) * place.faults.wait_seconds
         for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):
             yield replace(event, flags=flags) if isinstance(event, Reserved) else event

@@ -5,6 +5,8 @@ The driver then runs where the cluster offers 'coordinator', beside the ledger a
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
 import uuid
 from dataclasses import dataclass
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 TEXT = "VFL_JOB"
 """Variable in which the text of a job file travels."""
 RUNS = "runs"
+ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Variables that Ray's client prefers to the address that it is given."""
+NO_FOLDER = 6
+"""Exit code of a job whose folder is not there, that of an OutputError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +39,37 @@ class Submission:
     status: str
     message: str = ""
 
+    @property
+    def brief(self) -> str:
+        """The first line of the message, without the logs that the server adds to it: `vfl logs` shows these."""
+        return next(iter(self.message.splitlines()), "").partition(", last available logs")[0]
+
 
 class JobServer:
     """The job server of one cluster.
 
-    address : http://HEAD:8265; None takes it from RAY_ADDRESS. Raises PlacementError when nobody answers there.
+    address : http://HEAD:8265; None takes it from RAY_ADDRESS, which is not looked at where an address is given.
+
+    Raises PlacementError when nobody answers there, or who asks has not the cluster's token.
     """
 
     def __init__(self, address: str | None) -> None:
-        from vfl.launch.cluster import import_ray
+        from vfl.launch.cluster import import_ray, unreachable
 
-        import_ray()
+        ray = import_ray()
         try:
             from ray.job_submission import JobSubmissionClient
 
-            self._client: Any = JobSubmissionClient(address)
+            with _unnamed(ADDRESSES if address else ()):
+                self._client: Any = JobSubmissionClient(address)
         except (ImportError, ModuleNotFoundError) as error:
             raise PlacementError(
                 f"Ray's job client is not installed here ({error}): pip install 'vfl[cluster]'"
             ) from error
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            # Ray's own words are a paragraph on Ray Client.
-            said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise PlacementError(
-                f"no job server answers at {address or 'the address in RAY_ADDRESS'}: {said} "
-                "(give the dashboard's address, --address http://HEAD:8265)"
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            where = address or next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), "this machine")
+            raise unreachable(
+                "job server", where, error, "give the dashboard's address, --address http://HEAD:8265"
             ) from error
 
     def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> Submission:
@@ -114,7 +126,7 @@ class JobServer:
     def _start(self, ident: str, folder: str, command: str, text: str) -> Submission:
         try:
             self._client.submit_job(
-                entrypoint=f"cd {shlex.quote(folder)} && {command}",
+                entrypoint=f"cd {shlex.quote(folder)} 2>/dev/null || {_ending_without(folder)}; {command}",
                 submission_id=ident,
                 runtime_env={"env_vars": {TEXT: text}},
                 entrypoint_num_cpus=0,
@@ -131,6 +143,25 @@ class JobServer:
             if "does not exist" in str(error):
                 raise FederationError(f"the cluster knows no job {ident!r}; list them with: vfl status") from error
             raise FederationError(f"the cluster does not answer for job {ident!r}: {error}") from error
+
+
+@contextlib.contextmanager
+def _unnamed(names: Sequence[str]) -> Iterator[None]:
+    """Take variables out of the environment, and put them back."""
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def _ending_without(folder: str) -> str:
+    """Return what the shell does on a node where the folder is not."""
+    said = (
+        f"error: there is no folder {folder!r} that can be entered where the coordinator runs; nothing was charged: "
+        "make it there, or name another with --folder"
+    )
+    return f"{{ echo {shlex.quote(said)} >&2; exit {NO_FOLDER}; }}"
 
 
 def _said(ident: str, job: Any) -> Submission:

@@ -139,6 +139,10 @@ def train(
         except (VflError, PrivacyWarning) as error:
             if not log.reserved:  # nothing began: leave nothing that looks like a run
                 shutil.rmtree(folder)
+                if isinstance(error, PartyLost):
+                    error.add_note(
+                        "nothing was charged and no run is kept: when the party is back, run or submit it again"
+                    )
             else:
                 _say_how_to_go_on(error, folder)
             raise
@@ -231,6 +235,7 @@ def place_of(
     if engine not in ENGINES:
         raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
     if engine == "ray":
+        cluster.check_address(address)
         return cluster.Place(address, placement or Placement(), faults or Faults())
     if address is not None:
         raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
