@@ -93,15 +93,20 @@ class Standstill:
             self._quiet += int(np.count_nonzero(self._last[S] <= self._restless))
             self._farthest = max(self._farthest, far)
         else:
-            self._restless, self._quiet, self._farthest = self._clock, 0, 0.0
+            self._begin_again()
         self._last[S] = self._clock
         self._looked += moved.size
         if self._quiet < w.size and self._looked < w.size:
             return False
         self._looked = 0
         self._least = self._tol * largest(w, self._unit, self._intercept)
-        if self._quiet == w.size and math.isfinite(self._least) and self._farthest <= self._least:
+        if self._quiet < w.size:
+            return False
+        if math.isfinite(self._least) and self._farthest <= self._least:
             return True
-        if self._quiet == w.size:  # the model has shrunk meanwhile: what was little no longer is
-            self._restless, self._quiet, self._farthest = self._clock, 0, 0.0
+        self._begin_again()  # the model has shrunk meanwhile: what was little no longer is
         return False
+
+    def _begin_again(self) -> None:
+        """Wait anew for every coordinate to move little."""
+        self._restless, self._quiet, self._farthest = self._clock, 0, 0.0
