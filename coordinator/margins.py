@@ -77,13 +77,13 @@ class Margins:
         total: Vector | None = None
         for vector in vectors:
             total = vector if total is None else total + vector
-        if total is not None and target == "add":
-            total = self._margins + total
         if total is None:
             return
         if target == HELD_OUT:
             self._held_margins = total
-        elif target in ("add", "reset"):
+        elif target == "add":
+            self._margins = self._margins + total
+        elif target == "reset":
             self._margins = total
         else:
             self._kept[target] = total
