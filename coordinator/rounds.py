@@ -157,17 +157,18 @@ def _answered(
     query: Query, number: int, execute: Executor, recovery: Recovery | None
 ) -> Generator[Lost, None, tuple[Released, Charges] | PartyLost]:
     """Put a query until it is answered; returns what it released and was charged, or the party that was given up."""
-    for losses in range(1, 1 << 62):
+    losses = 0
+    while True:
         try:
             return execute(query)
         except Unanswered as failed:
+            losses += 1
             yield Lost(number, failed.lost.party, failed.charges, str(failed.lost))
             if recovery is None:
                 raise failed.lost from None
             if not recovery.restored(failed.lost, losses):
                 execute.give_up(query)
                 return failed.lost
-    raise AssertionError("a query put without end")
 
 
 def _record(number: int, query: Query, released: Released, charges: Charges, seconds: float) -> Round:
