@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parties.sparse import is_sparse
 from vfl.errors import PartitionError, SpecificationError
 from vfl.partition import FeaturePartition
 
@@ -86,7 +87,7 @@ def sources_of(partition: FeaturePartition, names: Sequence[str], X: Any, y: Any
     A part is {column: (n,) array}, views, or where X is sparse a CSC matrix whose columns are in the partition's order and
     whose last is y, of numbers then. A label party without columns is given y alone, as it is.
     """
-    if hasattr(X, "tocsc"):
+    if is_sparse(X):
         return _sparse_sources(partition, names, X.tocsc(), y)
     column = dict(zip(names, X.T, strict=True))
     if y is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
+from parties.sparse import is_sparse
 from vfl.errors import DataError, SpecificationError
 from vfl.estimators.vertical import VerticalModel
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
@@ -96,7 +97,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         positive = y == self.classes_[1]
         negative_name, positive_name = _plain(self.classes_[0]), _plain(self.classes_[1])
         labels = np.where(positive, canonical_category(positive_name), canonical_category(negative_name))
-        if hasattr(X, "tocsc"):  # a sparse matrix holds its label among its numbers
+        if is_sparse(X):  # a sparse matrix holds its label among its numbers
             negative_name, positive_name, labels = 0, 1, positive.astype(int)
         coef, intercept = self._train(
             X,

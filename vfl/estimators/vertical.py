@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from coordinator.rounds import Round
+from parties.sparse import is_sparse
 from vfl.arguments import require_number
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.estimators import declared
@@ -133,7 +134,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             classes=classes,
             intercept=bool(self.fit_intercept),
             dataset=self.dataset,
-            sparse=tuple(q for q in partition.parties if partition.columns(q)) if hasattr(X, "tocsc") else (),
+            sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
         sources = declared.sources_of(partition, names, X, y)
         result, self.n_iter_ = self._run(job, sources)
@@ -212,7 +213,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, accept_sparse=SPARSE, reset=False)
         job = self.result_.job
-        if hasattr(X, "tocsc") and not job.sparse:  # its columns are shifted, as they were in training
+        if is_sparse(X) and not job.sparse:  # its columns are shifted, as they were in training
             X = X.toarray()
         names = declared.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         return self.result_.decision_function(declared.sources_of(job.partition, names, X))
