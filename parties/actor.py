@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from parties.alignment import Alignment
+from parties.alignment.participant import Alignment
 from parties.loading import consented, load
 from parties.prediction import Prediction
 from vfl.alignment import Keeping

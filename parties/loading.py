@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.aligned import AlignedSource, label_of, open_aligned
-from parties.columns import contents_of, read_columns
+from parties.alignment.reading import AlignedSource, label_of, open_aligned
 from parties.consent import Policy, policy_of
 from parties.party import Party
-from parties.sources import open_source
-from parties.sparse import SparseSource, read_sparse
+from parties.sources.base import open_source
+from parties.storage.base import contents_of, read_columns
+from parties.storage.sparse import SparseSource, read_sparse
 from vfl.planning import unnoised
 from vfl.schema import RealLabel
 
 if TYPE_CHECKING:
-    from parties.columns import Storage
-    from parties.index import Index
-    from parties.sources import Source
+    from parties.alignment.index import Index
+    from parties.sources.base import Source
+    from parties.storage.base import Storage
     from vfl.job import Job
     from vfl.schema import Label
     from vfl.types import Vector
@@ -52,7 +52,7 @@ def load(
 
     policy : path of its owner's policy, asked as by `consented` before the source is opened, or a policy that has agreed
         already. Without one nothing is asked and no book is kept.
-    index : the aligned rows, in their order (parties.alignment); None takes all rows as they are.
+    index : the aligned rows, in their order (parties.alignment.participant); None takes all rows as they are.
     threads : that the party's kernels may take.
     """
     agreed = policy if isinstance(policy, Policy) else consented(job, party, policy)

@@ -17,7 +17,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.kernels import CODES, WEIGHTS
+from vfl.kernels.dense import CODES, WEIGHTS
 from vfl.messages import Backward, Descend, Forward, Greeting, Moments, Ranges, RecordNorms, Reply, Select
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
@@ -27,7 +27,7 @@ from vfl.version import __version__
 
 if TYPE_CHECKING:
     from parties.book import PartyBook
-    from parties.columns import Storage
+    from parties.storage.base import Storage
     from vfl.messages import Block, BookHeads, Notice, Query, Records, Step, Weighting
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip

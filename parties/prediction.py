@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from parties.aligned import holds_ids, raw_ids
-from parties.alignment import Alignment
+from parties.alignment.participant import Alignment
+from parties.alignment.reading import holds_ids, raw_ids
 from parties.loading import load_features
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode, encode
@@ -19,7 +19,7 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from parties.index import Index
+    from parties.alignment.index import Index
     from vfl.alignment import Keeping
     from vfl.job import Job
     from vfl.types import Vector

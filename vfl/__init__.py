@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from parties.csvfile import Csv
+    from parties.sources.csv import Csv
     from vfl.certificate import Certificate
     from vfl.errors import VflError
     from vfl.estimators import (
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from vfl.launch.bounds import private_bounds
     from vfl.launch.one_vs_rest import train_one_vs_rest
     from vfl.launch.prediction import predict
-    from vfl.launch.result import Result
-    from vfl.launch.running import PrivacyWarning
+    from vfl.launch.run.result import Result
+    from vfl.launch.run.warnings import PrivacyWarning
     from vfl.launch.train import train
     from vfl.partition import FeaturePartition
     from vfl.penalties import L1, L2, Box, ElasticNet, GroupLasso, NoPenalty
@@ -44,7 +44,7 @@ _HOMES = {
     "Categorical": "vfl.schema",
     "Dropped": "vfl.schema",
     "Numeric": "vfl.schema",
-    "Csv": "parties.csvfile",
+    "Csv": "parties.sources.csv",
     "Certificate": "vfl.certificate",
     "Box": "vfl.penalties",
     "ElasticNet": "vfl.penalties",
@@ -65,9 +65,9 @@ _HOMES = {
     "NoPenalty": "vfl.penalties",
     "Plan": "vfl.planning",
     "Privacy": "vfl.privacy.specification",
-    "Result": "vfl.launch.result",
+    "Result": "vfl.launch.run.result",
     "SeededNoise": "vfl.privacy.noise",
-    "PrivacyWarning": "vfl.launch.running",
+    "PrivacyWarning": "vfl.launch.run.warnings",
     "SkGD": "vfl.solvers",
     "SqliteLedger": "vfl.privacy.ledger",
     "VerticalElasticNet": "vfl.estimators",

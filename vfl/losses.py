@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Loss(Protocol):
     """What a solver may ask of a loss. All vectors are (n,) float64.
 
-    name : its name in jobs; a fused kernel of that name is used where vfl.kernels has one, else `derivative` is.
+    name : its name in jobs; a fused kernel of that name is used where vfl.kernels.dense has one, else `derivative` is.
     classification : labels are ±1.
     curvature : L, the largest second derivative in v; M_j = L·mean(x_j²). Infinite where ℓ has a kink.
     slope : R, the largest |ℓ'|; infinite when the derivative is unbounded.

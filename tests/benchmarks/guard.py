@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tests.benchmarks import kernels, ledger, rounds
-from vfl import kernels as ours
+from vfl.kernels import dense as ours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ def pass_over_bare() -> dict[str, float]:
 
 def visit_over_trip() -> dict[str, float]:
     """Return a visit on Ray, less what the party computed, over a bare round trip of the same vectors."""
-    from vfl.launch.cluster import connected
+    from vfl.launch.engines.ray import connected
 
     with connected(5, None) as ray:
         return {"visit on Ray / bare round trip": min(rounds.visits(ray, rounds.table(None), 6))}

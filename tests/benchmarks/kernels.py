@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numba
 import numpy as np
 
-from vfl import kernels, kernels_loops
-from vfl.kernels_lanes import SUMS, WIDTH, add_to, cells, entries, fetch, lanes
+from vfl.kernels import dense as kernels
+from vfl.kernels import dense_loops as kernels_loops
+from vfl.kernels.simd import SUMS, WIDTH, add_to, cells, entries, fetch, lanes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

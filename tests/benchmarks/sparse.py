@@ -15,8 +15,9 @@ import scipy.sparse
 import vfl
 from coordinator.rounds import Round
 from tests.benchmarks.kernels import GRID, best, show
-from vfl import kernels, kernels_sparse
-from vfl.kernels_sparse import SparseBlock
+from vfl.kernels import dense as kernels
+from vfl.kernels import sparse as kernels_sparse
+from vfl.kernels.sparse import SparseBlock
 
 
 def steps() -> None:

@@ -37,7 +37,7 @@ from tests.benchmarks.oracle import search
 from tests.benchmarks.results import Result, Settings, Task
 from tests.benchmarks.study_theory import Constants
 from tests.benchmarks.utility import unit
-from vfl.launch.inprocess import InProcessTransport
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan, unnoised
 

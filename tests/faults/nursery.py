@@ -58,9 +58,9 @@ def main() -> None:
     import vfl.cli.ledger
     import vfl.cli.resume
     import vfl.cli.run
-    import vfl.launch.inprocess
-    import vfl.launch.result  # noqa: F401
-    from vfl import kernels
+    import vfl.launch.engines.inprocess
+    import vfl.launch.run.result  # noqa: F401
+    from vfl.kernels import dense as kernels
 
     kernels.warm(np.dtype(np.float64), private=True)
     print("ready", flush=True)

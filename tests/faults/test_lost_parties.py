@@ -22,9 +22,9 @@ from parties.loading import load
 from vfl.errors import DataError, FederationError, PartyLost, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
-from vfl.launch import checkpoint
-from vfl.launch.certifying import Witness
-from vfl.launch.inprocess import InProcessAlignment, InProcessTransport
+from vfl.launch.engines.inprocess import InProcessAlignment, InProcessTransport
+from vfl.launch.run import checkpoint
+from vfl.launch.run.witness import Witness
 from vfl.launch.sources import sources_of
 from vfl.messages import Phase
 from vfl.privacy.ledger import SqliteLedger

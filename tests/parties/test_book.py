@@ -19,7 +19,7 @@ from coordinator.rounds import Log, Round
 from parties.book import OTHERS, account_of
 from parties.loading import load
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
-from vfl.launch import inprocess
+from vfl.launch.engines import inprocess
 from vfl.launch.train import resume
 from vfl.messages import Backward, Descend, Fold, Forward, Notice, Phase, Records
 from vfl.planning import plan as make_plan

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parties.columns import contents_of, read_columns
-from parties.sources import open_source
+from parties.sources.base import open_source
+from parties.storage.base import contents_of, read_columns
 from vfl.errors import DataError
 from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, RealLabel, Scaling, Schema
 

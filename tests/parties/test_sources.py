@@ -10,10 +10,10 @@ import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
-from parties.csvfile import Csv
-from parties.files import column_names
-from parties.index import file_of
-from parties.sources import open_source, read_table, split_table
+from parties.alignment.index import file_of
+from parties.sources.base import open_source, read_table, split_table
+from parties.sources.csv import Csv
+from parties.sources.files import column_names
 from vfl import FeaturePartition
 from vfl.errors import DataError, PartitionError, SpecificationError
 

@@ -25,9 +25,9 @@ import parties.party
 import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
-from parties.columns import Columns
 from parties.party import Party
-from vfl.launch.inprocess import InProcessTransport
+from parties.storage.base import Columns
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import SeededNoise

@@ -22,10 +22,10 @@ import vfl
 from coordinator.executor import Executor
 from coordinator.margins import Margins
 from coordinator.rounds import rounds
-from parties.columns import Columns
 from parties.party import Party
+from parties.storage.base import Columns
 from vfl.errors import BudgetExceeded, PrivacyError
-from vfl.launch.inprocess import InProcessTransport
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.losses import Logistic, Squared
 from vfl.messages import Backward, Block, Descend, Moments, Query, Records, Step
 from vfl.planning import plan as make_plan

@@ -21,7 +21,7 @@ from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.loading import load
 from vfl.errors import SpecificationError
-from vfl.launch.inprocess import InProcessTransport
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.penalties import Box, ElasticNet, GroupLasso, NoPenalty
 

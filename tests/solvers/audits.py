@@ -22,10 +22,10 @@ from scipy.special import logsumexp
 
 import parties.party
 from coordinator.coordinator import Coordinator
-from parties.columns import Columns
 from parties.party import Party
+from parties.storage.base import Columns
 from tests.solvers.setting import PARTITION
-from vfl.launch.inprocess import InProcessTransport
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Sample
 from vfl.planning import unnoised
 from vfl.privacy.accountants import PldAccountant

@@ -13,7 +13,7 @@ import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Log, Round
 from parties.loading import load
-from vfl.launch.inprocess import InProcessTransport
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.losses import loss_of
 from vfl.privacy.noise import SeededNoise

@@ -16,12 +16,12 @@ import vfl
 from coordinator.executor import Executor
 from coordinator.folds import Folds
 from coordinator.margins import Margins
-from parties.columns import Columns
 from parties.party import Party
+from parties.storage.base import Columns
 from tests.solvers import setting
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode, encode
-from vfl.launch.inprocess import InProcessTransport
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Fold, Piece, Query, Records, Sample
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of

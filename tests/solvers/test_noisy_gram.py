@@ -18,11 +18,11 @@ from scipy.stats import beta
 import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
-from parties.columns import Columns
 from parties.loading import load
 from parties.party import Party
+from parties.storage.base import Columns
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
-from vfl.launch.inprocess import InProcessTransport
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Backward, Fold, Notice, Phase, Piece, Records
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import ReleaseKey
@@ -131,7 +131,7 @@ class TestTheSensitivity:
     )
     def test_any_row_of_floats_is_bounded(self, x: list[float], y: float) -> None:
         """Through margins' weighting and a party's kernel: NaN, infinities and overflow add nothing."""
-        from vfl import kernels
+        from vfl.kernels import dense as kernels
 
         X, label = np.asfortranarray([x, [0.0] * 3]), np.array([y, 0.0])
         geometry = GramClip(4.0, 9)

@@ -12,7 +12,7 @@ from vfl.cli.submit import ADDRESS
 @ADDRESS
 def command(ident: str, address: str | None) -> None:
     """End job ID. What it released stays charged, and its run can go on with: vfl submit --resume RUN."""
-    from vfl.launch.submission import JobServer
+    from vfl.launch.engines.submission import JobServer
 
     JobServer(address).cancel(ident)
     click.echo(f"{ident}: ended; its run can be resumed")

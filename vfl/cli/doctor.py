@@ -51,7 +51,7 @@ def _packages() -> str:
 def _kernels() -> str:
     import numpy as np
 
-    from vfl import kernels
+    from vfl.kernels import dense as kernels
 
     X, v = np.asfortranarray(np.eye(4)), np.zeros(4)
     kernels.forward(X, np.ones(4), v)
@@ -72,7 +72,7 @@ def _noise() -> str:
 
 
 def _ray() -> str:
-    from vfl.launch.cluster import connected
+    from vfl.launch.engines.ray import connected
 
     with connected(1, None) as ray:
         return f"starts, with {ray.cluster_resources().get('CPU', 0):g} CPU offered to one actor"

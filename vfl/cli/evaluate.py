@@ -29,7 +29,7 @@ def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
     """
     from vfl.errors import SpecificationError
     from vfl.launch.evaluation import evaluate
-    from vfl.launch.result import Result
+    from vfl.launch.run.result import Result
 
     result = Result.load(run)
     found = dict(result.findings)

@@ -95,7 +95,7 @@ def _left(path: Path) -> str:
 
 def require_files(environment: Environment) -> None:
     """Raise DataError for a file that a job to be run on this machine names and that is not there."""
-    from parties.sources import Origin
+    from parties.sources.base import Origin
     from vfl.errors import nearest
     from vfl.job.file import ADDRESS, EXAMPLE
 

@@ -25,7 +25,7 @@ def _a_file(context: click.Context, parameter: click.Parameter, path: Path | Non
     if path is None or not path.is_dir():
         return path
     from vfl.errors import OutputError
-    from vfl.launch.checkpoint import LEDGER
+    from vfl.launch.run.checkpoint import LEDGER
 
     own = path / LEDGER
     held = f"the run's own ledger is {own}" if own.is_file() else f"there is no {LEDGER} in it; name a file"
@@ -219,8 +219,8 @@ def _settled_folder(folder: Path) -> Statement | None:
     """Settle by the log of the run, which nobody else may be at work on."""
     from vfl.errors import SpecificationError
     from vfl.job import file as jobfile
-    from vfl.launch import checkpoint
-    from vfl.launch.result import check_folder
+    from vfl.launch.run import checkpoint
+    from vfl.launch.run.result import check_folder
 
     check_folder(folder)
     job, _ = jobfile.read(folder / jobfile.NAME)

@@ -13,7 +13,7 @@ from vfl.cli.submit import ADDRESS, finish
 @click.option("--follow", is_flag=True, help="Go on until the job ends; then end as it did.")
 def command(ident: str, address: str | None, *, follow: bool) -> None:
     """Show what the driver of job ID has printed: its plan, its rounds, its certificate. Never data."""
-    from vfl.launch.submission import JobServer
+    from vfl.launch.engines.submission import JobServer
 
     server = JobServer(address)
     if not follow:

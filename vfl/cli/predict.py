@@ -15,7 +15,7 @@ from vfl.cli.jobs import named_sources
 
 if TYPE_CHECKING:
     from vfl.launch.prediction import Predictions
-    from vfl.launch.result import Result
+    from vfl.launch.run.result import Result
 
 
 @click.command("predict")
@@ -66,7 +66,7 @@ def command(
     from vfl.cli.progress import Progress
     from vfl.errors import OutputError
     from vfl.launch.prediction import predict
-    from vfl.launch.result import write_whole
+    from vfl.launch.run.result import write_whole
 
     model, data = _model(run, parts, sources)
     if output is not None and output.exists():
@@ -93,7 +93,7 @@ def command(
 def _model(run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...]) -> tuple[Result | dict[str, str], Any]:
     """Return what to predict with, and the data."""
     from vfl.errors import SpecificationError
-    from vfl.launch.result import Result
+    from vfl.launch.run.result import Result
 
     if (run is None) != bool(parts):
         raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")

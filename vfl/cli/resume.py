@@ -19,8 +19,8 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     """Go on with the run in the folder RUN, from what its log says was released; a finished run is only shown."""
     from vfl.cli.progress import Progress
     from vfl.job import file as jobfile
-    from vfl.launch import checkpoint
-    from vfl.launch.result import MODEL, Result, check_folder
+    from vfl.launch.run import checkpoint
+    from vfl.launch.run.result import MODEL, Result, check_folder
     from vfl.launch.simulation import data_of
     from vfl.launch.train import resume
 

@@ -16,7 +16,7 @@ from vfl.cli.jobs import engine_options, job_argument, read_job, require_files
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vfl.launch.result import Result
+    from vfl.launch.run.result import Result
 
 
 @click.command("run")
@@ -60,7 +60,7 @@ def command(
     """
     from vfl.cli.progress import Progress
     from vfl.launch import train
-    from vfl.launch.cluster import check_address
+    from vfl.launch.engines.ray import check_address
     from vfl.launch.simulation import data_of
     from vfl.launch.unaligned import unaligned
 
@@ -99,7 +99,7 @@ def command(
 @contextlib.contextmanager
 def resumable(folder: Path) -> Iterator[None]:
     """Tell whoever interrupts a run how it goes on."""
-    from vfl.launch import checkpoint
+    from vfl.launch.run import checkpoint
 
     try:
         yield

@@ -16,7 +16,7 @@ from vfl.cli.submit import ADDRESS
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def command(ident: str | None, address: str | None, *, as_json: bool) -> None:
     """Show how the job ID stands, or all jobs that the cluster's job server knows."""
-    from vfl.launch.submission import JobServer
+    from vfl.launch.engines.submission import JobServer
 
     server = JobServer(address)
     jobs = [server.status(ident)] if ident is not None else server.list()

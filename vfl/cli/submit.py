@@ -47,7 +47,7 @@ def command(
     The job is checked here first. Follow it with: vfl status, vfl logs, vfl cancel.
     """
     from vfl.job import file as jobfile
-    from vfl.launch.submission import RUNS, JobServer
+    from vfl.launch.engines.submission import RUNS, JobServer
 
     if (job is None) == (run is None):
         raise click.UsageError("give a job file, or --resume with the folder of a run")

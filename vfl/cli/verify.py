@@ -30,7 +30,7 @@ def command(run: Path, ledger: Path | None, key: str | None, *, as_json: bool) -
 
     Prints the guarantee in two sentences, then what was checked and what could not be.
     """
-    from vfl.launch.verification import verify_run
+    from vfl.launch.run.verification import verify_run
 
     report = verify_run(run, ledger=ledger, key=key)
     if as_json:

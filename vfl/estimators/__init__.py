@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vfl.estimators.linear import VerticalElasticNet, VerticalLasso, VerticalLinearRegression, VerticalRidge
 from vfl.estimators.logistic import VerticalLogisticRegression
-from vfl.launch.running import PrivacyWarning
+from vfl.launch.run.warnings import PrivacyWarning
 
 __all__ = [
     "PrivacyWarning",

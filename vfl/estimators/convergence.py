@@ -9,14 +9,14 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from parties.loading import load, load_features
-from vfl.kernels import WEIGHTS
+from vfl.kernels.dense import WEIGHTS
 from vfl.losses import loss_of
 from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.launch.result import Result
+    from vfl.launch.run.result import Result
 
 TOLERANCE = 1e-5
 """Moves below this share of the largest coefficient pass for none."""

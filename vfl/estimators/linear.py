@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 
 from vfl.estimators.declared import DEFAULT_BOUNDS
 from vfl.estimators.vertical import VerticalModel
-from vfl.launch.running import PrivacyWarning
+from vfl.launch.run.warnings import PrivacyWarning
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
 from vfl.schema import checked_bounds
 

@@ -17,14 +17,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from coordinator.rounds import Round
-from parties.sparse import is_sparse
+from parties.storage.sparse import is_sparse
 from vfl.arguments import require_number
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.estimators import declared
 from vfl.estimators.convergence import warn_unless_converged
 from vfl.job import Job
-from vfl.launch.result import Result
-from vfl.launch.running import PrivacyWarning, aloud
+from vfl.launch.run.result import Result
+from vfl.launch.run.warnings import PrivacyWarning, aloud
 from vfl.launch.train import stream
 from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise

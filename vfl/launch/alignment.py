@@ -76,7 +76,7 @@ def align(
     once, and refuse to begin when the file has changed. An alignment that is cut off goes on where it stopped. One of the
     same files that every party holds already is not made anew: each compares its file and its ids with what it kept.
 
-    indexes : {party: folder for its index}; see parties.index for where it lies otherwise.
+    indexes : {party: folder for its index}; see parties.alignment.index for where it lies otherwise.
     cores : for each party; None divides this machine's among those that work on it at once, and takes one on a cluster.
     again : make a new one in any case. watch : called with the progress. Others : as for `train`.
 
@@ -90,12 +90,12 @@ def align(
     how = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, later=True, again=again)
     sources = sources_of(job.partition, data, ids=job.ids)
     if engine == "ray":
-        from vfl.launch import cluster
+        from vfl.launch.engines import ray as cluster
 
         place = cluster.Place(address, placement or Placement())
         events = cluster.align_only(job, sources, how, place=place, policies=agreed)
     else:
-        from vfl.launch import inprocess
+        from vfl.launch.engines import inprocess
 
         events = inprocess.align_only(job, sources, how, policies=agreed)
     for event in events:

@@ -13,7 +13,7 @@ from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
 from vfl.errors import SpecificationError, nearest
-from vfl.launch import running
+from vfl.launch.run import warnings as running
 from vfl.launch.sources import sources_of
 from vfl.losses import loss_of
 from vfl.penalties import NoPenalty
@@ -111,11 +111,11 @@ def private_bounds(
     paths = {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
     sources = sources_of(spec.partition, data)
     if engine == "ray":
-        from vfl.launch import cluster
+        from vfl.launch.engines import ray as cluster
 
         events = cluster.run(spec, sources, budget, Log(), place=cluster.Place(address), policies=paths)
     else:
-        from vfl.launch import inprocess
+        from vfl.launch.engines import inprocess
 
         events = inprocess.run(spec, sources, budget, Log(), policies=paths)
     with contextlib.closing(events) as watched:  # type: ignore[type-var]

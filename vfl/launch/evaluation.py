@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.aligned import joined_rows
+from parties.alignment.reading import joined_rows
 from parties.loading import load_labels
 from parties.prediction import added
 from vfl.errors import DataError
@@ -18,7 +18,7 @@ from vfl.messages import Tally
 from vfl.planning import problem_of
 
 if TYPE_CHECKING:
-    from vfl.launch.result import Result
+    from vfl.launch.run.result import Result
     from vfl.solvers.protocol import Released
 
 OWN = "un-noised and uncharged: nothing protects these records"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from parties.index import file_of, label, place
+from parties.alignment.index import file_of, label, place
 from vfl.errors import OutputError
-from vfl.launch.result import write_whole
+from vfl.launch.run.result import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ FORMAT = 1
 
 
 def note(job: Job, sources: Mapping[str, Any], aligned: Aligned) -> None:
-    """Note n of an alignment of files in the place of this process's own user (parties.index.place); nothing of others.
+    """Note n of an alignment of files in the place of this process's own user (parties.alignment.index.place).
 
     A note that cannot be written is none: an alignment is not lost for it.
     """

@@ -11,8 +11,8 @@ import numpy as np
 
 from vfl import markup
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
-from vfl.launch import running
 from vfl.launch.alignment import Arrangement
+from vfl.launch.run import warnings as running
 from vfl.launch.sources import paths_of
 from vfl.launch.train import arranged, ledger_path, place_of
 from vfl.planning import Plan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.job.faults import Faults
     from vfl.job.placement import Placement
-    from vfl.launch.result import Result
+    from vfl.launch.run.result import Result
     from vfl.launch.train import Watch
     from vfl.privacy.events import Event
     from vfl.schema import Category

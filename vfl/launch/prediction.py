@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parties.aligned import holds_ids, joined_rows, raw_ids
+from parties.alignment.reading import holds_ids, joined_rows, raw_ids
 from parties.prediction import PartGreeting, added, agreed, part_of
 from vfl.alignment import Aligned, Aligning
 from vfl.errors import SpecificationError
-from vfl.launch.result import Result, labels_of
+from vfl.launch.run.result import Result, labels_of
 from vfl.launch.sources import sources_of
 from vfl.version import __version__
 
@@ -71,7 +71,7 @@ def predict(
     parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
     if engine == "inprocess":
         return _here(parts, sources)
-    from vfl.launch import cluster
+    from vfl.launch.engines import ray as cluster
 
     for event in cluster.predict(parts, sources, address=address, cores=cores):
         if isinstance(event, tuple):

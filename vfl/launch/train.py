@@ -16,13 +16,15 @@ from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, Spec
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
 from vfl.job.placement import Placement
-from vfl.launch import checkpoint, cluster, running
 from vfl.launch.alignment import Arrangement
-from vfl.launch.certifying import Witness
-from vfl.launch.result import MODEL, Result, fresh_folder
-from vfl.launch.running import PrivacyWarning
+from vfl.launch.engines import ray as cluster
+from vfl.launch.run import checkpoint
+from vfl.launch.run import warnings as running
+from vfl.launch.run.result import MODEL, Result, fresh_folder
+from vfl.launch.run.timing import Stopwatch
+from vfl.launch.run.warnings import PrivacyWarning
+from vfl.launch.run.witness import Witness
 from vfl.launch.sources import paths_of, sources_of
-from vfl.launch.timing import Stopwatch
 from vfl.planning import check
 from vfl.security.signatures import signing_key
 
@@ -87,7 +89,7 @@ def train(
 
     data : {party: source}, each loaded by its own party (a path to CSV, Parquet, Arrow or NumPy; vfl.Csv(path,
         delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy sparse matrix whose columns are in the
-        partition's order; a function of these, called by the party; see parties.sources.open_source), or one table of all
+        partition's order; a function of these, called by the party; see parties.sources.base.open_source), or one table of all
         columns, to simulate.
     engine : 'ray' (one actor per party and one for the coordinator) or 'inprocess'. Both give the same model for the
         same seeded noise.
@@ -165,7 +167,7 @@ def arranged(
 ) -> Result:
     """Train without an output, as `train` does, on the alignment that `how` says, at `place_of`; paths are absolute.
 
-    counted : whether it is a run of its own in this process's total (vfl.launch.running), or part of one that is counted.
+    counted : whether it is a run of its own in this process's total (vfl.launch.run.warnings), or part of one that is counted.
     """
     budget = Budget(uuid.uuid4().hex, ledger)
     return _signed(_finished(_events(job, data, budget, Log(), where, policies, how, counted=counted), watch), signer)
@@ -260,7 +262,7 @@ def _events(
     if where is not None:
         events = cluster.run(job, sources, budget, log, place=where, policies=policies, how=how)
     else:
-        from vfl.launch import inprocess
+        from vfl.launch.engines import inprocess
 
         events = inprocess.run(job, sources, budget, log, policies=policies, how=how)
     witness = Witness(budget, log)

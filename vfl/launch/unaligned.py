@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parties.files import column_names
+from parties.sources.files import column_names
 from vfl.launch.draft import named_as_id
 
 if TYPE_CHECKING:

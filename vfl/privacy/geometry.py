@@ -21,7 +21,7 @@ class Clip:
     """A sum of clipped, rounded contributions has sensitivity `sensitivity` when one record is replaced.
 
     Each record contributes q_i = rint(c_i/g) with ‖c_i‖ ≤ κ_S in floating point, so
-    g‖q_i‖ ≤ κ_S(1 + 2⁻⁵⁰·s) + g√s/2 =: a (vfl.kernels proves the float slack), and replacing one record moves the sum
+    g‖q_i‖ ≤ κ_S(1 + 2⁻⁵⁰·s) + g√s/2 =: a (vfl.kernels.dense proves the float slack), and replacing one record moves the sum
     by at most 2a. The sum itself is exact in 64-bit integers while n·κ_S/g < 2⁵³ (DESIGN §4, "The block release").
 
     cap : κ_S > 0, Euclidean cap on one record's contribution; inf means no clipping, which nothing can be charged for.

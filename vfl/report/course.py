@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.launch import timing
+from vfl.launch.run import timing
 from vfl.report.markup import Child, Markup, element, join, section, table
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vfl.errors import VflError
-from vfl.launch import checkpoint, timing
-from vfl.launch.result import Result
-from vfl.launch.verification import verify_run
+from vfl.launch.run import checkpoint, timing
+from vfl.launch.run.result import Result
+from vfl.launch.run.verification import verify_run
 from vfl.planning import plan as make_plan
 from vfl.report.history import history
 from vfl.version import __version__

@@ -68,7 +68,7 @@ class Derivative:
 
     @property
     def kernel(self) -> str:
-        """The loss's name: vfl.kernels has a fused kernel for some."""
+        """The loss's name: vfl.kernels.dense has a fused kernel for some."""
         return self.loss.name
 
     def __call__(

@@ -1,0 +1,139 @@
+"""A party's index: which of its rows all parties have, in their common order; kept in a file that its owner alone can read.
+
+The file is one line of JSON and the rows as 64-bit integers. It holds no identifier. It lies in the party's own place:
+the folder that $VFL_INDEX names where the party runs, else the one that the job's environment names for the party, else
+vfl/alignments under $XDG_STATE_HOME or ~/.local/state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parties.sources.base import Origin
+from parties.sources.csv import Csv
+from parties.sources.plugins import is_address
+from vfl.alignment import Indexed, alignment_name
+from vfl.errors import OutputError
+
+if TYPE_CHECKING:
+    from vfl.types import Integers
+
+FORMAT = 1
+VARIABLE = "VFL_INDEX"
+SUFFIX = ".index"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """Which rows of a source are the aligned records.
+
+    salt : of the alignment, 32 bytes. hash : of the aligned ids in their order (vfl.security.identifiers).
+    source : digest of the file that was aligned, '' for data in memory.
+    rows : (k,) int64, positions in the source, in the order common to all parties.
+    """
+
+    salt: bytes
+    hash: str
+    source: str
+    rows: Integers
+
+    def said(self) -> Indexed:
+        """Return what others are told of it."""
+        return Indexed(alignment_name(self.salt), self.hash, len(self.rows))
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all, readable by its owner alone. Raises OutputError."""
+        body = np.ascontiguousarray(self.rows, "<i8").tobytes()
+        head = {
+            "format": FORMAT,
+            "salt": self.salt.hex(),
+            "hash": self.hash,
+            "source": self.source,
+            "rows": len(self.rows),
+        }
+        line = json.dumps(head, separators=(",", ":"))
+        check = hashlib.sha256(line.encode() + body).hexdigest()
+        part = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(f"{check} {line}\n".encode() + body)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError as error:
+            raise OutputError(f"cannot write the index {path.name!r} in the party's place: {error.strerror}") from error
+
+    @classmethod
+    def read(cls, path: Path) -> Index | None:
+        """Return the index in the file, None when there is no file; OutputError when it is damaged."""
+        try:
+            first, _, body = path.read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise OutputError(f"cannot read the index {str(path)!r}: {error.strerror}") from error
+        check, _, line = first.decode(errors="replace").partition(" ")
+        if check != hashlib.sha256(line.encode() + body).hexdigest():
+            raise OutputError(f"the index {str(path)!r} is damaged: remove it and align again")
+        head = json.loads(line)
+        if head["format"] != FORMAT:
+            raise OutputError(f"this vfl reads indexes of format {FORMAT}; remove {str(path)!r} and align again")
+        return cls(bytes.fromhex(head["salt"]), head["hash"], head["source"], np.frombuffer(body, "<i8"))
+
+
+def place(given: str | None) -> Path:
+    """Return the folder of a party in this process; see the module's docstring."""
+    named = os.environ.get(VARIABLE) or given
+    if named:
+        return Path(named).expanduser().absolute()
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # A relative one is to be ignored (XDG base directory specification).
+    return (base if base.is_absolute() else Path("~/.local/state").expanduser()) / "vfl" / "alignments"
+
+
+def label(*parts: Any) -> str:
+    """Return the name of a file that belongs to these, 32 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()[:32]
+
+
+def file_of(spec: Any) -> str:
+    """Return the absolute path of a source that is a file or a folder, '' for others."""
+    path = spec.path if isinstance(spec, Csv) else spec
+    named = isinstance(path, str | Path) and not is_address(path)
+    return os.path.abspath(path) if named else ""  # noqa: PTH100 - a link stays as it is named
+
+
+def digest_of(spec: Any, party: str) -> str:
+    """Return the SHA-256 of a source's file, or of the files in its folder and their names; '' for others.
+
+    Raises DataError when it cannot be read.
+    """
+    path = file_of(spec)
+    if not path:
+        return ""
+    origin = Origin(party, f"file {path!r}")
+    origin.check_there(Path(path))
+    return origin.attempt(lambda: _digest(Path(path)), "cannot be read")
+
+
+def stamp_of(spec: Any) -> tuple[tuple[int, int, int], ...]:
+    """Return size, time and inode of a source's files: cheaper than their digest, for a change while they are read."""
+    path = Path(file_of(spec) or os.devnull)
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return tuple((found.st_size, found.st_mtime_ns, found.st_ino) for found in (file.stat() for file in files))
+
+
+def _digest(path: Path) -> str:
+    if not path.is_dir():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return label(*((str(file.relative_to(path)), _digest(file)) for file in files))

@@ -1,0 +1,162 @@
+"""A party's side of an alignment: it reads its ids, blinds, and ends with the rows that all parties have.
+
+Ids, secret and rows stay in the party's process; what it leaves in its own place on disk is said by `Keeping`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from parties.alignment.index import SUFFIX, Index, digest_of, file_of, place
+from parties.alignment.index import label as named
+from parties.alignment.pending import Pending
+from parties.alignment.reading import check_before, check_unchanged, open_with_ids, read_ids
+from vfl.alignment import IdsGreeting, alignment_name
+from vfl.errors import DataError, FederationError
+from vfl.security import psi
+from vfl.security.identifiers import alignment_hash
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vfl.alignment import Indexed, Keeping
+    from vfl.job import Job
+    from vfl.security.psi import Points
+    from vfl.types import Integers
+
+EVERY_SECONDS = 0.2
+
+
+class Alignment:
+    """Aligns one party's records, or takes up the index that an earlier alignment left in its place.
+
+    Its owner must have agreed to the job before this is made: it reads the id column.
+
+    salt : of a new alignment, 32 bytes, the same for all parties and fresh for every run.
+    cores : that it may use. label : whether the label is wanted, as it is to train.
+
+    Raises DataError for ids that are missing, repeated, of another kind, or of a file that changed since `vfl align`.
+    """
+
+    def __init__(
+        self, job: Job, party: str, source: Any, *, salt: bytes, cores: int, keeping: Keeping, label: bool = True
+    ) -> None:
+        self._party, self._salt, self._cores, self._keeping = party, salt, cores, keeping
+        self._digest = digest_of(source, party)
+        opened = open_with_ids(job, party, source, label=label)
+        check_before(job, party, opened, label=label)
+        self._ids, self._kind = read_ids(job, party, opened)
+        self._points: dict[str, Points] = {}
+        self._blinder: psi.Blinder | None = None
+        self._pending: Pending | None = None
+        path = file_of(source)
+        described = (list(job.ids.items()), job.id_kind, party, path)
+        folder = place(keeping.folder)
+        self._of_job = folder / (named("job", *described) + SUFFIX) if path else None
+        self._of_run = folder / (named("run", keeping.run, party) + SUFFIX) if keeping.run else None
+        self.index = self._found(job)
+        if keeping.later or (self.index is None and keeping.run):
+            self._pending = Pending(folder, named("pending", *described), party, self._ids)
+
+    def greet(self) -> IdsGreeting:
+        """Return what the party says of its ids."""
+        kept = None if self.index is None else self.index.said()
+        salt = self._pending.salt if self._pending is not None else None
+        pending = None if salt is None else alignment_name(salt)
+        return IdsGreeting(__version__, len(self._ids), self._kind, pending, kept)
+
+    def begin(self, pending: str | None) -> None:
+        """Go on with the alignment of that name, which this party has offered, or begin the new one."""
+        self.index = None
+        salt = self._salt
+        if pending is not None:
+            offered = self._pending.salt if self._pending is not None else None
+            if offered is None or alignment_name(offered) != pending:
+                raise FederationError(
+                    f"party {self._party!r} was asked to go on with an alignment that it does not have"
+                )
+            salt = offered
+        folder = self._pending.begin(salt) if self._pending is not None else None
+        self._salt = salt
+        self._blinder = psi.Blinder(self._party, salt, cores=self._cores, folder=folder)
+
+    def multiply(self, owner: str, points: Points | None) -> Iterator[int]:
+        """Blind the set of `owner`, its own made from its ids; yields how many points are done. `take` has the result."""
+        blinder = self._begun()
+        work = blinder.owning(self._ids) if owner == self._party or points is None else blinder.blinding(points, owner)
+        shown = time.monotonic()
+        while True:
+            try:
+                done, _ = next(work)
+            except StopIteration as end:
+                self._points[owner] = end.value
+                return
+            if time.monotonic() - shown > EVERY_SECONDS:
+                shown = time.monotonic()
+                yield done
+
+    def take(self, owner: str) -> Points:
+        """Return the set that was blinded last for `owner`, (n, 32), and keep it no longer."""
+        return self._points.pop(owner)
+
+    def conclude(self, positions: Integers) -> Indexed:
+        """Turn the coordinator's answer into the index, keep what is to be kept, and forget the secret."""
+        blinder = self._begun()
+        try:
+            rows = blinder.rows(positions)
+        finally:
+            blinder.discard()
+            self._blinder = None
+            if self._pending is not None:
+                self._pending.end()
+        hashed = alignment_hash([self._ids[row] for row in rows], self._salt)
+        self.index = Index(self._salt, hashed, self._digest, rows)
+        if self._keeping.later and self._of_job is not None:
+            self.index.write(self._of_job)
+        if self._of_run is not None:
+            self.index.write(self._of_run)
+        return self.index.said()
+
+    def settled(self) -> Index:
+        """Return the index that the run goes on with."""
+        if self.index is None:
+            raise FederationError(f"party {self._party!r} is to load its columns before its records are aligned")
+        if self._of_run is not None and self._keeping.last:
+            self._of_run.unlink(missing_ok=True)
+        elif self._of_run is not None and not self._of_run.exists():
+            self.index.write(self._of_run)
+        return self.index
+
+    def close(self) -> None:
+        """End the processes of an alignment that was cut off; what it has done is kept where it is to be kept."""
+        if self._blinder is not None:
+            self._blinder.close()
+        if self._pending is not None:
+            self._pending.release()
+
+    def _begun(self) -> psi.Blinder:
+        if self._blinder is None:
+            raise FederationError(f"party {self._party!r} was asked for blinded ids before its alignment began")
+        return self._blinder
+
+    def _found(self, job: Job) -> Index | None:
+        """Return an index to go on with: the run's own, else the one that `vfl align` left for these files.
+
+        Whoever aligns again may have changed the data; a run that begins on an index may not.
+        """
+        if self._keeping.again:
+            return None
+        index = Index.read(self._of_run) if self._of_run is not None and self._keeping.resumed else None
+        if index is None and self._of_job is not None and not self._keeping.resumed:
+            index = Index.read(self._of_job)
+        if index is None:
+            return None
+        try:
+            check_unchanged(index, self._digest, self._ids, job, self._party)
+        except DataError:
+            if self._keeping.later:
+                return None
+            raise
+        return index

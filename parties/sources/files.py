@@ -1,0 +1,191 @@
+"""Data in files: Parquet, Arrow and NumPy; what is asked for is read in chunks, and nothing else is."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parties.sources.base import Origin, chunk_rows
+from parties.sources.csv import Csv, CsvSource, first_line
+from parties.sources.tables import open_array, open_table
+from parties.storage.sparse import open_sparse_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from parties.sources.base import Content, Source
+    from parties.storage.sparse import SparseSource
+
+BUFFER_BYTES = 1 << 20
+CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+PARQUET = (".parquet", ".pq")
+ARROW = (".feather", ".arrow", ".ipc")
+DAMAGED = "is damaged, cut short or not of the kind that its name says"
+
+
+def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
+    """Open a file by its extension, or a folder of Parquet files. Raises DataError."""
+    csv = spec if isinstance(spec, Csv) else None
+    path = Path(csv.path if csv else spec)  # type: ignore[arg-type]
+    origin = Origin(party, f"file {str(path)!r}")
+    origin.check_there(path)
+    if csv:
+        return CsvSource(csv, contents, origin)
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*.parquet") if not file.name.startswith((".", "_")))
+        if not found:
+            raise origin.error("is a folder without .parquet files")
+        return ParquetSource(found, origin)
+    name = path.name.lower()
+    for endings, opener in _OPENERS.items():
+        if name.endswith(endings):
+            return opener(path, contents, origin)
+    known = ", ".join(ending for endings in _OPENERS for ending in endings)
+    raise origin.error(f"has an unknown extension; known are {known}")
+
+
+def column_names(path: Path) -> tuple[str, ...]:
+    """Return the names of the columns from a file's header or footer alone; () where it has none that can be read."""
+    name = path.name.lower()
+    try:
+        if name.endswith(CSV):
+            return tuple(first_line(_plain_csv(path)))
+        if name.endswith(PARQUET) or path.is_dir():
+            return tuple(pq.read_schema(path if path.is_file() else next(path.rglob("*.parquet"))).names)
+        if name.endswith(ARROW):
+            with pa.memory_map(str(path)) as mapped:
+                return tuple(pa.ipc.open_file(mapped).schema.names)
+    except Exception:  # noqa: BLE001 — readers of damaged files raise anything; whoever loads it says what is wrong
+        return ()
+    return ()
+
+
+class ParquetSource:
+    """One Parquet file, or several that follow each other in the order of their names."""
+
+    typed = True
+
+    def __init__(self, paths: Sequence[Path], origin: Origin) -> None:
+        self.origin = origin
+        self._paths = paths
+        origins = [Origin(origin.party, f"file {str(path)!r}") for path in paths]
+        footers = [o.attempt(partial(_parquet_facts, p), DAMAGED) for o, p in zip(origins, paths, strict=True)]
+        self.names = footers[0][0]
+        for place, (names, _) in zip(origins, footers, strict=True):
+            if set(names) != set(self.names):
+                raise place.error("has other columns than the first file of its folder")
+        self.at_most = sum(count for _, count in footers)
+        self.n_records: int | None = self.at_most
+
+    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the records in order; see `Source`."""
+        names = list(self.names if columns is None else columns)
+        step = chunk_rows(len(names)) if rows is None else rows
+        for path in self._paths:
+            yield from Origin(self.origin.party, f"file {str(path)!r}").each(
+                _parquet_batches(path, names, step), DAMAGED
+            )
+
+
+def _parquet_facts(path: Path) -> tuple[tuple[str, ...], int]:
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+        return tuple(file.schema_arrow.names), file.metadata.num_rows
+
+
+def _parquet_batches(path: Path, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+        for batch in file.iter_batches(batch_size=rows, columns=names):
+            yield batch.select(names)
+
+
+class ArrowSource:
+    """An Arrow (Feather, version 2) file, mapped into memory."""
+
+    typed = True
+
+    def __init__(self, path: Path, origin: Origin) -> None:
+        self.origin = origin
+        self._path = path
+        self.names, self.at_most = origin.attempt(lambda: _arrow_facts(path), DAMAGED)
+        self.n_records: int | None = self.at_most
+
+    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the records in order; see `Source`."""
+        names = list(self.names if columns is None else columns)
+        step = chunk_rows(len(names)) if rows is None else rows
+        yield from self.origin.each(
+            _arrow_batches(self._path, [self.names.index(n) for n in names], names, step), DAMAGED
+        )
+
+
+def _arrow_facts(path: Path) -> tuple[tuple[str, ...], int]:
+    with pa.memory_map(str(path)) as mapped:
+        names = tuple(pa.ipc.open_file(mapped).schema.names)
+        # One column stands for all: counting records need not decompress the others.
+        reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=[0] if names else []))
+        return names, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
+
+
+def _arrow_batches(path: Path, fields: list[int], names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(str(path)) as mapped:
+        reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=sorted(fields)))
+        for i in range(reader.num_record_batches):
+            batch = reader.get_batch(i).select(names)
+            for start in range(0, batch.num_rows, rows):
+                yield batch.slice(start, rows)
+
+
+def _open_arrow(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
+    del contents
+    return ArrowSource(path, origin)
+
+
+def _open_parquet(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
+    del contents
+    return ParquetSource([path], origin)
+
+
+def _open_csv(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
+    return CsvSource(_plain_csv(path), contents, origin)
+
+
+def _plain_csv(path: Path) -> Csv:
+    return Csv(str(path), delimiter="\t" if ".tsv" in path.suffixes else ",")
+
+
+def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
+    array = origin.attempt(lambda: np.load(path, mmap_mode="r", allow_pickle=False), f"{DAMAGED}, or holds objects")
+    return open_array(array, tuple(contents), origin)
+
+
+def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source | SparseSource:
+    """Arrays by column names, a single array as in an .npy file, or a sparse matrix; an archive is read whole."""
+    held, arrays = origin.attempt(lambda: _npz_arrays(path, contents), f"{DAMAGED}, or holds objects")
+    if {"format", "shape", "data"} <= set(held):
+        return open_sparse_file(path, contents, origin, DAMAGED)
+    if len(held) == 1 and held[0] not in contents:
+        return open_array(arrays[held[0]], tuple(contents), origin)
+    source = open_table(arrays, tuple(contents), origin)
+    source.names = held
+    return source
+
+
+def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str, ...], dict[str, np.ndarray[Any, Any]]]:
+    # NumPy leaves a damaged file open when it is given a path.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        held = tuple(archive.files)
+        return held, {name: archive[name] for name in held if name in contents or len(held) == 1}
+
+
+_OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
+    CSV: _open_csv,
+    PARQUET: _open_parquet,
+    ARROW: _open_arrow,
+    (".npy",): _open_npy,
+    (".npz",): _open_npz,
+}

@@ -1,0 +1,58 @@
+"""Sources of other packages: whoever holds data in a place of its own installs a way to them where the party runs.
+
+A package names a function in its entry points of the group "vfl.sources":
+
+    [project.entry-points."vfl.sources"]
+    warehouse = "acme_vfl:open_address"
+
+and the address "warehouse://sales/customers" calls it, in the party's process, with "sales/customers". It returns whatever
+`parties.sources.base.open_source` takes: a path, a table of any kind, an array, a sparse matrix, or a function of these.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import VflError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from parties.sources.base import Origin
+
+GROUP = "vfl.sources"
+SEPARATOR = "://"
+
+log = logging.getLogger("vfl.parties")
+
+
+def is_address(spec: Any) -> bool:
+    """Whether it is a text NAME://ADDRESS."""
+    return isinstance(spec, str) and spec.partition(SEPARATOR)[0].isidentifier() and SEPARATOR in spec
+
+
+def fetch(spec: str, origin: Origin) -> Any:
+    """Return what the installed source of that name makes of the address. Raises DataError."""
+    name, _, address = spec.partition(SEPARATOR)
+    found = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+    if name not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise origin.error(
+            f"there is no source {name!r} where the party runs{nearest(name, found)}; installed: {known}: install the "
+            f"package that has it in its entry points {GROUP!r}"
+        )
+    return called(lambda: found[name].load()(address), origin)
+
+
+def called(function: Callable[[], Any], origin: Origin) -> Any:
+    """Return function(), or raise DataError: what an owner's own code says may hold cells, so it stays in the log here."""
+    try:
+        return function()
+    except (VflError, MemoryError):
+        raise
+    except Exception as error:
+        log.exception("%s: its own code failed", origin.place)
+        kind = type(error).__name__
+    raise origin.error(f"the function that opens it failed with {kind}: its log, where the party runs, says why")

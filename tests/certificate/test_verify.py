@@ -1,0 +1,337 @@
+"""`vfl verify`: what holds is said in words, and whatever was changed is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+import vfl
+from vfl import cli
+from vfl.errors import OutputError, SpecificationError
+from vfl.launch.run.verification import verify_run
+from vfl.launch.train import resume
+from vfl.privacy.ledger import Accounting, SqliteLedger
+from vfl.security.signatures import SigningKey
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vfl.certificate import Certificate
+
+N = 60
+
+
+def job(**options: Any) -> vfl.Job:
+    options = {"privacy": vfl.Privacy(epsilon=1.0, delta=1e-6), "solver": vfl.SkGD(passes=2)} | options
+    return vfl.Job(
+        partition=vfl.FeaturePartition({"bank": ["a", "b"], "telco": ["c"]}, label=("bank", "y")),
+        bounds=dict.fromkeys("abc", (-1.0, 1.0)),
+        name="credit",
+        **options,
+    )
+
+
+def data() -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    columns: dict[str, Any] = {name: rng.uniform(-1, 1, N) for name in "abc"}
+    return columns | {"y": (columns["a"] > 0).astype(int)}
+
+
+def trained(folder: Path, **options: Any) -> vfl.Result:
+    keywords = {name: options.pop(name) for name in ("ledger", "key") if name in options}
+    return vfl.train(job(**options), data(), engine="inprocess", output=folder, **keywords)
+
+
+def verify(*arguments: object) -> str:
+    done = CliRunner().invoke(cli.vfl, ["verify", *map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def findings(run: Path, **options: Any) -> dict[str, bool | None]:
+    return {check.name: check.holds for check in verify_run(run, **options).checks}
+
+
+def wrong(run: Path, **options: Any) -> set[str]:
+    return {name for name, holds in findings(run, **options).items() if holds is False}
+
+
+def resigned(run: Path, **changes: Any) -> None:
+    """What a forger with a key of his own can do: change the certificate and sign it anew."""
+    path = run / "certificate.json"
+    forged = dataclasses.replace(vfl.Certificate.load(path), **changes)
+    path.write_text(forged.signed(SigningKey(Ed25519PrivateKey.generate())).to_json(), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "out"
+    trained(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for file in run.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+def test_what_it_prints(run: Path) -> None:
+    said = verify(run)
+    holds, leaves, empty, *checks = said.splitlines()
+    assert "replacing the data of any one record" in holds
+    assert "at most by a factor of 2.719, plus a chance of 1 in 1,000,000 (ε = 1, δ = 1e-06)" in holds
+    assert "this one training alone" in leaves
+    assert "does not protect the participants' data from one another while they train" in leaves
+    assert empty == ""
+    assert [line.split()[0] for line in checks] == ["ok"] * len(checks)
+    assert [line.split()[1] for line in checks][:4] == ["signature", "signer", "epsilon", "claims"]
+
+
+def test_to_machines(run: Path) -> None:
+    said = json.loads(verify(run, "--json"))
+    assert (said["verified"], said["private"], said["delta"]) == (True, True, 1e-6)
+    assert 0.999 < said["epsilon"] <= 1.0
+    assert {check["name"] for check in said["checks"]} >= {"signature", "epsilon", "model", "job", "plan", "ledger"}
+
+
+def test_everything_is_looked_at(run: Path) -> None:
+    assert all(findings(run).values())
+
+
+def test_the_certificate_alone(run: Path) -> None:
+    """Says what could not be looked at."""
+    found = findings(run / "certificate.json")
+    assert found["signature"]
+    assert found["epsilon"]
+    assert [found[name] for name in ("model", "job", "plan", "ledger")] == [None] * 4
+
+
+def test_no_byte_can_be_altered(copy: Path) -> None:
+    """Every byte of the file in turn: another value, or gone. Each is refused, as unreadable or by its signature."""
+    path = copy / "certificate.json"
+    content = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for at in range(0, len(content), 3):
+        other = (content[at] + int(rng.integers(1, 256))) % 256
+        for altered in (
+            content[:at] + bytes([other]) + content[at + 1 :],
+            content[:at] + content[at + 1 :],
+        ):
+            path.write_bytes(altered)
+            try:
+                report = verify_run(path)
+            except OutputError:
+                continue
+            assert not report.ok, at
+
+
+def certificate(run: Path) -> Certificate:
+    return vfl.Certificate.load(run / "certificate.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"epsilon": 0.5}, "epsilon"),
+        ({"delta": 1e-3}, "epsilon"),
+        ({"private": False}, "claims"),
+        ({"smoothness": "data"}, "claims"),
+        ({"noise": "SeededNoise"}, "claims"),
+        ({"clip": 1e-9}, "plan"),
+        ({"n_records": 61}, "plan"),
+        ({"clip": 1e-9, "code_version": "0.0.0"}, "plan"),  # no excuse to leave the plan unread
+        ({"who_sees_what": dict.fromkeys(("outsider", "party", "coordinator"), "nothing")}, "plan"),
+        ({"job_digest": "0" * 64}, "job"),
+        ({"model_digest": "0" * 64}, "model"),
+        ({"moments_digest": "0" * 64}, "moments"),
+        ({"basis": "reserved"}, "ledger"),
+    ],
+)
+def test_what_contradicts_itself_or_its_run(copy: Path, changes: dict[str, Any], found: str) -> None:
+    """Even a forger who signs anew can change nothing that can be computed again."""
+    resigned(copy, **changes)
+    assert found in wrong(copy)
+
+
+def test_fewer_releases_than_were_made(copy: Path) -> None:
+    """With ε to match: the ledger knows better, and without one what was reserved does."""
+    (event, count), *others = certificate(copy).events
+    kept = tuple(others)
+    fewer = dataclasses.replace(certificate(copy), events=kept)
+    from vfl.certificate.verification import recomputed
+
+    resigned(
+        copy, events=kept, releases=fewer.releases - count, epsilon=recomputed("gdp", kept, certificate(copy).delta)
+    )
+    assert wrong(copy) == {"epsilon", "ledger"}
+    (copy / "ledger.db").unlink()
+    assert wrong(copy) == {"epsilon"}
+    assert event.sigma > 0
+
+
+def test_another_model(copy: Path) -> None:
+    model = json.loads((copy / "model.json").read_text(encoding="utf-8"))
+    for name, changed in (
+        ("model", model | {"w": [math.nextafter(model["w"][0], 9), *model["w"][1:]]}),
+        ("units", model | {"coef": dict.fromkeys(model["coef"], 1.0)}),
+        ("units", model | {"intercept": model["intercept"] + 1e-6}),
+    ):
+        (copy / "model.json").write_text(json.dumps(changed), encoding="utf-8")
+        assert name in wrong(copy)
+
+
+def test_another_job(copy: Path) -> None:
+    file = copy / "job.toml"
+    file.write_text(file.read_text(encoding="utf-8").replace("epsilon = 1.0", "epsilon = 0.5"), encoding="utf-8")
+    assert "job" in wrong(copy)
+
+
+def test_a_broken_log(copy: Path) -> None:
+    lines = (copy / "rounds.log").read_bytes().splitlines(keepends=True)
+    (copy / "rounds.log").write_bytes(b"".join([*lines[:2], lines[2].replace(b"0", b"1", 1), *lines[3:]]))
+    assert "log" in wrong(copy)
+
+
+def test_exit_code_and_words_when_it_does_not_hold(copy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    resigned(copy, epsilon=0.5)
+    done = CliRunner().invoke(cli.vfl, ["verify", str(copy)])
+    assert isinstance(done.exception, OutputError)
+    assert "the certificate does not hold: epsilon: its releases amount to ε = " in str(done.exception)
+    assert "replacing the data" not in done.output  # nothing is promised
+    assert "FAIL  epsilon" in done.output
+
+
+class TestSigner:
+    def test_ones_own(self, run: Path) -> None:
+        (said,) = (check for check in verify_run(run).checks if check.name == "signer")
+        assert "this user's own key" in said.finding
+
+    def test_a_key_that_was_asked_for(self, run: Path, tmp_path: Path) -> None:
+        signature = certificate(run).signature
+        assert signature is not None
+        assert findings(run, key=signature.public_key)["signer"]
+        assert wrong(run, key="0" * 64) == {"signer"}
+        with pytest.raises(SpecificationError, match="there is no public key"):
+            verify_run(run, key=str(tmp_path / "none.pem"))
+
+    def test_a_stranger(self, copy: Path) -> None:
+        """Holds as far as it goes: whose key it is, the reader has to say."""
+        resigned(copy)
+        assert findings(copy)["signer"] is None
+        assert verify_run(copy).ok
+
+    def test_a_key_file_that_others_can_read(self, tmp_path: Path) -> None:
+        from vfl.security.signatures import default_file, signing_key
+
+        signing_key()
+        loose = tmp_path / "loose.pem"
+        loose.write_bytes(default_file().read_bytes())
+        loose.chmod(0o644)
+        with pytest.raises(SpecificationError, match="can be used by others"):
+            trained(tmp_path / "out", key=loose)
+        assert not (tmp_path / "out").exists()  # found before anything was spent
+
+
+class TestSharedLedger:
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Path:
+        path = tmp_path / "book.db"
+        SqliteLedger(path).set_cap("credit-2026", epsilon=3.0, delta=1e-8, accounting=Accounting.ZCDP)
+        return path
+
+    def test_the_run_is_stated_by_itself(self, tmp_path: Path, ledger: Path) -> None:
+        """Exactly, at the job's δ, though the ledger adds up ρ at another."""
+        for number in range(2):
+            trained(tmp_path / f"{number}", dataset="credit-2026", ledger=ledger)
+        said = certificate(tmp_path / "1")
+        assert (said.accounting, said.delta) == ("gdp", 1e-6)
+        assert 0.999 < said.epsilon <= 1.0
+        assert all(findings(tmp_path / "1", ledger=ledger).values())
+        assert "is limited by the ledger of the data set 'credit-2026'" in verify(tmp_path / "1", "--ledger", ledger)
+
+    def test_without_the_ledger_it_says_so(self, tmp_path: Path, ledger: Path) -> None:
+        trained(tmp_path / "out", dataset="credit-2026", ledger=ledger)
+        assert findings(tmp_path / "out")["ledger"] is None
+        assert "give --ledger FILE, that of account 'credit-2026'" in verify(tmp_path / "out")
+
+    def test_another_ledger(self, tmp_path: Path, ledger: Path) -> None:
+        trained(tmp_path / "out", dataset="credit-2026", ledger=ledger)
+        other = tmp_path / "other.db"
+        SqliteLedger(other).set_cap("credit-2026", epsilon=3.0, delta=1e-8)
+        trained(tmp_path / "two", dataset="credit-2026", ledger=other)
+        assert wrong(tmp_path / "out", ledger=other) == {"ledger"}
+
+
+def test_not_private_says_so_in_both_sentences(tmp_path: Path) -> None:
+    trained(tmp_path / "open", privacy=None)
+    said = verify(tmp_path / "open")
+    assert "carries no privacy guarantee: trained with privacy=None" in said
+    assert "may not be cited as protection" in said
+
+
+def test_an_adaptive_solver_states_what_was_reserved(tmp_path: Path) -> None:
+    """Importance sampling lets released constants choose blocks; a filter is no odometer."""
+    trained(tmp_path / "out", solver=vfl.SkGD(passes=2, sampling="importance"))
+    assert certificate(tmp_path / "out").basis == "reserved"
+    assert all(findings(tmp_path / "out").values())
+
+
+class _Stop(Exception):
+    pass
+
+
+def test_a_run_that_could_not_pay_for_all_and_was_cut_off_again(tmp_path: Path) -> None:
+    """What was refused is in the log, so that a further process, and whoever verifies, goes the same way."""
+    folder = tmp_path / "out"
+
+    def stop_at(number: int) -> Any:
+        def watch(event: object) -> None:
+            if getattr(event, "number", -1) == number:
+                raise _Stop
+
+        return watch
+
+    spec = job(solver=vfl.SkGD(passes=4, sweep="block"), holdout=0.3)
+    with pytest.raises(_Stop):
+        vfl.train(spec, data(), engine="inprocess", output=folder, watch=stop_at(3))
+    log = folder / "rounds.log"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # lost, and charged
+    with pytest.raises(_Stop):
+        resume(folder, data(), engine="inprocess", watch=stop_at(17))
+    rounds: list[Any] = []
+    result = resume(folder, data(), engine="inprocess", watch=rounds.append)
+    lines = [json.loads(line.split(" ", 1)[1]) for line in log.read_text(encoding="utf-8").splitlines()]
+    refused = [line["round"] for line in lines if "round" in line and line["released"] is None]
+    assert refused
+    assert max(refused) < 17
+    assert result.certificate.basis == "reserved"
+    assert result.findings["held out"].measures
+    assert not wrong(folder)
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="there is no saved model in"):
+        verify_run(tmp_path)
+
+
+def test_findings_are_certified_too(tmp_path: Path) -> None:
+    trained(tmp_path / "out", holdout=0.4)
+    assert findings(tmp_path / "out")["findings"]
+    path = tmp_path / "out" / "findings.json"
+    told = json.loads(path.read_text(encoding="utf-8"))
+    told["held out"]["n_records"] += 1  # the measures that the noise drowns are not there to be altered
+    path.write_text(json.dumps(told), encoding="utf-8")
+    assert wrong(tmp_path / "out") == {"findings"}
+    path.unlink()
+    assert wrong(tmp_path / "out") == {"findings"}

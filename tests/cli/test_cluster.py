@@ -1,0 +1,248 @@
+"""`vfl submit`, `status`, `logs` and `cancel`, with a job server that runs what it is sent at once, in a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import vfl
+from vfl.cli import vfl as command
+from vfl.errors import FederationError, JobFileError, PlacementError
+from vfl.job import file as jobfile
+from vfl.launch.engines import submission
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass
+class Server:
+    """What stands for Ray's client."""
+
+    folder: Path
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    printed: dict[str, str] = field(default_factory=dict)
+    status: dict[str, str] = field(default_factory=dict)
+
+    def submit_job(self, *, entrypoint: str, submission_id: str, runtime_env: dict[str, Any], **asked: Any) -> None:
+        self.sent.append({"id": submission_id, "runtime_env": runtime_env, **asked})
+        done = subprocess.run(
+            ["sh", "-c", entrypoint],
+            env=os.environ | runtime_env["env_vars"] | {"PATH": f"{self.folder}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+        )
+        self.printed[submission_id] = done.stdout + done.stderr
+        self.status[submission_id] = "FAILED" if done.returncode else "SUCCEEDED"
+
+    @dataclass
+    class Info:
+        submission_id: str
+        status: str
+        message: str | None = None
+        start_time: int = 0
+
+    def known(self, ident: str) -> str:
+        if ident not in self.status:
+            raise RuntimeError(f"Request failed with status code 404: Job {ident} does not exist.")
+        return ident
+
+    def get_job_info(self, ident: str) -> Info:
+        return self.Info(self.known(ident), self.status[ident])
+
+    def list_jobs(self) -> list[Info]:
+        return [self.Info(ident, status) for ident, status in self.status.items()]
+
+    def get_job_logs(self, ident: str) -> str:
+        return self.printed[self.known(ident)]
+
+    async def tail_job_logs(self, ident: str) -> Any:
+        for line in self.printed[self.known(ident)].splitlines(keepends=True):
+            yield line
+
+    def stop_job(self, ident: str) -> None:
+        self.status[self.known(ident)] = "STOPPED"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """The server, on whose machine `vfl` only says what it was asked."""
+    stub = tmp_path / "vfl"
+    stub.write_text(f"#!{sys.executable}\nimport sys\nprint(*sys.argv[1:])\nsys.exit('broken' in sys.argv)\n")
+    stub.chmod(0o755)
+    (tmp_path / "site with a space").mkdir()
+    server = Server(tmp_path)
+
+    def connect(self: Any, address: str | None) -> None:
+        self._client = server
+
+    monkeypatch.setattr(submission.JobServer, "__init__", connect)
+    return server
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    spec = vfl.Job(
+        name="credit",
+        partition=vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("telco", "y")),
+        bounds={"a": (0.0, 1.0), "b": (0.0, 1.0)},
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-6),
+    )
+    path = tmp_path / "here" / "mine.toml"
+    path.parent.mkdir()
+    path.write_text(jobfile.to_toml(spec) + '[data]\nbank = "it\'s \\"quoted\\" $HOME.csv"\ntelco = \'t.csv\'\n')
+    return path
+
+
+def run(*arguments: object) -> str:
+    return (
+        CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False).output
+    )
+
+
+def submit(job: Path, server: Server, *options: object) -> dict[str, str]:
+    said = run("submit", job, "--folder", server.folder / "site with a space", "--json", *options)
+    sent: dict[str, str] = json.loads(said.splitlines()[-1])
+    return sent
+
+
+def test_the_text_of_the_job_arrives_and_nothing_else(server: Server, job: Path) -> None:
+    sent = submit(job, server, "--set", "privacy.epsilon=2", "--ledger", "a b.db")
+    (call,) = server.sent
+    assert call["runtime_env"] == {"env_vars": {"VFL_JOB": job.read_text()}}
+    assert call["entrypoint_num_cpus"] == 0
+    assert set(call["entrypoint_resources"]) == {"coordinator"}
+    there = server.folder / "site with a space" / f"{sent['id']}.toml"
+    assert there.read_text() == job.read_text()
+    assert jobfile.read(there)[0].digest == jobfile.read(job)[0].digest
+    said = run("logs", sent["id"])
+    expected = f"--output runs/{sent['id']} --set privacy.epsilon=2 --ledger a b.db"
+    assert said == f"run {sent['id']}.toml --address auto {expected}\n"
+    assert sent["output"] == f"runs/{sent['id']}"
+
+
+def test_status_logs_and_cancel(server: Server, job: Path) -> None:
+    first, second = (submit(job, server)["id"] for _ in range(2))
+    assert first != second
+    assert run("status").splitlines() == [f"{first}  succeeded", f"{second}  succeeded"]
+    assert run("logs", first, "--follow") == run("logs", first)
+    assert "can be resumed" in run("cancel", second)
+    assert json.loads(run("status", second, "--json")) == [{"id": second, "status": "STOPPED", "message": ""}]
+    for line in (("status", "x"), ("logs", "x"), ("cancel", "x")):
+        with pytest.raises(FederationError, match="the cluster knows no job 'x'; list them with: vfl status"):
+            run(*line)
+
+
+def test_resume(server: Server) -> None:
+    said = run("submit", "--resume", "runs/credit-1", "--folder", server.folder, "--follow")
+    assert said.splitlines()[1] == "resume runs/credit-1"
+    with pytest.raises(FederationError, match="failed: see vfl logs"):
+        run("submit", "--resume", "broken", "--folder", server.folder, "--follow")
+
+
+def test_what_is_wrong_is_found_here(server: Server, job: Path, tmp_path: Path) -> None:
+    for arguments in ((), (job, "--resume", "r")):
+        with pytest.raises(click.UsageError, match="give a job file, or --resume"):
+            run("submit", *arguments, "--folder", "/vfl")
+    job.write_text(job.read_text().replace("epsilon", "epsilom"))
+    with pytest.raises(JobFileError, match="did you mean 'epsilon'"):
+        submit(job, server)
+    assert server.sent == []
+
+
+def test_the_list_says_one_line_of_each(server: Server, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ident = submit(job, server)["id"]
+    whole = "Job entrypoint command failed with exit code 5, last available logs (truncated to 20,000 chars):\nerror: x"
+    info = Server.Info(ident, "FAILED", whole)
+    monkeypatch.setattr(server, "list_jobs", lambda: [info])
+    monkeypatch.setattr(server, "get_job_info", lambda _: info)
+    assert run("status") == f"{ident}  failed  Job entrypoint command failed with exit code 5\n"
+    assert run("status", ident).endswith("error: x\n")
+    with pytest.raises(FederationError, match=f"failed with exit code 5; see vfl logs {ident}$"):
+        run("logs", ident, "--follow")
+
+
+def test_a_folder_that_is_not_there(server: Server, job: Path) -> None:
+    ident = json.loads(run("submit", job, "--folder", "/no such $folder", "--json"))["id"]
+    said = run("logs", ident)
+    assert said.startswith(
+        "error: there is no folder '/no such $folder' that can be entered where the coordinator runs"
+    )
+    assert said.endswith("name another with --folder\n")
+    assert server.status[ident] == "FAILED"
+    assert list(server.folder.glob("*.toml")) == []
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """What addresses Ray's client is left with: as Ray's, it prefers its variables to what it is given."""
+    import types
+
+    asked: list[str | None] = []
+
+    def connect(address: str | None) -> None:
+        asked.append(os.environ.get("RAY_API_SERVER_ADDRESS") or os.environ.get("RAY_ADDRESS") or address)
+
+    module = types.SimpleNamespace(JobSubmissionClient=connect)
+    monkeypatch.setitem(sys.modules, "ray.job_submission", module)  # type: ignore[arg-type]
+    return asked
+
+
+@pytest.mark.parametrize("variable", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
+def test_an_address_that_is_given_wins(
+    client: list[str | None], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "http://other:8265")
+    submission.JobServer("http://mine:8265")
+    submission.JobServer(None)
+    assert client == ["http://mine:8265", "http://other:8265"]
+    assert os.environ[variable] == "http://other:8265"
+
+
+@pytest.mark.parametrize(
+    "line", [("status",), ("logs", "x"), ("cancel", "x"), ("submit", "--resume", "r", "--folder", "f")]
+)
+def test_a_token_that_is_wrong(
+    client: list[str | None], monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
+) -> None:
+    import ray
+
+    class AuthenticationError(ray.exceptions.RayError):  # type: ignore[misc]  # Ray has one from 2.52 on
+        pass
+
+    def refuse(address: str | None) -> None:
+        raise AuthenticationError("Authentication failed\n" + "a line\n" * 40)
+
+    monkeypatch.setattr(sys.modules["ray.job_submission"], "JobSubmissionClient", refuse)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/etc/vfl/token")
+    with pytest.raises(PlacementError) as raised:
+        run(*line, "--address", "http://mine:8265")
+    assert str(raised.value) == (
+        "the job server at http://mine:8265 is closed to this process, whose token is wrong or missing: set "
+        "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token (now '/etc/vfl/token'; "
+        "RAY_AUTH_TOKEN comes first where it is set)"
+    )
+
+
+def test_the_address_of_a_job_server_is_none_to_run_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    for address in ("auto", "http://head:8265"):
+        with pytest.raises(PlacementError, match=r"head:8265.* is a job server's.*vfl submit JOB.*--address HEAD:6379"):
+            run("run", "breast_cancer", "--address", address)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_server() -> None:
+    code = "from vfl.launch.engines.submission import JobServer; JobServer('http://127.0.0.1:1')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert PlacementError.__name__ in done.stderr
+    assert "no job server answers at http://127.0.0.1:1" in done.stderr or "vfl[cluster]" in done.stderr

@@ -1,0 +1,529 @@
+"""The command line: what is printed, what is left on disk, and which exit code tells the cause."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pytest
+
+import vfl
+from vfl import cli
+from vfl.errors import OutputError, PartyLost
+from vfl.job import file as jobfile
+from vfl.launch.run.result import Result
+from vfl.planning import plan as make_plan
+from vfl.privacy.ledger import SqliteLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Said
+
+N = 80
+JOB = """
+format = 1
+name = "credit"
+classes = ["no", "yes"]
+holdout = 0.25
+
+[partition]
+parties = { bank = ["income", "age"], telco = ["calls"] }
+label = ["bank", "default"]
+
+[bounds]
+income = [0, 100]
+age = [18, 100]
+calls = [0, 500]
+
+[penalty]
+kind = "l2"
+strength = 1e-2
+
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+
+[solver]
+kind = "SkGD"
+passes = 3
+
+[simulation]
+table = "all.csv"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job file and its table, from which commands are run."""
+    rng = np.random.default_rng(5)
+    income, age, calls = rng.uniform(0, 100, N), rng.uniform(18, 100, N), rng.integers(0, 500, N)
+    default = np.where(income - age + rng.normal(scale=9, size=N) > -20, "yes", "no")
+    table = pa.table({"income": income, "age": age, "calls": calls, "default": default})
+    pacsv.write_csv(table, tmp_path / "all.csv")
+    pacsv.write_csv(table.select(["income", "age"]), tmp_path / "bank.csv")
+    pacsv.write_csv(table.select(["calls"]), tmp_path / "telco.csv")
+    (tmp_path / "job.toml").write_text(JOB, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def trained(call: Callable[..., Said], *options: str) -> dict[str, Any]:
+    said = call("run", "job.toml", "--engine", "inprocess", "--json", *options)
+    assert said.code == 0, said.err
+    summary: dict[str, Any] = json.loads(said.out)
+    return summary
+
+
+class TestRun:
+    def test_a_run_shows_its_privacy_and_leaves_a_model(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("run", "job.toml", "--engine", "inprocess", "--output", "out")
+        assert said.code == 0, said.err
+        certificate = vfl.Certificate.load(folder / "out" / "certificate.json")
+        assert certificate.private
+        assert 1.99 < certificate.epsilon <= 2.0
+        assert f"(ε = {certificate.epsilon:.4g}, δ = 1e-05)-differentially private for every record" in said.out
+        assert f"held out: {Result.load(folder / 'out').findings['held out']}" in said.out
+        assert "(with noise, charged" in said.out
+        assert said.out.rstrip().endswith("model and certificate: out")
+        assert "plan of job 'credit'" in said.err  # progress goes to standard error
+        assert "ε 2.000 of 2" in said.err
+        assert {"model.json", "certificate.json", "job.toml"} <= {path.name for path in (folder / "out").iterdir()}
+
+    def test_on_ray(self, folder: Path, call: Callable[..., Said], local_ray: Any) -> None:
+        seeded = ("--set", "privacy.noise.seed=1", "--json")
+        said = call("run", "job.toml", "--output", "ray", *seeded)
+        assert said.code == 0, said.err
+        here = trained(call, "--output", "here", *seeded[:2])
+        there = json.loads(said.out)
+        assert there["coef"] == here["coef"]
+        assert there["intercept"] == here["intercept"]
+
+    def test_json_is_all_that_is_printed(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("run", "job.toml", "--engine", "inprocess", "--json", "--output", "out")
+        assert said.err == ""
+        summary = json.loads(said.out)
+        result = Result.load(folder / "out")
+        assert said.out.count("\n") == 1
+        assert summary["output"] == "out"
+        assert summary["private"] is True
+        assert summary["epsilon"] == result.certificate.epsilon
+        assert summary["coef"] == dict(zip(["income", "age", "calls"], result.coef_.tolist(), strict=True))
+        assert summary["intercept"] == result.intercept_
+        found = summary["findings"]["held out"]
+        assert found == result.findings["held out"].to_dict()
+        assert found["n_records"] == int(result.job.split.held_out(N).sum())
+        assert 0 <= found["measures"]["accuracy"]["value"] <= 1
+
+    def test_the_hold_out_is_kept_out(self, folder: Path, call: Callable[..., Said]) -> None:
+        """Training on the rest alone, from Python, gives the same model."""
+        summary = trained(call, "--set", "privacy.noise.seed=1", "--output", "out")
+        job, _ = jobfile.read("job.toml", ["privacy.noise.seed=1"])
+        rest = pacsv.read_csv("all.csv").filter(~job.split.held_out(N))
+        result = vfl.train(replace(job, holdout=None, evaluation=None), rest, engine="inprocess")
+        assert summary["coef"] == dict(zip(result.feature_names, result.coef_.tolist(), strict=True))
+
+    def test_without_privacy_it_says_so_everywhere(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("run", "job.toml", "--engine", "inprocess", "--set", "privacy=none", "--output", "out")
+        assert "NOT PRIVATE: trained without noise" in said.out
+        assert "NONE: the model is not differentially private" in said.err
+        summary = trained(call, "--set", "privacy=none")
+        assert summary["private"] is False
+        assert summary["epsilon"] is None
+        assert summary["flags"] == ["trained with privacy=None: the model is not differentially private"]
+        assert "NOT PRIVATE" in str(Result.load(folder / "out").certificate)
+
+    def test_seeded_noise_is_stamped(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("run", "job.toml", "--engine", "inprocess", "--set", "privacy.noise.seed=1", "--output", "out")
+        assert "NOT PRIVATE as run: seeded noise" in said.err
+        assert "NOT PRIVATE (the accounting, had it been" in said.out
+        assert vfl.Certificate.load(folder / "out" / "certificate.json").private is False
+
+    def test_without_output_a_fresh_folder_is_named(self, folder: Path, call: Callable[..., Said]) -> None:
+        summary = trained(call)
+        assert summary["output"].startswith("runs/credit-2")
+        assert (folder / summary["output"] / "model.json").exists()
+
+    def test_an_output_that_is_not_empty(self, folder: Path, call: Callable[..., Said]) -> None:
+        (folder / "out").mkdir()
+        (folder / "out" / "notes.txt").write_text("mine")
+        said = call("run", "job.toml", "--engine", "inprocess", "--output", "out")
+        assert said.code == OutputError.exit_code == 6
+        assert said.err.strip() == "error: the output folder 'out' is not empty: name a new one"
+        assert [path.name for path in (folder / "out").iterdir()] == ["notes.txt"]
+
+    def test_an_output_that_cannot_be_a_folder(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("run", "job.toml", "--engine", "inprocess", "--output", "all.csv")
+        assert said.code == 6
+        assert said.err.startswith("error: cannot write to 'all.csv'")
+
+    def test_sources_of_each_party(self, folder: Path, call: Callable[..., Said]) -> None:
+        """[data] in place of [simulation]: paths are relative to the job file, wherever the command is run."""
+        text = JOB[: JOB.index("[simulation]")] + '[data]\nbank = "all.csv"\ntelco = "telco.csv"\n'
+        (folder / "sub").mkdir()
+        (folder / "job.toml").write_text(text, encoding="utf-8")
+        os.chdir(folder / "sub")
+        said = call("run", "../job.toml", "--engine", "inprocess", "--json", "--output", "out")
+        assert said.code == 0, said.err
+        assert json.loads(said.out)["findings"]["held out"]["n_records"] > 0
+
+
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            (("run", "none.toml"), 2, "there is no job file 'none.toml'"),
+            (("run", "breast_cancr"), 2, "no bundled example of that name (did you mean 'breast_cancer'?)"),
+            (("run", "job.toml", "--set", "privacy.epsilon=0"), 2, "epsilon must be positive and finite, not 0"),
+            (("run", "job.toml", "--set", "privacy"), 2, "--set takes key=value"),
+            (("run", "job.toml", "--set", "simulation.table=none.csv"), 3, "file '"),
+            (("run", "job.toml", "--set", 'classes=["a", "b"]'), 3, "other than the two declared classes"),
+            (("run", "job.toml", "--set", "dataset=credit"), 2, "names data set 'credit' but no ledger"),
+            (("run", "job.toml", "--output", "all.csv"), 6, "cannot write to 'all.csv'"),
+            (
+                ("predict", "nowhere", "--data", "all.csv"),
+                6,
+                "there is no folder 'nowhere': name the one that a run left",
+            ),
+            (("resume", "nowhere"), 6, "there is no folder 'nowhere': name the one that a run left"),
+            (("plan", "none.toml"), 2, "there is no job file 'none.toml'"),
+        ],
+    )
+    def test_an_error_on_purpose_is_one_line(
+        self, folder: Path, call: Callable[..., Said], arguments: tuple[str, ...], code: int, said: str
+    ) -> None:
+        options = ("--engine", "inprocess", "--json") if arguments[0] == "run" else ()
+        answer = call(*arguments, *options)
+        assert answer.code == code
+        assert said in answer.err
+        assert answer.err.startswith("error: ")
+        assert answer.err.count("\n") == 1
+        assert answer.out == ""
+
+    @pytest.mark.parametrize(
+        "arguments", [("fly",), ("run",), ("run", "job.toml", "--engine", "dask"), ("plan", "job.toml", "-n", "0")]
+    )
+    def test_a_wrong_call(self, folder: Path, call: Callable[..., Said], arguments: tuple[str, ...]) -> None:
+        answer = call(*arguments)
+        assert answer.code == 2
+        assert "Usage: vfl" in answer.err
+
+    def test_a_budget_that_is_spent(self, folder: Path, call: Callable[..., Said]) -> None:
+        SqliteLedger(folder / "ledger.db").set_cap("credit-2026", epsilon=2.5, delta=1e-5)
+        ledger = ("--set", "dataset=credit-2026", "--ledger", "ledger.db")
+        trained(call, *ledger, "--output", "first")
+        said = call("run", "job.toml", "--engine", "inprocess", "--json", *ledger, "--output", "second")
+        assert said.code == 4
+        assert "credit-2026" in said.err
+        assert not (folder / "second" / "model.json").exists()
+
+    def test_a_party_that_is_lost(
+        self, folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def lose(*args: Any, **options: Any) -> None:
+            raise PartyLost("party 'telco' died")
+
+        monkeypatch.setattr("vfl.launch.engines.inprocess.run", lose)
+        said = call("run", "job.toml", "--engine", "inprocess")
+        told = "nothing was charged and no run is kept: when the party is back, run or submit it again"
+        assert (said.code, said.err.splitlines()[-2:]) == (5, ["error: party 'telco' died", told])
+        assert not list((folder / "runs").iterdir())
+
+    def test_ctrl_c(self, folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+        def interrupt(*args: Any, **options: Any) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("vfl.launch.engines.inprocess.run", interrupt)
+        told = "interrupted; what was released is kept: vfl resume out\n"
+        for words in (("run", "job.toml", "--engine", "inprocess", "--output", "out"), ("resume", "out")):
+            said = call(*words)
+            assert (said.code, said.err) == (130, told)
+        monkeypatch.setattr("vfl.planning.plan", interrupt)
+        said = call("plan", "job.toml")
+        assert (said.code, said.err.split()) == (130, ["interrupted"])
+
+
+class TestPlan:
+    def test_it_says_what_python_says(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("plan", "job.toml", "-n", "30000")
+        job, _ = jobfile.read("job.toml")
+        assert (said.code, said.err) == (0, "")
+        assert said.out.strip() == str(make_plan(job, 30_000))
+
+    def test_json(self, folder: Path, call: Callable[..., Said]) -> None:
+        plan = json.loads(call("plan", "job.toml", "-n", "500", "--json").out)
+        planned = make_plan(jobfile.read("job.toml")[0], 500)
+        assert plan["n_records"] + plan["held_out"] == 500
+        assert plan["epsilon"] == planned.epsilon <= 2.0
+        assert plan["delta"] == 1e-5
+        assert sum(release["count"] for release in plan["releases"]) == sum(count for _, count in planned.releases)
+        assert {"type", "sensitivity", "sigma", "adjacency", "dimension", "count"} <= plan["releases"][0].keys()
+
+    def test_records_of_the_simulated_table(self, folder: Path, call: Callable[..., Said]) -> None:
+        plan = json.loads(call("plan", "job.toml", "--json").out)
+        held_out = jobfile.read("job.toml")[0].split.held_out(N).sum()
+        assert (plan["n_records"], plan["held_out"]) == (N - held_out, held_out)
+        assert plan["asks"]["held out"].startswith(f"{held_out} records held out; noise of the accuracy ")
+
+    def test_it_reads_no_partys_data(self, folder: Path, call: Callable[..., Said]) -> None:
+        text = JOB[: JOB.index("[simulation]")] + '[data]\nbank = "none.csv"\ntelco = "none.csv"\n'
+        (folder / "job.toml").write_text(text, encoding="utf-8")
+        assert call("plan", "job.toml", "-n", "10").code == 0
+        said = call("plan", "job.toml")
+        assert said.code == 2
+        assert "give the number of records: --records N (a plan reads no party's data)" in said.err
+
+    def test_a_delta_that_protects_nobody_is_warned_of(self, folder: Path, call: Callable[..., Said]) -> None:
+        """By the plan and by the run, in words and for machines, with the remedy."""
+        loose = ("--set", "privacy.delta=0.02")
+        said = call("plan", "job.toml", *loose)
+        warning = (
+            "δ = 0.02 is not below 1/n = 0.0125: so weak a guarantee lets one record, drawn at random, be published"
+        )
+        assert f"  warning    {warning}; leave privacy.delta out for 1/n² = 0.000156, or give less" in said.out
+        assert json.loads(call("plan", "job.toml", "--json", *loose).out)["warnings"][0].startswith(warning)
+        assert trained(call, *loose, "--output", "loose")["warnings"][0].startswith(warning)
+        ran = call("run", "job.toml", "--engine", "inprocess", *loose)
+        assert f"  warning    {warning}" in ran.err
+        assert "warning" not in call("plan", "job.toml", "--set", "privacy.delta=0.0124").out
+        assert trained(call, "--output", "usual")["warnings"] == []
+        assert trained(call, "--set", "privacy=none", "--output", "none")["warnings"] == []
+
+    def test_without_privacy(self, folder: Path, call: Callable[..., Said]) -> None:
+        plan = json.loads(call("plan", "job.toml", "--json", "--set", "privacy=none").out)
+        assert (plan["epsilon"], plan["delta"], plan["releases"]) == (None, None, [])
+
+    def test_round_trips_are_counted_once(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        planned, counted = make_plan(jobfile.read("job.toml")[0], N), []
+        count = type(planned.solver).round_trips
+        monkeypatch.setattr(
+            type(planned.solver), "round_trips", lambda self, problem: counted.append(1) or count(self, problem)
+        )
+        assert "round trips" in str(planned)
+        assert planned.seconds > planned.round_trips * 1e-4 + sum(count for _, count in planned.releases) * 1e-4
+        assert planned.n_bytes > 0
+        assert len(counted) == 1
+
+
+class TestEvaluate:
+    def test_it_repeats_what_the_run_released(self, folder: Path, call: Callable[..., Said]) -> None:
+        summary = trained(call, "--output", "out")
+        assert json.loads(call("evaluate", "out", "--json").out) == summary["findings"]
+        assert call("evaluate", "out").out == f"held out: {Result.load(folder / 'out').findings['held out']}\n"
+
+    @pytest.mark.parametrize("data", [("all.csv",), ("bank=all.csv", "telco=telco.csv")], ids=["table", "parties"])
+    def test_on_other_records_it_is_exact(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:
+        trained(call, "--output", "out")
+        said = call("evaluate", "out", "--json", *(part for source in data for part in ("--data", source)))
+        found = json.loads(said.out)["data"]
+        table = pacsv.read_csv("all.csv")
+        right = Result.load(folder / "out").predict(table) == np.array(table["default"])
+        assert found["measures"]["accuracy"]["value"] == pytest.approx(right.mean(), abs=1e-12)
+        assert found["note"] == "un-noised and uncharged: nothing protects these records"
+
+    def test_a_run_that_measured_nothing(self, folder: Path, call: Callable[..., Said]) -> None:
+        text = JOB.replace("holdout = 0.25\n", "")
+        (folder / "job.toml").write_text(text, encoding="utf-8")
+        trained(call, "--output", "out")
+        said = call("evaluate", "out")
+        assert said.code == 2
+        assert "measured nothing: train with --set holdout=0.2, or give --data with records to measure on" in said.err
+
+    def test_diagnostics_are_stamped(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
+        assert "NOT PRIVATE (the accounting, had it been" in said.out
+        assert "diagnostics: loss" in said.out
+        assert "(un-noised and uncharged: NOT PRIVATE)" in said.out
+        assert "flag       NOT PRIVATE as a whole: the objective at the end" in said.err
+
+
+class TestPredict:
+    @pytest.mark.parametrize("data", [("all.csv",), ("bank=bank.csv", "telco=telco.csv")], ids=["table", "parties"])
+    def test_it_says_what_python_says(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:
+        trained(call, "--output", "out")
+        said = call("predict", "out", *(word for source in data for word in ("--data", source)))
+        assert (said.code, said.err) == (0, "")
+        header, *lines = said.out.splitlines()
+        result = Result.load(folder / "out")
+        margins = result.decision_function("all.csv")
+        assert header == "margin,prediction"
+        assert np.array([float(line.split(",")[0]) for line in lines]).tobytes() == margins.tobytes()
+        assert [line.split(",")[1] for line in lines] == result.predict("all.csv").tolist()
+        assert set(result.predict("all.csv")) <= {"no", "yes"}  # under noise it may be one of them alone
+
+    def test_to_a_file_and_never_over_one(self, folder: Path, call: Callable[..., Said]) -> None:
+        trained(call, "--output", "out")
+        printed = call("predict", "out", "--data", "all.csv").out
+        said = call("predict", "out", "--data", "all.csv", "--output", "predictions.csv")
+        assert (said.code, said.out) == (0, "predictions of 80 records: predictions.csv\n")
+        assert (folder / "predictions.csv").read_text(encoding="utf-8") == printed
+        again = call("predict", "out", "--data", "telco=telco.csv", "--data", "bank=bank.csv", "--output", "all.csv")
+        assert again.code == 6
+        assert again.err == "error: the output file 'all.csv' exists: name a new one\n"
+
+    @pytest.mark.parametrize(
+        ("data", "said"),
+        [
+            (("all.csv", "bank.csv"), "--data takes PARTY=FILE for several files; the parties are bank, telco"),
+            (
+                ("bank=bank.csv", "all.csv"),
+                "give --data once with one table, or once for each party as PARTY=FILE; the parties are bank, telco",
+            ),
+            (
+                ("bank=bank.csv", "telc=telco.csv"),
+                "--data telc=telco.csv: there is no party 'telc' (did you mean 'telco'?); the parties are bank, telco",
+            ),
+            (("bank=a.csv", "bank=b.csv"), "--data names party 'bank' twice: give one file for each party"),
+            (("bank=bank.csv",), "no data are given for party 'telco': name its FILE"),
+        ],
+    )
+    def test_sources_that_do_not_fit(
+        self, folder: Path, call: Callable[..., Said], data: tuple[str, ...], said: str
+    ) -> None:
+        trained(call, "--output", "out")
+        answer = call("predict", "out", *(word for source in data for word in ("--data", source)))
+        assert (answer.code, answer.err) == (2, f"error: {said}\n")
+
+
+class TestSaved:
+    """What is saved gives the same answers to the bit."""
+
+    @pytest.mark.parametrize("loss", ["logistic", "squared"])
+    def test_load_what_was_saved(self, tmp_path: Path, loss: str) -> None:
+        rng = np.random.default_rng(3)
+        data = {c: rng.uniform(-1e-3, 1e7, 50) for c in "abc"} | {"kind": rng.choice(["x", "y"], 50)}
+        data["t"] = (data["a"] > 5e6).astype(int) if loss == "logistic" else data["a"] / 3
+        job = vfl.Job(
+            partition=vfl.FeaturePartition({"one": ["a", "kind"], "two": ["b", "c"]}, label=("two", "t")),
+            loss=loss,
+            bounds=dict.fromkeys("abc", (0, 9e6)) | ({"t": (0, 3e6)} if loss == "squared" else {}),
+            columns={"kind": vfl.Categorical(("x", "y"))},
+            privacy=vfl.Privacy(epsilon=0.7),
+            solver=vfl.SkGD(passes=4),
+        )
+        result = vfl.train(job, data, engine="inprocess")
+        again = Result.load(result.save(tmp_path / "out"))
+        assert again.w.tobytes() == result.w.tobytes()
+        assert again.coef_.tobytes() == result.coef_.tobytes()
+        assert again.intercept_ == result.intercept_
+        assert again.feature_names == result.feature_names == ("a", "kind=x", "kind=y", "b", "c")
+        assert again.job == result.job
+        assert again.certificate.signature is not None
+        assert dataclasses.replace(again.certificate) == result.certificate  # a copy is unsigned
+        assert again.decision_function(data).tobytes() == result.decision_function(data).tobytes()
+        assert (again.predict(data) == result.predict(data)).all()
+
+    def test_margins_are_those_of_the_model_in_original_units(self, folder: Path, call: Callable[..., Said]) -> None:
+        trained(call, "--output", "out")
+        result = Result.load(folder / "out")
+        table = pacsv.read_csv("all.csv")
+        X = np.column_stack([table[c] for c in result.feature_names])
+        np.testing.assert_allclose(
+            result.decision_function(table), X @ result.coef_ + result.intercept_, rtol=1e-9, atol=1e-9
+        )
+
+    def test_predictions_are_about_the_right_class(self, folder: Path, call: Callable[..., Said]) -> None:
+        trained(call, "--set", "privacy=none", "--output", "out")
+        right = Result.load(folder / "out").predict("all.csv") == pacsv.read_csv("all.csv")["default"].to_numpy()
+        assert right.mean() > 0.85
+
+    def test_a_folder_is_not_overwritten(self, folder: Path, call: Callable[..., Said]) -> None:
+        trained(call, "--output", "out")
+        result = Result.load(folder / "out")
+        with pytest.raises(OutputError, match=r"the output folder .* is not empty: name a new one"):
+            result.save(folder / "out")
+
+    @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 2}', '{"format": 1}'])
+    def test_a_damaged_model(self, folder: Path, call: Callable[..., Said], damage: str) -> None:
+        trained(call, "--output", "out")
+        (folder / "out" / "model.json").write_text(damage)
+        said = call("predict", "out", "--data", "all.csv")
+        assert said.code == 6
+        assert said.err.startswith("error: ")
+        assert said.err.count("\n") == 1
+
+
+class TestDoctor:
+    def test_a_whole_installation(self, call: Callable[..., Said], local_ray: Any) -> None:
+        said = call("doctor", "--json")
+        findings = {finding["check"]: finding for finding in json.loads(said.out)}
+        assert said.code == 0, said.out
+        assert all(finding["ok"] for finding in findings.values())
+        assert {"version", "one place", "packages", "kernels", "noise", "ray"} <= findings.keys()
+        assert vfl.__version__ in findings["version"]["finding"]
+
+    def test_something_that_is_wrong_is_named(self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+        from vfl.cli import doctor
+
+        def broken() -> str:
+            raise RuntimeError("a compiled kernel gives a wrong answer")
+
+        monkeypatch.setattr(doctor, "CHECKS", (("machine", lambda: "2 cores"), ("kernels", broken)))
+        said = call("doctor")
+        assert said.code == 1
+        assert "ok    machine    2 cores" in said.out
+        assert "FAIL  kernels    RuntimeError: a compiled kernel gives a wrong answer" in said.out
+
+    def test_noise_that_repeats_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from vfl.cli import doctor
+        from vfl.privacy import noise
+
+        monkeypatch.setattr(noise, "CryptographicNoise", lambda: noise.SeededNoise(0))
+        with pytest.raises(RuntimeError, match="the noise source repeats itself: do not train privately here"):
+            doctor._noise()
+
+
+class TestHelp:
+    CODE = "import sys; from vfl.cli import main; sys.argv = ['vfl', *sys.argv[1:]]; main()"
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", self.CODE, *arguments], capture_output=True, text=True, check=True)
+
+    def test_it_names_every_command(self) -> None:
+        said = self.run("--help").stdout
+        assert "vfl run breast_cancer" in said
+        for name, what in cli.COMMANDS.items():
+            if name in cli.TOLD_TOGETHER:
+                assert name in said.partition("Commands:")[2].split("send, follow or end")[0]
+                continue
+            assert f"  {name} " in said
+            assert what.split(";")[0][:30] in said
+
+    @pytest.mark.parametrize("command", cli.COMMANDS)
+    def test_every_command_has_its_own(self, call: Callable[..., Said], command: str) -> None:
+        said = call(command, "--help")
+        assert said.code == 0
+        assert said.out.startswith(f"Usage: vfl {command} ")
+
+    def test_it_is_instant(self) -> None:
+        seconds = []
+        for _ in range(8):
+            start = time.perf_counter()
+            self.run("--help")
+            seconds.append(time.perf_counter() - start)
+        assert min(seconds) < 0.3
+
+    def test_it_imports_nothing_heavy(self) -> None:
+        code = (
+            "import sys\n"
+            "from vfl.cli import main\n"
+            "sys.argv = ['vfl', '--help']\n"
+            "try:\n    main()\nexcept SystemExit:\n    pass\n"
+            "print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        heavy = {"numpy", "scipy", "numba", "ray", "pyarrow", "sklearn", "cryptography", "rich", "pandas"}
+        assert heavy.isdisjoint(done.stderr.split())
+
+    def test_version(self, call: Callable[..., Said]) -> None:
+        assert call("--version").out == f"vfl, version {vfl.__version__}\n"

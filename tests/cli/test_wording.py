@@ -1,0 +1,340 @@
+"""What the command line says of mistakes: in the words of job files and options, with the remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pytest
+
+import vfl
+from vfl.cli.wording import worded
+from vfl.errors import nearest
+from vfl.job import file as jobfile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Said
+
+N = 40
+JOB = """format = 1
+name = "credit"
+
+[partition]
+parties = { bank = ["income", "age"], telco = ["calls"] }
+label = ["bank", "default"]
+
+[bounds]
+income = [0, 100]
+age = [18, 100]
+calls = [0, 500]
+
+[privacy]
+epsilon = 2.0
+delta = 1e-5
+
+[solver]
+passes = 2
+
+[simulation]
+table = "all.csv"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a job file and its table, from which commands are run."""
+    rng = np.random.default_rng(5)
+    income, age, calls = rng.uniform(0, 100, N), rng.uniform(18, 100, N), rng.integers(0, 500, N)
+    table = pa.table({"income": income, "age": age, "calls": calls, "default": (income > 50).astype(int)})
+    pacsv.write_csv(table, tmp_path / "all.csv")
+    (tmp_path / "job.toml").write_text(JOB, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+ASSIGNMENTS = [
+    ("solver=SGD", '[solver] must be a table: write kind = "SGD" in it, or --set solver.kind=SGD'),
+    ("penalty=l2", '[penalty] must be a table: write kind = "l2" in it, or --set penalty.kind=l2'),
+    ("solver.kind=SKGD", "unknown kind 'SKGD' in [solver] (did you mean 'SkGD'?)"),
+    ("solver.kind=sgd", "unknown kind 'sgd' in [solver] (did you mean 'SGD'?)"),
+    ("penalty.strength=1", "[penalty] needs a kind; known: "),
+    ("epsilon=2", "it belongs to [privacy] or [evaluation] (--set privacy.epsilon=...)"),
+    ("delta=1e-6", "it belongs to [privacy] (--set privacy.delta=...)"),
+    ("passes=2", "it belongs to [solver] (--set solver.passes=...)"),
+    ("strength=2", "it belongs to [penalty] (--set penalty.strength=...)"),
+    ("solver.epsilon=2", "unknown key 'epsilon' in [solver]; it belongs to [privacy] or [evaluation]"),
+    ("privacy.holdout=0.2", "unknown key 'holdout' in [privacy]; it belongs to the job file; known: "),
+    ("dta.bank=x.csv", "unknown key 'dta' in the job file (did you mean 'data' or 'dataset'?)"),
+    ("privacy=2", "[privacy] must be a table, not a whole number"),
+    ("bounds=[1]", "[bounds] must be a table, not a list"),
+    ("privacy.epsilon=0", 'epsilon must be positive and finite, not 0; privacy = "none" trains without'),
+    ("bounds.income=[1]", "bounds are two numbers [low, high], not [1]"),
+    ("solver.clip=inf", 'clip = inf bounds no record\'s influence: give a finite clip, or train with privacy = "none"'),
+    ("evaluation.loss_cap=3", "set holdout = 0.2, or leave it out"),
+    ("solver={kind='NoisyGram'}", 'NoisyGram needs loss = "squared"'),
+    ("id_kind=integer", "with id; not 'integer'"),
+]
+
+
+@pytest.mark.parametrize(("assignment", "said"), ASSIGNMENTS)
+def test_a_value_in_the_wrong_place_or_spelling(
+    folder: Path, call: Callable[..., Said], assignment: str, said: str
+) -> None:
+    answer = call("plan", "job.toml", "--set", assignment)
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+
+
+TEXTS = [
+    ("[privacy]", "[privacy", "; line 13 is: [privacy\n"),
+    ('name = "credit"', "name = credit", "; line 2 is: name = credit\n"),
+    ("epsilon = 2.0", "epsilon = 2.0\nepsilon = 3.0", "; line 15 is: epsilon = 3.0\n"),
+    ("passes = 2", "passes = 2\n\n[privacy]", "; line 20 is: [privacy]\n"),
+    ("income = [0, 100]\n", "", "no bounds for column 'income': declare income = [LOW, HIGH] under [bounds], buy"),
+    (
+        '"income", "age"',
+        '"incme", "age"',
+        (
+            "column 'income' is declared, and no party of the partition holds it (did you mean 'incme'?); spell it alike "
+            "in the partition, the declarations and the data"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("there", "instead", "said"), TEXTS)
+def test_a_file_that_is_wrong(folder: Path, call: Callable[..., Said], there: str, instead: str, said: str) -> None:
+    (folder / "job.toml").write_text(JOB.replace(there, instead), encoding="utf-8")
+    answer = call("plan", "job.toml")
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"calls": None}, "column 'calls' has missing values: declare calls = VALUE under [fill], or complete it"),
+        (
+            {"default": "maybe"},
+            (
+                'label \'default\' is not binary: declare classes = ["NEGATIVE", "POSITIVE"] above the tables of the job '
+                'file, or --set \'classes=["NEGATIVE", "POSITIVE"]\'; numbers may stand bare, [1, 2]'
+            ),
+        ),
+    ],
+)
+def test_data_that_are_wrong(folder: Path, call: Callable[..., Said], change: dict[str, object], said: str) -> None:
+    table = pacsv.read_csv("all.csv")
+    for column, value in change.items():
+        cells = [value, *table[column].to_pylist()[1:]]
+        table = table.set_column(
+            table.column_names.index(column), column, [list(map(str, cells)) if value is not None else cells]
+        )
+    pacsv.write_csv(table, folder / "all.csv")
+    answer = call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    assert answer.code == 3
+    assert said in answer.err
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        ("declare fill={'calls and texts': value}, or", "declare 'calls and texts' = VALUE under [fill], or"),
+        ("none of them: Categorical(..., unknown='zero')", 'none of them: unknown = "zero" under [columns.COLUMN]'),
+        (
+            "sparse, sparse=['bank'], or give its dense array (.toarray())",
+            'sparse, sparse = ["bank"], or store it as a dense table',
+        ),
+        ("party 'a=b' has city=Bern", "party 'a=b' has city=Bern"),
+        (
+            "ray start --num-cpus=2 --resources='{\"party:bank\": 1}'",
+            "ray start --num-cpus=2 --resources='{\"party:bank\": 1}'",
+        ),
+        ("--set privacy.epsilon=2", "--set privacy.epsilon=2"),
+        ("give --data bank=bank.csv", "give --data bank=bank.csv"),
+    ],
+)
+def test_python_is_translated_and_the_rest_left(python: str, said: str) -> None:
+    assert worded(python) == said
+
+
+def test_what_a_remedy_spells_can_be_written(tmp_path: Path) -> None:
+    """The translated remedies, with values put in, are lines that a job file takes."""
+    values = {"LOW, HIGH": "0, 1", "VALUE": "0.5", '["NEGATIVE", "POSITIVE"]': '["no", "yes"]'}
+    bounds = worded("bounds={'a b': (lo, hi)}").removesuffix(" under [bounds]")
+    fill = worded("fill={'a b': value}").removesuffix(" under [fill]")
+    classes = worded("classes=(negative, positive)")
+    text = (
+        f"format = 1\n{classes}\n{worded('privacy=None')}\n{worded('holdout=0.2')}\n[partition]\n"
+        f'parties = {{ x = ["a b"] }}\nlabel = ["x", "y"]\n[bounds]\n{bounds}\n[fill]\n{fill}\n'
+    )
+    for name, value in values.items():
+        text = text.replace(name, value)
+    (tmp_path / "job.toml").write_text(text, encoding="utf-8")
+    job, _ = jobfile.read(tmp_path / "job.toml")
+    assert job.schema["a b"] == vfl.Numeric(bounds=(0, 1), fill=0.5)
+    assert (job.classes, job.privacy, job.holdout) == (("no", "yes"), None, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "job.toml"), "There is no command 'train' (it is vfl run)."),
+        (("vrify", "x"), "There is no command 'vrify' (did you mean 'verify'?)."),
+        (("run", "job.toml", "--epsilon", "2"), ": a value of the job is given as --set privacy.epsilon=..."),
+        (("plan", "job.toml", "--solver", "SGD"), ": a value of the job is given as --set solver.kind=..."),
+        (("run", "job.toml", "--bogus"), "No such option '--bogus'."),
+        (("verify", "run", "--epsilon", "2"), "No such option '--epsilon'."),
+        (("run", "job"), "(did you mean 'job.toml'?); examples: "),
+        (("run", "."), "cannot read job file '.': Is a directory"),
+        (("predict", "run", "--data", "none.csv"), "there is no folder 'run'"),
+        (("ledger", "settle", "run"), "there is no folder 'run'"),
+        (("resume", "job.toml"), "'job.toml' is a file: name the folder that a run left"),
+        (("plan", "job.toml", "--set", "partition.label=y"), 'the label is given as label = ["PARTY", "COLUMN"], not'),
+        (("plan", "job.toml", "--set", "bounds.age=[9, 1]"), "bounds [9, 1] are reversed: write [1, 9]"),
+        (("plan", "job.toml", "--set", 'partition.label=["bnk", "y"]'), "is listed without columns: bnk = []"),
+        (
+            ("plan", "job.toml", "--set", "simulation.table=none.csv"),
+            "none.csv': is not there; mend table = ... under [simulation]",
+        ),
+        (("init", "none.csv"), "file 'none.csv': is not there; a relative path starts at the party's working folder"),
+        (("run", "job.toml", "--set", "dataset=d"), "(--ledger FILE, or path under [ledger])"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_command(folder: Path, call: Callable[..., Said], words: tuple[str, ...], said: str) -> None:
+    answer = call(*words)
+    assert answer.code in (2, 3, 6)
+    assert said in answer.err
+
+
+PARTS = JOB.replace('[simulation]\ntable = "all.csv"', '[data]\nbank = "bank.csv"\ntelco = "telco.csv"')
+ID_NAMES = [
+    ({}, "", None),
+    ({"telco": "user"}, "", '; telco.csv has a column \'user\': id = { "bank" = "...", "telco" = "user" } at the top'),
+    ({"bank": "customer_id", "telco": "user"}, "", ': id = { "bank" = "customer_id", "telco" = "user" } at the top'),
+    (
+        {"bank": "customer_id", "telco": "customer_id"},
+        "",
+        "; bank.csv has a column 'customer_id', telco.csv has a column 'customer_id': id = \"customer_id\" at the top",
+    ),
+    ({"bank": "customer_id", "telco": "customer_id"}, 'id = "customer_id"\n', None),
+    ({"bank": "customer_id", "telco": "customer_id"}, "[simulation]", None),
+]
+
+
+@pytest.mark.parametrize(("ids", "instead", "said"), ID_NAMES)
+def test_rows_that_could_be_aligned(
+    folder: Path, call: Callable[..., Said], ids: dict[str, str], instead: str, said: str | None
+) -> None:
+    """Only headers are looked at: the cells of the plan's files may be anything."""
+    whole = pacsv.read_csv("all.csv")
+    for party, columns in {"bank": ["income", "age", "default"], "telco": ["calls"]}.items():
+        table = whole.select(columns)
+        if party in ids:
+            table = table.append_column(ids[party], [[f"r{k}" for k in range(N)]])
+        pacsv.write_csv(table, folder / f"{party}.csv")
+    text = JOB if instead == "[simulation]" else PARTS.replace("[partition]", f"{instead}[partition]", 1)
+    (folder / "job.toml").write_text(text, encoding="utf-8")
+    planned = call("plan", "job.toml", "-n", "40")
+    plain = json.loads(call("plan", "job.toml", "-n", "40", "--json").out)
+    ran = call("run", "job.toml", "--engine", "inprocess", "--output", "run")
+    again = json.loads(call("run", "job.toml", "--engine", "inprocess", "--output", "again", "--json").out)
+    assert ran.code == 0, ran.err
+    assert [len(found["warnings"]) for found in (plain, again)] == [int(said is not None)] * 2
+    assert planned.out.count("  warning    rows are taken as they lie") == int(said is not None)
+    assert ran.err.count("warning: rows are taken as they lie") == int(said is not None)
+    if said is not None:
+        assert all(said in text for text in (planned.out, ran.err, plain["warnings"][0], again["warnings"][0]))
+
+
+@pytest.mark.parametrize("command", ["run", "align"])
+def test_a_missing_file_is_told_before_ray_starts(
+    folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    (folder / "bank.csv").write_text("income,age,default\n", encoding="utf-8")
+    (folder / "telco.csv").write_text("calls\n", encoding="utf-8")
+    (folder / "job.toml").write_text(PARTS.replace("bank.csv", "bnk.csv"), encoding="utf-8")
+    monkeypatch.setattr("vfl.launch.engines.ray.import_ray", lambda: pytest.fail("Ray was imported"))
+    answer = call(command, "job.toml")
+    assert answer.code == 3
+    assert "bnk.csv': is not there (did you mean 'bank.csv'?); mend bank = ... under [data], or" in answer.err
+    assert "--set data.bank=FILE; a relative path starts at the job file's folder" in answer.err
+
+
+class TestRunFolders:
+    @pytest.fixture
+    def cut_off(self, folder: Path, call: Callable[..., Said]) -> str:
+        """A run of which all is there but what is written at its end."""
+        assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
+        for name in ("model.json", "certificate.json"):
+            (folder / "run" / name).unlink()
+        return "run"
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("verify", "RUN"),
+            ("evaluate", "RUN"),
+            ("evaluate", "RUN", "--data", "all.csv"),
+            ("predict", "RUN", "--data", "all.csv"),
+            ("report", "RUN"),
+            ("export", "RUN", "--output", "out"),
+        ],
+        ids=" ".join,
+    )
+    def test_one_that_is_not_finished_is_to_be_resumed(
+        self, cut_off: str, call: Callable[..., Said], words: tuple[str, ...]
+    ) -> None:
+        answer = call(*(cut_off if word == "RUN" else word for word in words))
+        assert (answer.code, answer.out) == (6, "")
+        assert answer.err == f"error: the run in '{cut_off}' is not finished: go on with vfl resume {cut_off}\n"
+        missing = call(*("nowhere" if word == "RUN" else word for word in words))
+        assert missing.code == 6
+        assert "there is no folder 'nowhere': name the one that a run left" in missing.err
+
+    def test_one_that_is_finished_is_shown(self, folder: Path, call: Callable[..., Said]) -> None:
+        """Its data may be gone by then."""
+        assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
+        (folder / "all.csv").unlink()
+        again = call("resume", "run")
+        assert (again.code, again.err) == (0, "the run in 'run' is finished: nothing is left to do\n")
+        assert "differentially private for every record" in again.out
+
+    def test_records_are_told_apart(self, folder: Path, call: Callable[..., Said]) -> None:
+        call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json", "--set", "holdout=0.25")
+        result = vfl.Result.load("run")
+        held_out = result.findings["held out"].n_records
+        assert f"Result of job 'credit': 40 records ({held_out} of them held out), 3 features" in repr(result)
+
+
+def test_a_file_that_is_no_certificate_is_named(folder: Path, call: Callable[..., Said]) -> None:
+    answer = call("verify", "job.toml")
+    assert answer.code == 6
+    assert "'job.toml' is not a certificate" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "said"),
+    [
+        ("SKGD", ["SGD", "SkGD", "GD"], " (did you mean 'SkGD'?)"),
+        ("Income", ["income", "incomes"], " (did you mean 'income'?)"),
+        ("incme", ["income"], " (did you mean 'income'?)"),
+        ("x", ["income"], ""),
+    ],
+)
+def test_the_nearest_name_ignores_case_first(name: str, known: list[str], said: str) -> None:
+    assert nearest(name, known) == said
+
+
+def test_no_error_names_a_spelling_that_is_missed() -> None:
+    """Python's own spelling of an option does not come through."""
+    for spelt in ("privacy=None", "holdout=0.2", "loss='squared'", "clip=inf", "id_kind='text'"):
+        assert not re.search(r"\w=\S", worded(f"give {spelt}"))

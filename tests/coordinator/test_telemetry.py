@@ -1,0 +1,206 @@
+"""What a run tells those who operate it: the numbers are right and reach Prometheus, and no line says more than it may."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import logging
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.coordinator import Coordinator
+from coordinator.rounds import Lost, Round
+from coordinator.telemetry import COUNTERS, GAUGES, Telemetry
+from parties.loading import load
+from tests.faults.traps import Trap, source, sprung
+from vfl.errors import PartyLost
+from vfl.job.faults import Faults
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sources import sources_of
+from vfl.launch.train import stream
+from vfl.planning import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
+N = 300
+SAID = {
+    "plan": {"rounds", "epsilon", "delta"},
+    "reserved": {"records"},
+    "rounds": {"round", "made", "seconds", "epsilon"},
+    "lost": {"round", "party", "charged"},
+    "made": set(),
+}
+"""All that a line may hold, by its event; besides when it was written, and of which job and run."""
+SOLVERS = [vfl.SkGD(passes=4, sweep="block"), vfl.GCD(), vfl.SCD(sampling="disjoint"), vfl.SGD(sampling="disjoint")]
+
+
+def table() -> dict[str, Any]:
+    rng = np.random.default_rng(11)
+    X = rng.uniform(-1, 1, (N, 5))
+    columns: dict[str, Any] = {name: X[:, j] for j, name in enumerate(PARTITION.features)}
+    return columns | {"y": (X[:, 0] + 0.3 * rng.logistic(size=N) > 0).astype(int)}
+
+
+def job(solver: Any) -> vfl.Job:
+    return vfl.Job(
+        partition=PARTITION,
+        name="credit",
+        bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
+        penalty=vfl.L2(1e-2),
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, noise=vfl.SeededNoise(5)),
+        solver=solver,
+    )
+
+
+class Meters:
+    """Adds up what it is told."""
+
+    def __init__(self) -> None:
+        self.counted: Counter[str] = Counter()
+        self.gauged: dict[str, float] = {}
+
+    def add(self, name: str, amount: float) -> None:
+        assert name in COUNTERS
+        assert amount >= 0
+        self.counted[name] += amount
+
+    def set(self, name: str, value: float) -> None:
+        assert name in GAUGES
+        self.gauged[name] = value
+
+
+class Spied(InProcessTransport):
+    """Loses a party once, and keeps every per-record number and every sum that travels."""
+
+    def __init__(self, spec: vfl.Job, at: int = -1) -> None:
+        self.spec, self.at, self.secrets = spec, at, []
+        super().__init__({name: self.loaded(name) for name in PARTITION.parties})
+
+    def loaded(self, name: str) -> Any:
+        return load(self.spec, name, sources_of(PARTITION, table())[name])
+
+    def ask(self, shares: Any, records: Any, key: Any) -> Any:
+        if key.round == self.at:
+            self.at = -1
+            raise PartyLost("'bank' died", "bank")
+        replies = super().ask(shares, records, key)
+        travelled = [records.weights, records.margins, *(reply.vector for reply in replies.values())]
+        self.secrets += [value for vector in travelled if vector is not None for value in vector[:3]]
+        self.secrets += [value for reply in replies.values() for sums in reply.released for value in sums[:3]]
+        self.secrets += [reply.selected.value for reply in replies.values() if reply.selected is not None]
+        return replies
+
+    def revive(self, party: str, seconds: float) -> Any:
+        self._parties[party] = self.loaded(party)
+        return super().greet()[party]
+
+
+def digits(values: Any) -> set[str]:
+    """Return how numbers that no line may hold begin; those that are round are no secret."""
+    return {text[:9] for value in values if len(text := repr(abs(float(value)))) > 12 and "e" not in text}
+
+
+@pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.name)
+def test_numbers_and_lines(solver: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever any logger says at any level; nothing of it is a number that travelled."""
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("vfl.run").setLevel(logging.DEBUG)
+    spec, meters = job(solver), Meters()
+    transport = Spied(spec, at=1)
+    tell = Telemetry("credit", "run-1", meters, lambda: (1000, 0.5))
+    *events, outcome = Coordinator(transport, faults=Faults()).stream(spec)
+    for event in events:
+        tell(event)
+    made = [event for event in events if isinstance(event, Round)]
+    assert meters.counted["vfl_rounds"] == len(made)
+    assert meters.counted["vfl_retries"] == sum(isinstance(event, Lost) for event in events) == 1
+    assert meters.counted["vfl_visit_seconds"] == pytest.approx(sum(event.seconds for event in made))
+    assert meters.counted["vfl_bytes"] == 1000
+    assert meters.gauged["vfl_epsilon_spent"] == pytest.approx(outcome.statement.spent, rel=1e-9)
+    lines = [
+        record.getMessage() for record in caplog.records if record.name.partition(".")[0] in ("vfl", "coordinator")
+    ]
+    require_discreet(lines)
+    assert Counter(json.loads(line)["event"] for line in lines) >= Counter(
+        ["plan", "reserved", "rounds", "lost", "made"]
+    )
+    assert not [r.name for r in caplog.records if r.name.startswith(("parties", "vfl")) and r.name != "vfl.run"]
+    secrets = digits(transport.secrets) | digits(value for name in PARTITION.features for value in table()[name])
+    assert len(secrets) > 500
+    said = "".join(record.getMessage() for record in caplog.records) + "".join(capfd.readouterr())
+    assert [secret for secret in secrets if secret in said] == []
+
+
+def require_discreet(lines: list[str]) -> None:
+    """Each line is JSON, and holds what SAID allows."""
+    for line in lines:
+        entry = json.loads(line)
+        assert entry.keys() - {"time", "event", "job", "run"} == SAID[entry["event"]], line
+        assert not any(isinstance(value, list | dict) for value in entry.values()), line
+
+
+def test_the_logs_of_a_ray_hold_no_data(local_ray: Any) -> None:
+    """All files of the session, of whatever process; the run's vectors are known, since seeded noise repeats them."""
+    spec = job(vfl.SkGD(passes=3, sweep="block"))
+    spy = Spied(spec)
+    list(Coordinator(spy).stream(spec))
+    secrets = digits(spy.secrets) | digits(value for name in PARTITION.features for value in table()[name])
+    vfl.train(spec, table())
+    folder = Path(local_ray._private.worker._global_node.get_logs_dir_path())
+    told = {path: path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()}
+    ours = [line for text in told.values() for line in text.splitlines() if line.startswith('{"time"')]
+    require_discreet(ours)
+    assert any('"job": "credit"' in line for line in ours)
+    for path, text in told.items():
+        assert [secret for secret in secrets if secret in text] == [], path
+
+
+def scraped(ray: Any, run: str) -> dict[str, float]:
+    """Return {metric: value} of a run, from the endpoint of the node."""
+    (node,) = ray.nodes()
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # of our own Ray
+        lines = answer.read().decode().splitlines()
+        values = (line.rpartition(" ") for line in lines if line.startswith("ray_vfl_") and f'job="{run}"' in line)
+        return {name.partition("{")[0]: float(value) for name, _, value in values}
+    return {}
+
+
+def test_prometheus(local_ray: Any, tmp_path: Path) -> None:
+    """While a run is under way, its numbers are where docs/cluster.md says; a party was lost on the way."""
+    if importlib.util.find_spec("aiohttp") is None:  # a port is named even where nobody listens
+        pytest.skip("Ray's metrics are not installed: pip install '.[cluster]'")
+    columns = table()
+    armed = {p: source(tmp_path, p, {c: columns[c] for c in PARTITION.wanted(p)}) for p in PARTITION.parties}
+    Trap("bank", 5, "before", "is killed").set(tmp_path)
+    spec = job(vfl.SkGD(passes=4000, block_size=1, sweep="block"))
+    found: Mapping[str, float] = {}
+    with contextlib.closing(stream(spec, armed)) as events:
+        plan = next(event for event in events if isinstance(event, Plan))
+        rounds, until = watched(events), time.monotonic() + 90
+        while found.get("ray_vfl_rounds_total", 0) < 100 and time.monotonic() < until:
+            seen = next(rounds)
+            found = scraped(local_ray, "credit") if seen % 200 == 0 else found
+    assert sprung(tmp_path)
+    assert 100 <= found["ray_vfl_rounds_total"] <= seen + 20
+    assert found["ray_vfl_retries_total"] == 1
+    assert 0 < found["ray_vfl_epsilon_spent"] <= plan.epsilon
+    assert found["ray_vfl_bytes_total"] >= 100 * 8 * N
+    assert 0 < found["ray_vfl_party_seconds_total"] < found["ray_vfl_visit_seconds_total"]
+
+
+def watched(events: Iterator[Any]) -> Iterator[int]:
+    """Yield how many rounds went by."""
+    for event in events:
+        if isinstance(event, Round):
+            yield event.number + 1

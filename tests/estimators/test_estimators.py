@@ -1,0 +1,595 @@
+"""Estimators: scikit-learn's own checks, its solutions as peers, and what private runs must say and refuse."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import time
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from scipy import sparse
+from scipy.optimize import brentq
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import ElasticNet, Lasso, LinearRegression, LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import vfl
+from vfl.errors import (
+    BudgetExceeded,
+    DataError,
+    LedgerError,
+    PartitionError,
+    PrivacyError,
+    SpecificationError,
+)
+from vfl.launch.run import warnings as running
+from vfl.privacy.ledger import SqliteLedger
+
+REGRESSORS = (vfl.VerticalLinearRegression, vfl.VerticalRidge, vfl.VerticalLasso, vfl.VerticalElasticNet)
+ALL = (vfl.VerticalLogisticRegression, *REGRESSORS)
+
+# Most tests want the default bounds, whose warning has a test of its own.
+pytestmark = pytest.mark.filterwarnings("ignore:bounds are not declared:vfl.launch.run.warnings.PrivacyWarning")
+counting = pytest.mark.filterwarnings("error:private run")
+
+TWO_FITS = "compares two fits on the same data to 1e-2 or better: honest noise differs between them"
+EXPECTED_FAILURES = dict.fromkeys(
+    (
+        "check_fit_idempotent",
+        "check_supervised_y_2d",
+        "check_classifier_data_not_an_array",
+        "check_regressor_data_not_an_array",
+        "check_regressors_int",
+    ),
+    TWO_FITS,
+)
+
+
+@pytest.fixture(autouse=True)
+def total(monkeypatch):
+    """Count the fits of one test, not those of the session."""
+    fresh = running.RunningTotal()
+    monkeypatch.setattr(running, "of_this_process", fresh)
+    return fresh
+
+
+def features(n=400, p=4, seed=0):
+    """Return X with about one value in ten outside [−1, 1]."""
+    return np.random.default_rng(seed).normal(scale=0.6, size=(n, p))
+
+
+def classes(X, names=(0, 1), seed=1):
+    margins = 3.0 * X[:, 0] - 2.0 * X[:, 1] + 0.4
+    return np.array(names)[(np.random.default_rng(seed).random(len(X)) < 1 / (1 + np.exp(-margins))).astype(int)]
+
+
+def numbers(X, seed=1):
+    """Return y with values outside [−2, 3]."""
+    return 0.5 + 2.0 * X[:, 0] - X[:, 1] + np.random.default_rng(seed).normal(scale=0.5, size=len(X))
+
+
+# scikit-learn's own checks
+
+
+def expected_failures(estimator):
+    return EXPECTED_FAILURES if estimator.epsilon is not None and estimator.noise is None else {}
+
+
+@pytest.mark.filterwarnings(
+    "ignore::vfl.launch.run.warnings.PrivacyWarning", "ignore::sklearn.exceptions.ConvergenceWarning"
+)
+@parametrize_with_checks(
+    [
+        *(kind() for kind in ALL),
+        *(kind(noise=vfl.SeededNoise(0)) for kind in ALL),
+        vfl.VerticalLogisticRegression(epsilon=None),
+        vfl.VerticalElasticNet(epsilon=None),
+    ],
+    expected_failed_checks=expected_failures,
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+# Peers
+
+
+PEERS = [
+    (vfl.VerticalLogisticRegression, {"C": 0.3}, lambda: LogisticRegression(C=0.3, tol=1e-10, max_iter=1000)),
+    (
+        vfl.VerticalLogisticRegression,
+        {"C": 0.3, "l1_ratio": 0.4},
+        lambda: LogisticRegression(C=0.3, l1_ratio=0.4, solver="saga", tol=1e-10, max_iter=20_000, random_state=0),
+    ),
+    (
+        vfl.VerticalLogisticRegression,
+        {"C": math.inf},
+        lambda: LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000),
+    ),
+    (vfl.VerticalLinearRegression, {}, LinearRegression),
+    (vfl.VerticalRidge, {"alpha": 30.0}, lambda: Ridge(alpha=30.0)),
+    (vfl.VerticalLasso, {"alpha": 0.05}, lambda: Lasso(alpha=0.05, tol=1e-10)),
+    (
+        vfl.VerticalElasticNet,
+        {"alpha": 0.1, "l1_ratio": 0.3},
+        lambda: ElasticNet(alpha=0.1, l1_ratio=0.3, tol=1e-10),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "parameters", "peer"), PEERS, ids=[f"{k.__name__}-{p}" for k, p, _ in PEERS])
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("form", ["as they are", "clamped", "sparse"])
+def test_without_privacy_it_is_scikit_learns_solution(kind, parameters, peer, form, intercept):
+    """Of X and y as they are, in any units, and of what declared bounds leave of them."""
+    X = features() * ([1.0] * 4 if form == "clamped" else [1.0, 5.0, 0.3, 1.0])
+    regression = kind is not vfl.VerticalLogisticRegression
+    y = numbers(X) if regression else classes(X, ("no", "yes"))
+    declared = {}
+    if form == "clamped":
+        declared = {"bounds": (-1, 1), **({"label_bounds": (-2, 3)} if regression else {})}
+    ours = kind(epsilon=None, fit_intercept=intercept, **parameters, **declared)
+    ours.fit(sparse.csr_matrix(X) if form == "sparse" else X, y)
+    seen = np.clip(X, -1, 1) if declared else X
+    theirs = peer().set_params(fit_intercept=intercept)
+    theirs.fit(seen, np.clip(y, -2, 3) if regression and declared else y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-5)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-5)
+    assert np.shape(ours.coef_) == np.shape(theirs.coef_)
+    assert np.shape(ours.intercept_) == np.shape(theirs.intercept_) or not intercept
+    np.testing.assert_allclose(ours.score(X, y), theirs.score(seen, y), atol=1e-5)
+    if not regression:
+        assert ours.classes_.tolist() == theirs.classes_.tolist()
+        np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(seen), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make", [sparse.csr_matrix, sparse.csc_array, sparse.coo_array], ids=lambda make: make.__name__
+)
+@pytest.mark.parametrize("split", ["one", "two", "label party", "label apart"])
+@pytest.mark.parametrize("kind", [vfl.VerticalLogisticRegression, vfl.VerticalRidge])
+def test_sparse_columns_stay_sparse_whoever_owns_them(kind, split, make):
+    """The same fit as that of the dense matrix at the same parties, predictions from either form."""
+    X = features() * (np.random.default_rng(5).random((400, 4)) < 0.3)
+    partition = {
+        "one": None,
+        "two": 2,
+        "label party": vfl.FeaturePartition({"bank": ["x2", "x0"], "telco": ["x3", "x1"]}, label=("telco", "y")),
+        "label apart": vfl.FeaturePartition(
+            {"bank": ["x2", "x0", "x3", "x1"], "registry": []}, label=("registry", "y")
+        ),
+    }[split]
+    declared = {"label_bounds": (-2, 3)} if kind is vfl.VerticalRidge else {}
+    y = numbers(X) if declared else classes(X, ("no", "yes"))
+    model = kind(epsilon=None, partition=partition, bounds=(-1, 1), **declared)
+    thin, full = clone(model).fit(make(X), y), clone(model).fit(X, y)
+    job = thin.result_.job
+    assert job.sparse == tuple(q for q in job.partition.parties if job.partition.columns(q))
+    np.testing.assert_allclose(thin.coef_, full.coef_, atol=1e-6)
+    for fitted in (thin, full):
+        assert np.array_equal(fitted.predict(make(X)), fitted.predict(X))
+    private = clone(model).set_params(epsilon=1.0, noise=vfl.SeededNoise(0)).fit(make(X), y)
+    assert private.certificate_.epsilon <= 1.0
+    assert np.array_equal(private.predict(make(X)), private.predict(X))
+
+
+def test_sparse_bounds_must_hold_what_is_not_stored():
+    X = sparse.csr_array(features())
+    with pytest.raises(SpecificationError, match=r"sparse party 'party0' has bounds \(1, 2\) without 0"):
+        vfl.VerticalLogisticRegression(bounds=(1, 2)).fit(X, classes(X.toarray()))
+
+
+def test_declared_bounds_scale_the_penalised_features():
+    X = features() * [1.0, 5.0, 0.2, 40.0] + [0.0, 3.0, 7.0, -10.0]
+    bounds = np.array([[-1, 1], [0, 8], [6.9, 7.2], [-50, 30]], dtype=float)
+    ours = vfl.VerticalRidge(epsilon=None, alpha=5.0, bounds=bounds, label_bounds=(-2, 3)).fit(X, numbers(X / 40))
+    middle, half = bounds.mean(axis=1), np.ptp(bounds, axis=1) / 2
+    scaled = (np.clip(X, *bounds.T) - middle) / half
+    theirs = Ridge(alpha=5.0).fit(scaled, np.clip(numbers(X / 40), -2, 3))
+    np.testing.assert_allclose(ours.coef_, theirs.coef_ / half, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_ - theirs.coef_ @ (middle / half), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "hurry", [{"solver": vfl.SkGD(passes=2)}, {"max_iter": 2}, {"max_iter": 2, "tol": 1e-5}], ids=str
+)
+def test_too_few_passes_without_privacy_are_said(hurry):
+    X = features()
+    X[:, 1] = X[:, 0] + 0.05 * X[:, 1]
+    hurried = vfl.VerticalLinearRegression(epsilon=None, **hurry)
+    with pytest.warns(ConvergenceWarning, match="max_iter") as caught:
+        hurried.fit(X, numbers(X))
+    assert caught[0].filename == __file__
+    assert hurried.n_iter_ == 2
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_without_privacy_a_fit_stops_where_nothing_moves(kind):
+    X = features()
+    y = classes(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        rough, fine, limited = (
+            kind(epsilon=None, **options).fit(X, y) for options in ({"tol": 1e-3}, {}, {"max_iter": 250})
+        )
+    assert 1 <= rough.n_iter_ <= fine.n_iter_ < 100
+    assert rough.n_iter_ < fine.n_iter_ or (fine.coef_ == 0).all()
+    assert fine.n_iter_ == limited.n_iter_
+    assert rough.coef_ == pytest.approx(fine.coef_, abs=0.02)
+
+
+def test_a_private_fit_makes_the_passes_it_was_given_and_no_tolerance_is_taken():
+    X = features()
+    constant = np.zeros_like(X)
+    for data in (X, constant):
+        assert (
+            vfl.VerticalRidge(max_iter=7, label_bounds=(-1, 1), noise=vfl.SeededNoise(0)).fit(data, X[:, 0]).n_iter_
+            == 7
+        )
+    with pytest.raises(PrivacyError, match="tol stops a run by what the data say"):
+        vfl.VerticalRidge(tol=1e-3, label_bounds=(-1, 1)).fit(X, X[:, 0])
+
+
+# Privacy: what is guaranteed, counted and said
+
+
+def mu_of(epsilon, delta):
+    """Solve δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2) for μ."""
+    return brentq(lambda mu: profile(epsilon, mu) - delta, 1e-3, 50.0, xtol=1e-14)
+
+
+def profile(epsilon, mu):
+    return norm.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_certificate_states_the_guarantee_and_its_limits(kind):
+    X = features(n=200)
+    declared = {} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (-2, 3)}
+    model = kind(epsilon=0.5, **declared).fit(X, classes(X))
+    certificate = model.certificate_
+    assert certificate.private
+    assert 0.49 < certificate.epsilon <= 0.5
+    assert certificate.delta == 1 / 200**2
+    assert certificate.noise == "CryptographicNoise"
+    assert any("before this fit" in flag for flag in certificate.flags)
+    assert model.result_.certificate is certificate
+
+
+def test_names_of_classes_that_are_read_from_the_data_are_flagged():
+    X = features()
+    flagged = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, classes(X)).certificate_
+    declared = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0), classes=(0, 1)).fit(X, classes(X)).certificate_
+    assert any("classes=" in flag for flag in flagged.flags)
+    assert not any("classes=" in flag for flag in declared.flags)
+
+
+def test_random_state_orders_blocks_and_never_seeds_noise():
+    X = features()
+    y = classes(X)
+    seeded = [
+        vfl.VerticalLogisticRegression(random_state=s, noise=vfl.SeededNoise(0)).fit(X, y).coef_ for s in (1, 1, 2)
+    ]
+    assert np.array_equal(seeded[0], seeded[1])
+    assert not np.array_equal(seeded[0], seeded[2])
+    first = vfl.VerticalLogisticRegression(random_state=42).fit(X, y)
+    with pytest.warns(vfl.PrivacyWarning):
+        second = vfl.VerticalLogisticRegression(random_state=42).fit(X, y)
+    assert not np.array_equal(first.coef_, second.coef_)
+
+
+def test_nothing_but_none_trains_without_privacy():
+    X = features()
+    model = vfl.VerticalLogisticRegression(epsilon=None).fit(X, classes(X))
+    assert not model.certificate_.private
+    assert model.certificate_.epsilon == math.inf
+    for epsilon in (math.inf, 0, -1, math.nan, False):
+        with pytest.raises(SpecificationError, match="epsilon"):
+            vfl.VerticalLogisticRegression(epsilon=epsilon).fit(X, classes(X))
+    seeded = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, classes(X))
+    assert not seeded.certificate_.private
+
+
+def test_a_grid_search_is_told_the_epsilon_of_all_its_fits():
+    n = 200
+    X = features(n)
+    search = GridSearchCV(vfl.VerticalLogisticRegression(bounds=(-1, 1)), {"C": [0.01, 0.1, 1.0, 10.0]}, cv=5)
+    with pytest.warns(vfl.PrivacyWarning) as caught:
+        search.fit(X, classes(X))
+    assert len(caught) == 4 * 5  # 21 fits, of which the first is silent
+    fold, whole = mu_of(1.0, 1 / 160**2), mu_of(1.0, 1 / n**2)
+    together = brentq(lambda e: profile(e, math.sqrt(20 * fold**2 + whole**2)) - 1 / n**2, 1.0, 50.0)
+    assert "private run 21 " in str(caught[-1].message)
+    assert f"(ε = {together:.4g}, δ = {1 / n**2:.3g})" in str(caught[-1].message)
+
+
+def test_the_warning_names_the_line_that_called_fit():
+    X = features()
+    vfl.VerticalLogisticRegression().fit(X, classes(X))
+    with pytest.warns(vfl.PrivacyWarning, match="ledger=") as caught:
+        vfl.VerticalLogisticRegression().fit(X, classes(X))
+    assert caught[0].filename == __file__
+
+
+@counting
+def test_fits_without_privacy_do_not_count():
+    X = features()
+    for parameters in ({"epsilon": None}, {"noise": vfl.SeededNoise(0)}, {}):
+        vfl.VerticalLogisticRegression(**parameters).fit(X, classes(X))
+
+
+@counting
+def test_the_warning_as_an_error_comes_before_any_release(monkeypatch):
+    X = features()
+    vfl.VerticalLogisticRegression().fit(X, classes(X))
+    answered = []
+    monkeypatch.setattr("parties.party.Party.answer", lambda *query: answered.append(query))
+    for _ in range(2):  # a refused fit is not counted
+        with pytest.raises(vfl.PrivacyWarning, match="private run 2 "):
+            vfl.VerticalLogisticRegression().fit(X, classes(X))
+    assert answered == []
+
+
+@counting
+def test_a_ledger_bounds_all_fits_and_silences_the_warning(tmp_path, monkeypatch):
+    X = features()
+    path = tmp_path / "book.db"
+    delta = 1 / len(X) ** 2
+    SqliteLedger(path).set_cap("credit", epsilon=1.0, delta=delta)
+    monkeypatch.chdir(tmp_path)
+    model = vfl.VerticalLogisticRegression(epsilon=0.4, delta=delta, ledger="book.db", dataset="credit")
+    assert math.sqrt(5) < mu_of(1.0, delta) / mu_of(0.4, delta) < math.sqrt(6)  # room for five fits
+    for _ in range(5):
+        fitted = clone(model).fit(X, classes(X))
+    assert fitted.certificate_.ledger["head"] == SqliteLedger(path).head().hash
+    assert "credit" in fitted.certificate_.scope
+    with pytest.raises(BudgetExceeded, match="credit"):
+        clone(model).fit(X, classes(X))
+    (balance,) = SqliteLedger(path).show()
+    assert balance.spent <= 1.0
+
+
+def test_a_ledger_that_does_not_exist_is_not_made(tmp_path):
+    X = features()
+    with pytest.raises(LedgerError, match="no ledger"):
+        vfl.VerticalLogisticRegression(ledger=str(tmp_path / "none.db"), dataset="d").fit(X, classes(X))
+    assert not list(tmp_path.iterdir())
+
+
+# Declarations
+
+
+def test_bounds_are_declared_and_never_taken_from_data():
+    X = features()
+    wild = X.copy()
+    wild[X > 1] = 1e300
+    wild[X < -1] = -5.0
+    seeded = {"noise": vfl.SeededNoise(3)}
+    tame = vfl.VerticalLogisticRegression(**seeded).fit(np.clip(X, -1, 1), classes(X))
+    loud = vfl.VerticalLogisticRegression(**seeded).fit(wild, classes(X))
+    assert np.array_equal(tame.coef_, loud.coef_)
+    assert np.array_equal(tame.decision_function(np.clip(X, -1, 1)), loud.decision_function(wild))
+    pair = vfl.VerticalLogisticRegression(bounds=(-1, 1), **seeded).fit(X, classes(X))
+    array = vfl.VerticalLogisticRegression(bounds=np.tile([-1, 1], (4, 1)), **seeded).fit(X, classes(X))
+    named = vfl.VerticalLogisticRegression(bounds={f"x{j}": (-1, 1) for j in range(4)}, **seeded).fit(X, classes(X))
+    for same in (pair, array, named):
+        assert np.array_equal(same.coef_, tame.coef_)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_bounds_are_asked_for_of_private_fits_whatever_the_data_hold(kind):
+    X = features()
+    declared = {} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (0, 1)}
+    for data in (X, np.clip(X, -0.5, 0.5)):  # a warning that followed the data would tell of them
+        with pytest.warns(vfl.PrivacyWarning, match="bounds are not declared") as caught:
+            kind(noise=vfl.SeededNoise(0), **declared).fit(data, classes(X))
+        assert [warning.filename for warning in caught] == [__file__]
+    for silent in ({"bounds": (-1, 1)}, {"epsilon": None}, {"epsilon": None, "label_bounds": None}):
+        if kind is vfl.VerticalLogisticRegression:
+            silent.pop("label_bounds", None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", vfl.PrivacyWarning)
+            kind(**{"noise": vfl.SeededNoise(0), **declared, **silent}).fit(X, classes(X))
+
+
+def test_label_bounds_are_asked_for_and_clamp():
+    X = features()
+    y = numbers(X)
+    seeded = {"noise": vfl.SeededNoise(3)}
+    with pytest.warns(vfl.PrivacyWarning, match="label_bounds") as caught:
+        default = vfl.VerticalRidge(**seeded).fit(X, y)
+    assert caught[0].filename == __file__
+    clamped = vfl.VerticalRidge(label_bounds=[-1, 1], **seeded).fit(X, np.clip(y, -1, 1))
+    assert np.array_equal(default.coef_, clamped.coef_)
+
+
+@pytest.mark.parametrize("names", [("bad", "good"), (0, 1), (-1, 1), (3, 7), (1.0, 2.0), (False, True), ("1", "1.0")])
+def test_classes_may_have_any_two_names(names):
+    X = features()
+    y = classes(X, names)
+    model = vfl.VerticalLogisticRegression(epsilon=None).fit(X, y)
+    assert model.classes_.tolist() == list(names)
+    assert model.score(X, y) > 0.75
+    assert model.result_.predict(X).tolist() == model.predict(X).tolist()
+    assert model.predict(X).dtype == y.dtype
+
+
+def test_declared_classes_need_not_occur():
+    X = features()
+    one = np.full(len(X), "yes")
+    model = vfl.VerticalLogisticRegression(classes=("yes", "no")).fit(X, one)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert model.predict_proba(X).shape == (len(X), 2)
+    with pytest.raises(DataError, match="only one class"):
+        vfl.VerticalLogisticRegression().fit(X, one)
+    with pytest.raises(DataError, match="not among the declared"):
+        vfl.VerticalLogisticRegression(classes=("no", "maybe")).fit(X, one)
+
+
+def test_frames_keep_their_names():
+    X = pd.DataFrame(features(), columns=["income", "age", "calls", "data"])
+    y = classes(X.to_numpy())
+    model = vfl.VerticalLogisticRegression(epsilon=None).fit(X, y)
+    assert model.feature_names_in_.tolist() == ["income", "age", "calls", "data"]
+    assert model.result_.feature_names == ("income", "age", "calls", "data")
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(X.rename(columns={"age": "years"}))
+    polars = vfl.VerticalLogisticRegression(epsilon=None).fit(pl.from_pandas(X), y)
+    assert np.array_equal(polars.coef_, model.coef_)
+    nameless = vfl.VerticalLogisticRegression(epsilon=None).fit(X.to_numpy(), y)
+    assert nameless.result_.feature_names == ("x0", "x1", "x2", "x3")
+
+
+def test_coefficients_are_in_the_order_of_the_columns_whoever_owns_them():
+    X = pd.DataFrame(features(), columns=["a", "b", "c", "y"])
+    y = classes(X.to_numpy())
+    alone = vfl.VerticalLogisticRegression(epsilon=None).fit(X, y)
+    partition = vfl.FeaturePartition({"bank": ["y", "b"], "telco": ["a"], "lab": ["c"]}, label=("lab", "default"))
+    for split in (2, np.int64(4), partition):
+        model = vfl.VerticalLogisticRegression(epsilon=None, partition=split).fit(X, y)
+        np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-6)
+        np.testing.assert_allclose(model.decision_function(X), alone.decision_function(X), atol=1e-5)
+        assert len(model.result_.job.partition.parties) == (3 if split is partition else split)
+    ordered = X[["y", "b", "a", "c"]].to_numpy()
+    by_position = vfl.VerticalLogisticRegression(epsilon=None, partition=partition).fit(ordered, y)
+    np.testing.assert_allclose(by_position.coef_, alone.coef_[:, [3, 1, 0, 2]], atol=1e-6)
+
+
+PARTITION = vfl.FeaturePartition({"bank": ["a", "b"]}, label=("bank", "y"))
+REFUSALS = [
+    ({"partition": 5}, PartitionError, "cannot be split into 5"),
+    ({"partition": 0}, PartitionError, "cannot be split into 0"),
+    ({"partition": True}, PartitionError, "not True"),
+    ({"partition": PARTITION}, PartitionError, "4 columns without names"),
+    ({"bounds": (1, -1)}, SpecificationError, "reversed"),
+    ({"bounds": (0, math.inf)}, SpecificationError, "not finite"),
+    ({"bounds": [(0, 1), (0, 1)]}, SpecificationError, "pair for every column"),
+    ({"bounds": "data"}, SpecificationError, "bounds are one pair"),
+    ({"bounds": {"x0": (0, 1)}}, SpecificationError, "no bounds for column 'x1'"),
+    ({"bounds": {"x0": (0, 1), "x9": (0, 1)}}, SpecificationError, "'x9'"),
+    ({"engine": "spark"}, SpecificationError, "unknown engine"),
+    ({"solver": vfl.SkGD}, SpecificationError, "vfl.SkGD"),
+    ({"noise": 42}, PrivacyError, "random_state"),
+    ({"delta": 2.0}, PrivacyError, "delta"),
+    ({"C": 0.0}, SpecificationError, "C must be positive"),
+    ({"max_iter": 0}, SpecificationError, "passes must be a whole number of at least 1"),
+    ({"max_iter": 5, "solver": vfl.SkGD(passes=5)}, SpecificationError, "give one of the two"),
+    ({"max_iter": 5, "solver": vfl.GCD()}, SpecificationError, "GCD makes no passes"),
+    ({"tol": 1e-3, "solver": vfl.SGD()}, SpecificationError, "SGD has no rule for stopping"),
+    ({"tol": 2.0, "epsilon": None}, SpecificationError, "tol must be None or a number from 0 to 1"),
+    ({"classes": (1, 1)}, SpecificationError, "two different labels"),
+    ({"ledger": "book.db"}, SpecificationError, "go together"),
+    ({"dataset": "credit"}, SpecificationError, "go together"),
+    ({"epsilon": None, "ledger": "book.db"}, PrivacyError, "no ledger can count"),
+]
+
+
+@pytest.mark.parametrize(("parameters", "error", "said"), REFUSALS, ids=[str(p)[:50] for p, _, _ in REFUSALS])
+def test_what_cannot_be_is_refused_with_the_remedy(parameters, error, said):
+    X = features()
+    with pytest.raises(error, match=said):
+        vfl.VerticalLogisticRegression(**parameters).fit(X, classes(X))
+
+
+def test_a_frame_must_hold_the_partitions_columns_and_no_more():
+    X = pd.DataFrame(features(), columns=["a", "b", "c", "d"])
+    model = vfl.VerticalLogisticRegression(partition=PARTITION)
+    with pytest.raises(PartitionError, match="no party owns column 'c'"):
+        model.fit(X, classes(X.to_numpy()))
+    with pytest.raises(PartitionError, match="'b' of party 'bank' is not in the table"):
+        model.fit(X[["a", "d"]], classes(X.to_numpy()))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_weights_and_unknown_arguments_are_refused(kind):
+    X = features()
+    y = classes(X)
+    with pytest.raises(SpecificationError, match="scales its influence"):
+        kind().fit(X, y, sample_weight=np.ones(len(X)))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'weights'"):
+        kind().fit(X, y, weights=np.ones(len(X)))
+
+
+def test_three_classes_are_refused():
+    X = features()
+    with pytest.raises(ValueError, match=r"Only binary classification is supported\..*Merge classes"):
+        vfl.VerticalLogisticRegression().fit(X, np.arange(len(X)) % 3)
+
+
+# Among other tools of scikit-learn
+
+
+def test_pipelines_and_cross_validation():
+    X = 5.0 + 3.0 * features(n=2000)
+    y = classes((X - 5.0) / 3.0, ("no", "yes"))
+    pipeline = make_pipeline(StandardScaler(), vfl.VerticalLogisticRegression(epsilon=5.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", vfl.PrivacyWarning)
+        assert cross_val_score(pipeline, X, y, cv=3).mean() > 0.6
+        pipeline.fit(X, y)
+    assert any("pipeline" in flag for flag in pipeline[-1].certificate_.flags)
+    with pytest.raises(SpecificationError, match="scales its influence"):
+        pipeline.fit(X, y, verticallogisticregression__sample_weight=np.ones(len(X)))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_parameters_clones_and_pickles(kind, tmp_path):
+    model = kind(partition=2, solver=vfl.SkGD(passes=3), noise=vfl.SeededNoise(1), random_state=5)
+    again = clone(model)
+    assert again.get_params() == model.get_params()
+    assert again.set_params(epsilon=3.0).epsilon == 3.0
+    assert model.epsilon == 1.0
+    X = features()
+    if kind is not vfl.VerticalLogisticRegression:
+        model.set_params(label_bounds=(0, 1))
+    model.fit(X, classes(X))
+    assert model.n_iter_ == 3
+    joblib.dump(model, tmp_path / "model.joblib")
+    for loaded in (pickle.loads(pickle.dumps(model)), joblib.load(tmp_path / "model.joblib")):  # noqa: S301
+        assert np.array_equal(loaded.predict(X), model.predict(X))
+        assert loaded.certificate_ == model.certificate_
+        assert repr(loaded) == repr(model)
+
+
+def test_a_fit_takes_a_fraction_of_a_second():
+    X = features(n=10_000, p=10)
+    y = classes(X)
+    model = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, y)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        model.fit(X, y)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1.0
+
+
+@pytest.mark.slow
+def test_joblib_workers_fit_with_a_shared_ledger(tmp_path):
+    X = features()
+    path = tmp_path / "book.db"
+    SqliteLedger(path).set_cap("credit", epsilon=20.0, delta=1e-6)
+    model = vfl.VerticalLogisticRegression(ledger=str(path), dataset="credit")
+    scores = cross_val_score(model, X, classes(X, ("no", "yes")), cv=4, n_jobs=2)
+    assert np.isfinite(scores).all()
+    (balance,) = SqliteLedger(path).show()
+    assert [run.status for run in balance.runs] == ["settled"] * 4
+
+
+@pytest.mark.slow
+def test_on_ray_it_is_the_same_model(local_ray):
+    X = features()
+    model = vfl.VerticalRidge(partition=2, label_bounds=(-2, 3), noise=vfl.SeededNoise(1))
+    here = clone(model).fit(X, numbers(X))
+    there = clone(model).set_params(engine="ray").fit(X, numbers(X))
+    assert np.array_equal(here.coef_, there.coef_)
+    assert here.intercept_ == there.intercept_

@@ -1,0 +1,543 @@
+"""Held-out records: kept apart from training, measured with noise that one of them cannot be seen through, and charged."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import vfl
+from coordinator.coordinator import Coordinator
+from coordinator.executor import Executor
+from coordinator.margins import Margins
+from coordinator.rounds import Log, Round
+from parties.loading import load
+from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError, SpecificationError, VflError
+from vfl.evaluation import estimates
+from vfl.evaluation.inquiries import HeldOut
+from vfl.evaluation.statistics import GRID, Losses, Outcomes, Positives, Residuals, Scores
+from vfl.holdout import Side
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sources import sources_of
+from vfl.launch.train import resume
+from vfl.losses import loss_of
+from vfl.messages import HELD_OUT, Forward, Tally, Unnoised
+from vfl.planning import plan as make_plan
+from vfl.privacy.accountants import GaussianAccountant
+from vfl.privacy.events import Gaussian, OnPart
+from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.noise import SeededNoise
+from vfl.solvers import SOLVERS
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+N = 400
+PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1"], "telco": ["b0"]}, label=("telco", "y"))
+BOUNDS = {"a0": (-1.0, 1.0), "a1": (-1.0, 1.0), "b0": (-1.0, 1.0)}
+
+
+@functools.cache
+def table(loss: str = "logistic", n: int = N) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(2)
+    X = rng.uniform(-1, 1, (n, 3))
+    signal = X @ np.array([2.0, -1.0, 1.5]) + 0.5
+    y = signal + 0.5 * rng.normal(size=n)
+    return dict(zip(BOUNDS, X.T, strict=True)) | {"y": (y > 0).astype(int) if loss == "logistic" else y}
+
+
+def job(loss: str = "logistic", *, epsilon: float | None = 2.0, seed: int | None = 3, **options: Any) -> vfl.Job:
+    of_privacy = {name: options.pop(name) for name in ("class_balance", "smoothness") if name in options}
+    noise = None if seed is None else SeededNoise(seed)
+    privacy = None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-5, noise=noise, **of_privacy)
+    bounds = BOUNDS | ({"y": (-5.0, 5.0)} if loss == "squared" else {})
+    fixed: dict[str, Any] = {"holdout": 0.25, "penalty": vfl.L2(1e-2), "solver": vfl.SkGD(passes=2)}
+    return vfl.Job(partition=PARTITION, loss=loss, bounds=bounds, privacy=privacy, **(fixed | options))
+
+
+def train(spec: vfl.Job, data: Any = None, **options: Any) -> vfl.Result:
+    return vfl.train(spec, table(str(spec.loss)) if data is None else data, engine="inprocess", **options)
+
+
+def rounds_of(spec: vfl.Job, data: Any) -> list[Round]:
+    seen: list[Any] = []
+    train(spec, data, watch=seen.append)
+    return [event for event in seen if isinstance(event, Round)]
+
+
+def changed(i: int, **cells: Any) -> dict[str, np.ndarray]:
+    """The table with cells of record i replaced."""
+    data = {name: column.copy() for name, column in table().items()}
+    for name, value in cells.items():
+        data[name][i] = value
+    return data
+
+
+# Sensitivity: every pair of these records, as margin and label.
+EXTREMES = (-math.inf, -1e300, -9.0, -1.0, -1e-9, 0.0, 1e-9, 0.3, 1.0, 9.0, 1e300, math.inf, math.nan)
+STATISTICS = {
+    "outcomes": (Outcomes(loss_of("logistic"), 2.0, (600_000, 900_000)), (-1.0, 1.0)),
+    "outcomes of little weight": (Outcomes(loss_of("hinge"), 4.0, (3, 700_001)), (-1.0, 1.0)),
+    "scores": (Scores(np.array([-1.0, 0.0, 0.2, 3.0])), (-1.0, 1.0)),
+    "residuals": (Residuals(loss_of("squared"), 1.5, (700_000, 500_000)), (-5.0, 0.0, 1e-3, 5.0)),
+    "residuals of counts": (Residuals(loss_of("poisson"), 4.0, (1, 10)), (0.0, 1.0, 100.0)),
+    "positives": (Positives(), (-1.0, 1.0)),
+}
+
+
+@pytest.mark.parametrize("case", STATISTICS.values(), ids=STATISTICS)
+def test_replacing_one_record_moves_a_statistic_by_its_sensitivity_and_no_more(case: Any) -> None:
+    statistic, labels = case
+    others = (np.array([0.1, -4.0, 2.0]), np.array([labels[0], labels[-1], labels[0]]))
+    base = statistic(*others)
+    sums = []
+    for margin, label in itertools.product(EXTREMES, labels):
+        of_all = statistic(np.append(others[0], margin), np.append(others[1], label))
+        assert of_all.dtype == np.int64
+        assert of_all.shape == (statistic.dimension,)
+        sums.append(of_all - base)
+    moves = [math.sqrt(int(((a - b) ** 2).sum())) * statistic.grid for a in sums for b in sums]
+    assert max(moves) <= statistic.sensitivity
+    assert max(moves) >= statistic.sensitivity * (1 - 1e-6) - statistic.grid
+
+
+def test_the_sums_are_what_they_say() -> None:
+    rng = np.random.default_rng(0)
+    v, y = rng.normal(size=50), np.where(rng.random(50) < 0.4, 1.0, -1.0)
+    first = Outcomes(loss_of("logistic"), 2.0, (1 << 20, 1 << 20))
+    cells = [((y == label) & ((v > 0) == hit)).sum() for label in (-1, 1) for hit in (False, True)]
+    total = np.minimum(np.log1p(np.exp(-y * v)), 2.0).sum() / 2.0
+    np.testing.assert_allclose(first(v, y) * GRID, [*cells, total], atol=50 * GRID)
+    edges = np.array([-1.0, 0.5])
+    histograms = [np.histogram(v[y == label], [-np.inf, *edges, np.inf])[0] for label in (-1, 1)]
+    assert (Scores(edges)(v, y) * GRID).tolist() == np.concatenate(histograms).tolist()
+    e = np.minimum(abs(v - y) / 1.5, 1.0)
+    sums = Residuals(loss_of("squared"), 1.5, (1 << 20, 1 << 20))(v, y) * GRID
+    np.testing.assert_allclose(sums, [e.sum(), (e**2).sum()], atol=50 * GRID)
+    assert Positives()(v, y) * GRID == (y > 0).sum()
+
+
+def test_a_tally_refuses_noise_meant_for_less() -> None:
+    statistic = Positives()
+    with pytest.raises(PrivacyError, match="smaller sensitivity"):
+        Tally(statistic, Gaussian(Adjacency.REPLACE_ONE, 0.5, 1.0, 1))
+    with pytest.raises(PrivacyError, match="smaller sensitivity"):
+        Tally(Losses(loss_of("logistic")), Gaussian(Adjacency.REPLACE_ONE, 1e6, 1.0, 1))
+
+
+class TestEstimates:
+    """Post-processing: right without noise, and standard errors that cover with it."""
+
+    def records(self, n: int = 4000) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(1)
+        v = rng.normal(0.4, 1.0, n)
+        return v, np.where(rng.random(n) < 1 / (1 + np.exp(-2 * v)), 1.0, -1.0)
+
+    def test_without_noise_they_are_exact(self) -> None:
+        v, y = self.records()
+        first = Outcomes(loss_of("logistic"), 50.0, (1 << 20, 1 << 20))
+        found = estimates.outcomes(first(v, y) * GRID, first, len(v), 0.0)
+        assert found["accuracy"].value == pytest.approx(((v > 0) == (y > 0)).mean())
+        assert found["tpr"].value == pytest.approx((v > 0)[y > 0].mean())
+        assert found["fpr"].value == pytest.approx((v > 0)[y < 0].mean())
+        assert found["loss"].value == pytest.approx(np.log1p(np.exp(-y * v)).mean(), rel=1e-4)
+        edges = np.linspace(-3, 3, 400)
+        area = estimates.scores(Scores(edges)(v, y) * GRID, len(v), 0.0, float((y > 0).sum()), 0.0)["auc"]
+        assert area.value == pytest.approx(roc_auc_score(y, v), abs=1e-4)
+        second = Residuals(loss_of("squared"), 50.0, (1 << 20, 1 << 20))
+        errors = estimates.residuals(second(v, y) * GRID, second, len(v), 0.0)
+        assert errors["mae"].value == pytest.approx(abs(v - y).mean(), rel=1e-4)
+        assert errors["rmse"].value == pytest.approx(math.sqrt(((v - y) ** 2).mean()), rel=1e-4)
+
+    def test_the_noise_is_what_the_standard_error_says(self) -> None:
+        """Fresh noise on the same records: errors over their stated noise have a standard deviation of one."""
+        v, y = self.records(1000)
+        rng = np.random.default_rng(4)
+        first, second = Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)), Scores(np.array([-1.0, 0, 0.5, 1.0]))
+        sigma, runs = 6.0, 400
+        exact = estimates.outcomes(first(v, y) * GRID, first, len(v), 0.0)
+        positives = float((y > 0).sum())
+        exact |= estimates.scores(second(v, y) * GRID, len(v), 0.0, positives, 0.0)
+        errors: dict[str, list[float]] = {name: [] for name in exact}
+        for _ in range(runs):
+            noisy = [s(v, y) * GRID + sigma * rng.normal(size=s.dimension) for s in (first, second)]
+            found = estimates.outcomes(noisy[0], first, len(v), sigma)
+            about = estimates.positives_of(noisy[0], first, len(v))
+            found |= estimates.scores(noisy[1], len(v), sigma, about, sigma)
+            for name, estimate in found.items():
+                noise = math.sqrt(estimate.error**2 - exact[name].error ** 2)
+                errors[name].append((estimate.value - exact[name].value) / noise)
+        for name, ratios in errors.items():
+            assert len(ratios) == runs
+            assert 0.8 < np.std(ratios) < 1.2, name
+            assert abs(np.mean(ratios)) < 0.3, name
+
+    def test_the_area_is_without_bias(self) -> None:
+        """Counts that are forced to be possible would pull it towards ½, by more than a tenth of this distance."""
+        v, y = self.records(500)
+        rng, statistic = np.random.default_rng(6), Scores(np.linspace(-2, 2, 11))
+        counts, positives = statistic(v, y) * GRID, float((y > 0).sum())
+        exact = estimates.scores(counts, len(v), 0.0, positives, 0.0)["auc"].value
+        found = [
+            estimates.scores(counts + 5.0 * rng.normal(size=24), len(v), 5.0, positives + 3.0 * rng.normal(), 3.0)[
+                "auc"
+            ]
+            for _ in range(2000)
+        ]
+        error = np.mean([area.value for area in found]) - exact
+        assert abs(error) < 0.1 * (exact - 0.5) / 2
+        assert abs(error) < 5 * np.std([area.value for area in found]) / math.sqrt(2000)
+
+    def test_what_the_noise_drowns_is_left_out(self) -> None:
+        first = Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20))
+        assert set(estimates.outcomes(np.zeros(5), first, 10, 100.0)) == {"accuracy", "loss"}
+        assert estimates.scores(np.zeros(24), 10, 100.0, 5.0, 100.0) == {}
+
+    def test_no_noise_makes_them_fail(self) -> None:
+        """A crash after a release would tell of it; whatever comes out lies where such measures lie."""
+        rng = np.random.default_rng(5)
+        first, second = (
+            Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)),
+            Residuals(loss_of("squared"), 2.0, (9, 9)),
+        )
+        for _ in range(3000):
+            n, sigma = int(rng.integers(1, 30)), float(10 ** rng.uniform(-3, 3))
+            cells, bins = rng.multinomial(n, np.full(4, 0.25)), rng.multinomial(n, rng.dirichlet(np.full(24, 0.1)))
+            noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 2)]
+            noisy = [sums + sigma * rng.normal(size=sums.size) for sums in noisy]
+            found = estimates.outcomes(noisy[0], first, n, sigma)
+            found |= estimates.scores(noisy[1], n, sigma, estimates.positives_of(noisy[0], first, n), sigma)
+            assert all(0 <= found[name].value <= 1 for name in set(found) - {"loss"})
+            found |= estimates.residuals(noisy[2], second, n, sigma)
+            assert all(math.isfinite(e.value) and e.error >= 0 for e in found.values())
+            assert 0 < estimates.base_rate(estimates.positives_of(noisy[0], first, n), n) < 1
+
+    @pytest.mark.parametrize("noisy", [[3.0, -9.0, 1.0], [0.0, 0.0, 0.0], [-5.0, -6.0, -7.0], [1e9, 0.0, -1e9]])
+    def test_the_nearest_counts(self, noisy: list[float]) -> None:
+        found = estimates.on_simplex(np.array(noisy), 10.0)
+        assert found.sum() == pytest.approx(10.0)
+        assert (found >= 0).all()
+        rng = np.random.default_rng(0)
+        others = rng.dirichlet(np.ones(3), 500) * 10
+        distance = np.linalg.norm(found - noisy)
+        assert (np.linalg.norm(others - noisy, axis=1) >= distance * (1 - 1e-12)).all()
+
+
+class TestApart:
+    """A record is in releases of one part alone."""
+
+    def test_a_held_out_record_is_in_no_training_release(self) -> None:
+        spec = job()
+        i = int(spec.split.held_out(N).nonzero()[0][0])
+        before, after = rounds_of(spec, table()), rounds_of(spec, changed(i, a0=-1.0, b0=1.0, y=1 - table()["y"][i]))
+        assert [record.kind for record in before[-3:]] == ["Forward", "Tally", "Tally"]
+        for one, other in zip(before[:-3], after[:-3], strict=True):
+            assert [u.tobytes() for u in one.released] == [u.tobytes() for u in other.released]
+        assert before[-2].released[0].tobytes() != after[-2].released[0].tobytes()  # the change is one that shows
+
+    def test_a_training_record_is_in_no_evaluation_release(self) -> None:
+        """Given the model: the margins and sums of the held-out part are the same to the bit."""
+        spec = job()
+        i = int((~spec.split.held_out(N)).nonzero()[0][0])
+        w = np.array([0.5, -0.25, 1.0, 0.1])
+        sums = []
+        for data in (table(), changed(i, a0=-1.0, b0=1.0, y=1 - table()["y"][i])):
+            parties = {name: load(spec, name, source) for name, source in sources_of(PARTITION, data).items()}
+            margins = Margins(parties["telco"].labels(), spec.split.held_out(N))
+            plan = make_plan(spec, N)
+            execute = Executor(InProcessTransport(parties), margins, None, unnoised=(Unnoised,))
+            inquiry = HeldOut(plan.problem, vfl.Evaluation(), plan.n_records - plan.problem.n_records, None)
+            schedule = inquiry.schedule(w)
+            query, found = next(schedule), []
+            while len(found) < 3:
+                found.append(execute(query)[0])
+                try:
+                    query = schedule.send(found[-1])
+                except StopIteration:
+                    break
+            sums.append([u.tobytes() for released in found for u in released])
+        assert sums[0] == sums[1]
+        assert len(sums[0]) == 2
+
+    def test_training_on_the_rest_alone_gives_the_same_model(self) -> None:
+        spec = job()
+        kept = ~spec.split.held_out(N)
+        rest = {name: column[kept] for name, column in table().items()}
+        alone = train(replace(spec, holdout=None, evaluation=None), rest)
+        assert train(spec).w.tobytes() == alone.w.tobytes()
+
+    def test_a_weighting_never_sees_held_out_margins(self) -> None:
+        margins = Margins(np.arange(4.0), np.array([True, False, True, False]))
+        margins.absorb(HELD_OUT, [np.array([7.0, 8.0])])
+        assert not margins._kept
+        assert margins.n_records == 2
+        assert Forward({}, into="reset", side=Side.HELD_OUT).target == HELD_OUT
+        with pytest.raises(PrivacyError, match="before their margins are known"):
+            Margins(np.arange(4.0), np.array([True, False, True, False])).tally(Tally(Positives(), None, Side.HELD_OUT))
+
+    def test_a_party_without_a_hold_out_answers_nothing_about_one(self) -> None:
+        spec = job(holdout=None)
+        parties = {name: load(spec, name, source) for name, source in sources_of(PARTITION, table()).items()}
+        whole = make_plan(spec, N).problem.layout.whole()
+        query = Forward({q: (b, np.zeros(b.size)) for q, b in whole.items()}, side=Side.HELD_OUT)
+        with pytest.raises(PrivacyError, match="holds no records out"):
+            Executor(InProcessTransport(parties), Margins(np.ones(N)), None)(query)
+
+
+class TestCharged:
+    @pytest.mark.parametrize("loss", ["logistic", "squared"])
+    def test_the_run_costs_the_larger_part(self, loss: str) -> None:
+        plan = make_plan(job(loss), N)
+        sides = {event.part for event, _ in plan.releases if isinstance(event, OnPart)}
+        assert sides == {"training", "held out"}
+        assert 1.99 < plan.epsilon <= 2.0
+        result = train(job(loss))
+        assert 1.99 < result.certificate.epsilon <= 2.0
+        assert "ε is the larger of what the two parts cost" in result.certificate.scope
+        assert result.certificate.n_records == N
+
+    @pytest.mark.parametrize("solver", [kind() for kind in SOLVERS.values()], ids=SOLVERS)
+    def test_whatever_accounting_the_solver_needs(self, solver: Any) -> None:
+        loss = "squared" if solver.name == "NoisyGram" else "logistic"
+        spec = job(loss, solver=solver, penalty=vfl.L2(0.1), intercept=False)
+        result = train(spec)
+        assert result.certificate.epsilon <= make_plan(spec, N).epsilon <= 2.0
+        assert {"accuracy", "mae"} & set(result.findings["held out"].measures)
+
+    def test_a_data_set_is_charged_the_larger_part(self, tmp_path: Path) -> None:
+        ledger = SqliteLedger(tmp_path / "l.db")
+        ledger.set_cap("d", epsilon=2.0, delta=1e-5)
+        result = train(job(seed=None, dataset="d"), ledger=tmp_path / "l.db", output=tmp_path / "run")
+        (balance,) = ledger.show()
+        assert 1.99 < balance.spent <= 2.0
+        assert result.findings.keys() == {"held out"}
+        assert all(check.holds is not False for check in result.verify(ledger=tmp_path / "l.db").checks)
+        with pytest.raises(BudgetExceeded):
+            train(job(seed=None, dataset="d", name="again"), ledger=tmp_path / "l.db")
+
+    def test_a_release_that_is_not_charged_is_not_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made: list[Any] = []
+        monkeypatch.setattr("coordinator.executor.release", lambda *arguments: made.append(arguments))
+
+        class Refusing:
+            run = "r"
+
+            def charge(self, items: Any) -> None:
+                ((_, event),) = items
+                assert isinstance(event, OnPart)
+                assert event.part == "held out"
+                raise BudgetExceeded("no")
+
+        margins = Margins(np.ones(4), np.array([True, True, False, False]))
+        margins.absorb(HELD_OUT, [np.zeros(2)])
+        execute: Any = Executor(None, margins, Refusing(), split="s")  # type: ignore[arg-type]
+        event = Gaussian(Adjacency.REPLACE_ONE, 1.0, 1.0, 1)
+        with pytest.raises(BudgetExceeded):
+            execute(Tally(Positives(), event, Side.HELD_OUT))
+        with pytest.raises(PrivacyError, match="without noise"):
+            execute(Tally(Positives(), None, Side.HELD_OUT))
+        with pytest.raises(PrivacyError, match="without noise"):
+            execute(Unnoised(Losses(loss_of("logistic")), None))
+        assert made == []
+
+    def test_less_for_the_evaluation_changes_its_noise_alone(self) -> None:
+        whole, less = (make_plan(job(evaluation=vfl.Evaluation(epsilon=e)), N) for e in (None, 0.5))
+        assert less.epsilon == pytest.approx(whole.epsilon, rel=1e-9)
+        for plan, part, epsilon in ((whole, "held out", 2.0), (less, "held out", 0.5), (less, "training", 2.0)):
+            events = [(e.event, count) for e, count in plan.releases if isinstance(e, OnPart) and e.part == part]
+            accountant = GaussianAccountant()
+            for event, count in events:
+                accountant.compose(event, count)
+            assert accountant.epsilon(1e-5) == pytest.approx(epsilon, rel=1e-9)
+
+    def test_a_party_keeps_it_in_its_book(self, tmp_path: Path) -> None:
+        policy = tmp_path / "telco.toml"
+        policy.write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 2.0\ndelta = 1e-5\n', encoding="utf-8")
+        spec = job(seed=None)
+        train(spec, policies={"telco": policy})
+        (balance,) = SqliteLedger(tmp_path / "telco.book").show()
+        assert 1.99 < balance.spent <= 2.0
+        with pytest.raises(ConsentRefused, match="allow_non_private"):
+            train(job(seed=None, evaluation=vfl.Evaluation(public=True)), policies={"telco": policy})
+
+
+class TestBoth:
+    @pytest.mark.parametrize("loss", ["logistic", "squared"])
+    def test_transports_agree(self, local_ray: Any, loss: str) -> None:
+        here = train(job(loss))
+        there = vfl.train(job(loss), table(loss))
+        assert here.findings == there.findings
+        assert here.w.tobytes() == there.w.tobytes()
+
+    @pytest.mark.parametrize("kept", [-4, -3, -2, -1])
+    def test_a_run_cut_off_goes_on_to_the_same_findings(self, kept: int) -> None:
+        spec = job()
+        made = rounds_of(spec, table())
+        cut = made[:kept]
+        rebuilt = max((k for k, record in enumerate(cut) if record.resets), default=0)
+        log = Log(tuple(record.released for record in cut), rebuilt=rebuilt, n_records=N)
+        sources = sources_of(PARTITION, table()).items()
+        coordinator = Coordinator(InProcessTransport({name: load(spec, name, source) for name, source in sources}))
+        *_, outcome = coordinator.stream(spec, log=log)
+        assert outcome.findings == train(spec).findings
+
+    def test_a_lost_release_stays_charged_and_is_not_repeated(self, tmp_path: Path) -> None:
+        """With fresh noise a repetition is another release; its part of the budget is spent, so it is left out."""
+        noted: list[Round] = []
+
+        def watch(event: object) -> None:
+            if isinstance(event, Round):
+                noted.append(event)
+                if event.kind == "Tally":
+                    raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train(job(seed=None), output=tmp_path / "run", watch=watch)
+        log = tmp_path / "run" / "rounds.log"
+        log.write_bytes(
+            b"".join(log.read_bytes().splitlines(keepends=True)[:-1])
+        )  # the tally was made, its line is lost
+        result = resume(tmp_path / "run", table(), engine="inprocess")
+        assert result.certificate.epsilon <= 2.0
+        found = result.findings["held out"]
+        assert found.measures == {}
+        assert found.note == "with noise, charged; a run that was cut off had paid for the rest"
+        assert resume(tmp_path / "run", table(), engine="inprocess").findings == result.findings
+
+
+STAMPED: dict[str, dict[str, Any]] = {
+    "diagnostics": {"diagnostics": True},
+    "public": {"evaluation": vfl.Evaluation(public=True)},
+}
+
+
+class TestOnRequest:
+    """Un-noised numbers only where the job asks, and stamped."""
+
+    @pytest.mark.parametrize("options", STAMPED.values(), ids=STAMPED)
+    def test_it_is_stamped(self, options: dict[str, Any]) -> None:
+        result = train(job(seed=None, **options))
+        assert result.certificate.private is False
+        assert any(flag.startswith("NOT PRIVATE as a whole") for flag in result.certificate.flags)
+        assert any("un-noised and uncharged" in found.note for found in result.findings.values())
+        assert train(job(seed=None)).certificate.private is True
+
+    def test_both_are_said(self) -> None:
+        both = job(seed=None, diagnostics=True, evaluation=vfl.Evaluation(public=True))
+        assert all(word in both.uncharged for word in ("(diagnostics)", "(evaluation.public)"))
+
+    @pytest.mark.parametrize("options", STAMPED.values(), ids=STAMPED)
+    def test_a_ledger_for_all_jobs_refuses_it(self, options: dict[str, Any], tmp_path: Path) -> None:
+        with pytest.raises(PrivacyError, match=r"diagnostics, evaluation\.public"):
+            train(job(seed=None, dataset="d", **options), ledger=tmp_path / "l.db")
+
+    def test_the_objective_is_that_of_the_model(self) -> None:
+        result = train(job(diagnostics=True, holdout=None))
+        problem = make_plan(result.job, N).problem
+        value = problem.value(result.w, result.decision_function(table()), 2.0 * table()["y"] - 1.0)
+        assert result.findings["diagnostics"].measures["objective"].value == pytest.approx(value, rel=1e-12)
+
+    def test_public_measures_are_exact(self) -> None:
+        spec = job(evaluation=vfl.Evaluation(public=True))
+        result = train(spec)
+        out = {name: column[spec.split.held_out(N)] for name, column in table().items()}
+        found = result.findings["held out"].measures
+        assert found["accuracy"].value == pytest.approx((result.predict(out) == out["y"]).mean())
+        assert found["auc"].value == pytest.approx(roc_auc_score(out["y"], result.decision_function(out)), abs=5e-3)
+
+    def test_without_privacy_it_measures_exactly_and_says_so(self) -> None:
+        found = train(job(epsilon=None)).findings["held out"]
+        assert found.note == "un-noised and uncharged: NOT PRIVATE"
+
+
+class TestClassBalance:
+    def test_it_is_bought_from_the_solvers_share(self) -> None:
+        plain, asked = make_plan(job(), N), make_plan(job(class_balance=0.05), N)
+        assert asked.epsilon <= 2.0
+        assert asked.epsilon == pytest.approx(plain.epsilon, rel=1e-3)
+        blocks = [p.releases[1][0].event for p in (plain, asked)]
+        z = [event.sigma / event.sensitivity for event in blocks]
+        assert z[1] / z[0] == pytest.approx(1 / math.sqrt(0.95), rel=1e-9)
+
+    def test_it_is_about_right(self) -> None:
+        spec = job(class_balance=0.2)
+        found = train(spec).findings["class balance"].measures["positive"]
+        true = table()["y"][~spec.split.held_out(N)].mean()
+        assert abs(found.value - true) < 5 * found.error
+
+    def test_other_solvers(self) -> None:
+        assert "class balance" in train(job(class_balance=0.05, solver=vfl.GD())).findings
+        with pytest.raises(PrivacyError, match="which the accounting of GCD does not divide"):
+            make_plan(job(class_balance=0.05, solver=vfl.GCD()), N)
+
+
+WRONG: dict[str, tuple[Callable[[], object], type[VflError], str]] = {
+    "all held out": (lambda: job(holdout=1.0), SpecificationError, "holdout is a share of the records"),
+    "none held out": (lambda: job(holdout=0.0), SpecificationError, "holdout is a share of the records"),
+    "nothing to measure on": (
+        lambda: job(holdout=None, evaluation=vfl.Evaluation()),
+        SpecificationError,
+        "evaluation measures records that are held out: set holdout=0.2",
+    ),
+    "more than the budget": (
+        lambda: job(evaluation=vfl.Evaluation(epsilon=2.5)),
+        PrivacyError,
+        r"epsilon = 2\.5 is beyond the job's budget",
+    ),
+    "a budget without privacy": (
+        lambda: job(epsilon=None, evaluation=vfl.Evaluation(epsilon=1.0)),
+        PrivacyError,
+        "beyond the job's budget",
+    ),
+    "a budget for public records": (
+        lambda: vfl.Evaluation(epsilon=1.0, public=True),
+        PrivacyError,
+        "leave one of the two out",
+    ),
+    "a cap of nothing": (lambda: vfl.Evaluation(loss_cap=0.0), SpecificationError, "loss_cap must be positive"),
+    "a cap without use": (
+        lambda: job(evaluation=vfl.Evaluation(error_cap=1.0)),
+        SpecificationError,
+        "error_cap has no use under logistic loss",
+    ),
+    "a balance of numbers": (lambda: job("squared", class_balance=0.1), SpecificationError, "labels of two classes"),
+    "a label without bounds": (
+        lambda: make_plan(
+            vfl.Job(
+                partition=PARTITION,
+                loss="huber",
+                bounds=BOUNDS,
+                holdout=0.2,
+                privacy=vfl.Privacy(epsilon=1.0),
+                solver=vfl.SkGD(clip=1.0),
+            ),
+            N,
+        ),
+        SpecificationError,
+        "declare bounds for the label, or give error_cap",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said(case: Any) -> None:
+    make, kind, said = case
+    with pytest.raises(kind, match=said):
+        make()
+
+
+def test_a_job_file_says_it_all(tmp_path: Path) -> None:
+    spec = job(evaluation=vfl.Evaluation(epsilon=0.5, loss_cap=3.0), diagnostics=True)
+    (tmp_path / "job.toml").write_text(spec.to_toml(), encoding="utf-8")
+    again, _ = vfl.Job.from_toml(str(tmp_path / "job.toml"))
+    assert again == spec
+    assert again.digest == spec.digest != job().digest
+    assert job(evaluation=vfl.Evaluation()) == job()

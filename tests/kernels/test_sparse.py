@@ -1,0 +1,220 @@
+"""Columns by their stored entries: to the last integer and bit what the dense kernels make of the same columns."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vfl.errors import SpecificationError
+from vfl.kernels import dense as kernels
+from vfl.kernels import sparse as kernels_sparse
+from vfl.kernels import sparse_loops as kernels_sparse_loops
+from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
+from vfl.kernels.dense_loops import PANEL
+from vfl.kernels.sparse import SparseBlock
+
+GRID = 2.0**-20
+WIDTHS = [1, 2, 3, 4, 5, 8, 11]
+LOSSES = [SQUARED, LOGISTIC, WEIGHTS]
+
+
+def sparse(X):
+    """Return the block of X's entries that are not 0; NaN and infinities are entries."""
+    stored = scipy.sparse.csc_array(X)
+    return SparseBlock.of(stored.data, stored.indices, stored.indptr, len(X))
+
+
+def problem(n, s, dtype=np.float64, density=0.4, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, s)) * (rng.random((n, s)) < density)
+    X[:, -1] = X[:, -1] if s < 3 else 0.0  # an empty column
+    return np.asfortranarray(X.astype(dtype)), rng.normal(size=n), np.sign(rng.normal(size=n)), rng.uniform(0.5, 2.0, s)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("s", WIDTHS)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_sums_and_margins_are_those_of_the_dense_kernels(loss, s, dtype):
+    X, v, y, scale = problem(700, s, dtype)
+    S, c, delta = sparse(X), np.zeros(s), np.linspace(-1, 1, s) * (np.arange(s) != 1)
+    for clip in (0.3, 3.0 * math.sqrt(s)):  # most records clipped; few
+        for grid in (GRID, 2.0**-46):  # on the finest grid the last bit of a norm decides
+            at = c, v, y, loss, scale, clip, grid
+            np.testing.assert_array_equal(kernels_sparse.gradient(S, *at), kernels.gradient(X, *at))
+            np.testing.assert_array_equal(kernels_sparse.singles(S, *at), kernels.singles(X, *at))
+        moved = v.copy(), v.copy()
+        sums = [
+            k.step(A, delta, 0.25, m, y, loss, A, c, scale, clip, GRID)
+            for k, A, m in ((kernels, X, moved[0]), (kernels_sparse, S, moved[1]))
+        ]
+        np.testing.assert_array_equal(*sums)
+        assert moved[0].tobytes() == moved[1].tobytes()
+        assert not S.scratch.any()
+    np.testing.assert_allclose(
+        kernels_sparse.plain_gradient(S, c, v, y, loss, scale),
+        kernels.plain_gradient(X, c, v, y, loss, scale),
+        atol=1e-12,
+    )
+    plain = [
+        k.plain_step(A, delta, 0.0, v.copy(), y, loss, A, c, scale) for k, A in ((kernels, X), (kernels_sparse, S))
+    ]
+    np.testing.assert_allclose(*plain, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_moments_and_norms_are_those_of_the_dense_kernels(dtype):
+    X, *_, scale = problem(700, 7, dtype)
+    S = sparse(X)
+    for name in ("first_moments", "second_moments"):
+        ours, theirs = (getattr(k, name)(A, scale, GRID) for k, A in ((kernels_sparse, S), (kernels, X)))
+        np.testing.assert_array_equal(ours, theirs)
+    assert kernels_sparse.record_norms(S, scale).tobytes() == kernels.record_norms(X, scale).tobytes()
+    for ours, theirs in zip(kernels_sparse.plain_moments(S), kernels.plain_moments(X), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5 if dtype == np.float32 else 1e-13)
+
+
+def test_every_column_alone_is_clipped_by_itself():
+    X, v, y, scale = problem(500, 5)
+    at = np.zeros(1), v, y, LOGISTIC
+    one_by_one = [kernels.gradient(X[:, j : j + 1], *at, scale[j : j + 1], 0.4, GRID)[0] for j in range(5)]
+    for k, A in ((kernels, X), (kernels_sparse, sparse(X))):
+        assert k.singles(A, np.zeros(5), v, y, LOGISTIC, scale, 0.4, GRID).tolist() == one_by_one
+
+
+def test_a_function_without_a_kernel_is_evaluated_where_there_are_entries():
+    X, v, y, scale = problem(200, 2)
+    S, seen = sparse(X), []
+
+    def hinge(margins, labels):
+        seen.append(len(margins))
+        return np.where(margins * labels < 1, -labels, 0.0)
+
+    r, full = kernels_sparse.weigh(S, hinge, v, y), kernels.weigh(X, hinge, v, y)
+    assert seen == [len(S.data), 200]
+    at = scale, 1.0, GRID
+    np.testing.assert_array_equal(
+        kernels_sparse.gradient(S, np.zeros(2), r, y, WEIGHTS, *at),
+        kernels.gradient(X, np.zeros(2), full, y, WEIGHTS, *at),
+    )
+
+
+anything = st.one_of(
+    st.just(0.0),
+    st.floats(-2, 2),
+    st.floats(),
+    st.sampled_from([-0.0, 1.0, -1.0, 1e308, -1e308, 1e-308, 5e-324, math.nan, math.inf, -math.inf]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data(), s=st.integers(1, 6), loss=st.sampled_from(LOSSES))
+def test_whatever_the_numbers_are(data, s, loss):
+    """So the proof of the dense kernels' sensitivity, NaN and overflow included, is the proof of these."""
+    n = 4
+    X = np.asfortranarray(data.draw(st.lists(st.lists(anything, min_size=s, max_size=s), min_size=n, max_size=n)))
+    v, y = (np.array(data.draw(st.lists(anything, min_size=n, max_size=n))) for _ in range(2))
+    scale = np.array(data.draw(st.lists(st.floats(1e-290, 1e290) | st.floats(0.1, 10), min_size=s, max_size=s)))
+    S, c, clip = sparse(X), np.zeros(s), data.draw(st.sampled_from([1.0, 1e-6, 1e6]))
+    for name in ("gradient", "singles"):
+        at = c, v, y, loss, scale, clip, clip * 2.0**-20 if clip == 1.0 else 2.0 ** (math.frexp(clip)[1] - 21)
+        ours, theirs = (getattr(k, name)(A, *at) for k, A in ((kernels_sparse, S), (kernels, X)))
+        np.testing.assert_array_equal(ours, theirs)
+    assert not S.scratch.any()
+    reach = np.clip(scale, 1e-140, 1e140)
+    for name in ("first_moments", "second_moments"):
+        ours, theirs = (getattr(k, name)(A, reach, GRID) for k, A in ((kernels_sparse, S), (kernels, X)))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_compiled_loops_equal_their_python():
+    X, v, y, scale = problem(60, 6)
+    S = sparse(X)
+    at = S.between(0, 60)
+    # The sum of bits wraps, which Python's integers do not: the loops without it are compared.
+    plain = kernels_sparse_loops.plain_gradient
+    np.testing.assert_allclose(plain(*at, v, y, LOGISTIC), plain.py_func(*at, v, y, LOGISTIC), rtol=1e-15)
+    for name in ("forward", "record_norms"):
+        loop, out = getattr(kernels_sparse_loops, name), (np.zeros(60), np.zeros(60))
+        for function, o in zip((loop, loop.py_func), out, strict=True):
+            function(*at, scale, o)
+        np.testing.assert_array_equal(*out)
+
+
+@pytest.mark.parametrize("s", [1, 5])
+def test_threads_change_no_bit(s, monkeypatch):
+    monkeypatch.setattr(kernels, "_TASK", 1)
+    n = 5 * PANEL + 77
+    X, v, y, scale = problem(n, s)
+    S, c, delta = sparse(X), np.zeros(s), np.linspace(-1, 1, s) + 0.1
+
+    def run(threads):
+        moved, plain = v.copy(), v.copy()
+        at = scale, 1.0, 2.0**-40
+        return [
+            kernels_sparse.gradient(S, c, v, y, LOGISTIC, *at, threads=threads),
+            kernels_sparse.singles(S, c, v, y, LOGISTIC, *at, threads=threads),
+            kernels_sparse.step(S, delta, 0.5, moved, y, SQUARED, S, c, *at, threads=threads),
+            moved,
+            kernels_sparse.plain_step(S, delta, 0.5, plain, y, LOGISTIC, S, c, scale, threads=threads),
+            plain,
+            kernels_sparse.forward(S, delta, v.copy(), threads=threads),
+        ]
+
+    alone = run(1)
+    for threads in (2, 3, 8):
+        for one, many in zip(alone, run(threads), strict=True):
+            np.testing.assert_array_equal(one, many)
+    assert not S.scratch.any()
+
+
+TWICE = "increasing rows in every column"
+
+
+@pytest.mark.parametrize(
+    ("data", "rows", "starts"),
+    [
+        ([1.0, 1.0], [0, 0], [0, 2]),  # a record twice: it would be clipped twice
+        ([1.0, 1.0], [1, 0], [0, 2]),
+        ([1.0], [3], [0, 1]),
+        ([1.0], [-1], [0, 1]),
+        ([1.0, 1.0], [0, 1], [0, 2, 1]),
+        ([1.0, 1.0], [0, 1], [0, 1]),
+        ([1.0], [0, 1], [0, 2]),
+    ],
+)
+def test_entries_in_another_order_are_refused(data, rows, starts):
+    with pytest.raises(SpecificationError, match=TWICE):
+        SparseBlock.of(np.array(data), np.array(rows, dtype=np.int32), np.array(starts), 3)
+
+
+def test_centred_sparse_columns_and_other_shapes_are_refused():
+    X, v, y, scale = problem(50, 2)
+    S = sparse(X)
+    with pytest.raises(SpecificationError, match="cannot be centred"):
+        kernels_sparse.gradient(S, np.ones(2), v, y, SQUARED, scale, 1.0, GRID)
+    with pytest.raises(SpecificationError, match="contiguous float64 vectors"):
+        kernels_sparse.gradient(S, np.zeros(2), v[:-1], y, SQUARED, scale, 1.0, GRID)
+    with pytest.raises(SpecificationError, match="grid must be a power of two"):
+        kernels_sparse.gradient(S, np.zeros(2), v, y, SQUARED, scale, 1.0, 0.3)
+
+
+def test_a_step_costs_its_entries_and_not_the_records():
+    """A thousand times the records, the same entries: the same time, but for a factor that caches explain."""
+    times = {}
+    for n in (2_000, 2_000_000):
+        rows = np.linspace(0, n - 1, 200).astype(np.int32)
+        S = SparseBlock.of(np.ones(200), rows, np.array([0, 100, 200]), n)
+        v, y, two, taken = np.zeros(n), np.ones(n), np.ones(2), []
+        for _ in range(60):
+            start = time.perf_counter()
+            kernels_sparse.step(S, 1e-9 * two, 0.0, v, y, LOGISTIC, S, 0 * two, two, 1.0, GRID)
+            taken.append(time.perf_counter() - start)
+        times[n] = statistics.median(taken)
+    assert times[2_000_000] < 20 * times[2_000]

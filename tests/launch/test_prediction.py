@@ -1,0 +1,225 @@
+"""Predicting over parties, models split by party, and plain scikit-learn ones: all give the answers of the result."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import vfl
+from parties.prediction import ModelPart
+from vfl.errors import DataError, OutputError, SpecificationError, VflError
+from vfl.schema import Boolean, Categorical, Numeric
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vfl.launch.run.result import Result
+
+N = 60
+COLUMNS = {
+    "age": Numeric((18, 90), missing="indicator"),
+    "job": Categorical(("clerk", "smith"), missing="indicator"),
+    "grade": Categorical((3, 1, 2), unknown="zero", fill=2),
+    "city": Categorical(("Bern", "Basel"), fill="Bern"),
+    "member": Boolean(fill=False),
+    "calls": Numeric((0, 50), fill=5),
+}
+OWNED = {"bank": ["age", "job", "member"], "telco": ["grade", "city", "calls"]}
+
+
+def table() -> pd.DataFrame:
+    """Return records with missing cells, values beyond bounds and a category that is not declared."""
+    rng = np.random.default_rng(7)
+    frame = pd.DataFrame(
+        {
+            "customer": [f"c,{k}" for k in range(N)],
+            "age": rng.uniform(0, 120, N),
+            "job": rng.choice(["clerk", "smith"], N).astype(object),
+            "member": rng.integers(0, 2, N).astype(bool),
+            "grade": rng.integers(1, 5, N).astype(float),
+            "city": rng.choice(["Bern", "Basel"], N).astype(object),
+            "calls": rng.uniform(-5, 70, N),
+            "default": rng.integers(0, 2, N),
+        }
+    )
+    for column, rows in {"age": [1, 5], "job": [2, 5], "grade": [3], "city": [4], "calls": [6]}.items():
+        frame.loc[rows, column] = np.nan
+    return frame
+
+
+def split(frame: pd.DataFrame, *, shuffled: bool = True) -> dict[str, pd.DataFrame]:
+    """Return what each party holds, each in an order of its own and without a few records."""
+    own = {party: frame[["customer", *columns]] for party, columns in OWNED.items()}
+    return {p: part.sample(frac=0.9, random_state=k) if shuffled else part for k, (p, part) in enumerate(own.items())}
+
+
+def trained(loss: str = "logistic", **options: Any) -> Result:
+    partition = vfl.FeaturePartition(OWNED, ("bank", "default"))
+    given = {"columns": COLUMNS, "id": "customer", "penalty": vfl.L2(0.01), "bounds": {"default": (0, 3)}} | options
+    if vfl.Job(partition=partition, privacy=None, loss=loss, **given).classification:
+        given.pop("bounds")
+    job = vfl.Job(partition=partition, privacy=None, loss=loss, solver=vfl.SkGD(passes=3), **given)
+    data = split(table(), shuffled=False)
+    data["bank"] = data["bank"].assign(default=table()["default"])
+    return vfl.train(job, data, engine="inprocess", cores=1)
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def expected(result: Result) -> pd.Series:
+    """The margins of the records that all parties have, in the order of the label party's rows."""
+    data, whole = split(table()), pd.Series(result.decision_function(table()), index=table()["customer"])
+    return whole[[c for c in data["bank"].customer if c in set(data["telco"].customer)]]
+
+
+def test_the_records_that_all_have_are_predicted_with_their_ids(result: Result, expected: pd.Series) -> None:
+    found = vfl.predict(result, split(table()))
+    assert (found.id_column, list(found.ids or ())) == ("customer", list(expected.index))
+    assert found.margins.tobytes() == expected.to_numpy().tobytes()
+    assert found.labels.tolist() == (expected.to_numpy() > 0).astype(int).tolist()
+    one = vfl.predict(result, table())
+    assert (list(one.ids or ()), one.margins.tobytes()) == (
+        table()["customer"].tolist(),
+        result.decision_function(table()).tobytes(),
+    )
+    without = {party: part.drop(columns="customer") for party, part in split(table(), shuffled=False).items()}
+    plain = vfl.predict(result, without)
+    assert plain.ids is None
+    assert plain.margins.tobytes() == one.margins.tobytes()
+
+
+def test_each_party_predicts_on_ray_from_its_own_part(
+    local_ray: Any, result: Result, expected: pd.Series, tmp_path: Path
+) -> None:
+    data: dict[str, Any] = {}
+    for party, part in split(table()).items():
+        data[party] = str(tmp_path / f"{party}.parquet")
+        part.to_parquet(data[party])
+    parts = result.save_parts(tmp_path / "parts")
+    found = vfl.predict(parts, data, engine="ray", cores=1)
+    assert list(found.ids or ()) == list(expected.index)
+    assert found.margins.tobytes() == expected.to_numpy().tobytes()
+    data["telco"] = split(table())["telco"].assign(calls="many")
+    with pytest.raises(
+        DataError, match="party 'telco', the table: column 'calls' holds text where numbers are declared"
+    ):
+        vfl.predict(result, data, engine="ray", cores=1)
+
+
+def test_rows_as_they_are_have_to_be_as_many_everywhere(result: Result) -> None:
+    without = {party: part.drop(columns="customer") for party, part in split(table()).items()}
+    with pytest.raises(DataError, match="party 'telco' holds another number of records than the parties before it"):
+        vfl.predict(result, {**without, "telco": without["telco"][:-1]})
+
+
+def test_a_part_holds_its_own_coefficients_and_gives_the_same_answers(
+    result: Result, expected: pd.Series, tmp_path: Path
+) -> None:
+    parts = result.save_parts(tmp_path / "parts")
+    whole = json.loads(parts["telco"].read_text(encoding="utf-8"))
+    assert list(whole["w"]) == ["grade=3", "grade=1", "grade=2", "city=Bern", "city=Basel", "calls"]
+    assert vfl.predict(parts, split(table())).margins.tobytes() == expected.to_numpy().tobytes()
+    read = ModelPart.read(parts["telco"])
+    source = split(table())["telco"]
+    assert read.margins(source).tobytes() == result.part("telco").margins(source).tobytes()
+
+
+def _other(result: Result) -> Result:
+    return replace(result, w=result.w + 1.0)
+
+
+WRONG: dict[str, tuple[dict[str, str], type[VflError], str]] = {
+    "one is lacking": ({"bank": "bank"}, SpecificationError, "the same parties as its parts"),
+    "swapped": (
+        {"bank": "telco", "telco": "bank"},
+        OutputError,
+        "the part of a model that party 'bank' was told to apply is that of 'telco'",
+    ),
+    "of another model": (
+        {"bank": "bank", "telco": "other"},
+        OutputError,
+        "the parts of parties 'bank' and 'telco' belong to different models: export both anew",
+    ),
+    "damaged": ({"bank": "bank", "telco": "damaged"}, OutputError, "damaged' is damaged: 'model'"),
+    "no part": ({"bank": "bank", "telco": "none"}, OutputError, "is no part of a model of format 1"),
+    "absent": ({"bank": "bank", "telco": "absent"}, OutputError, "cannot read the part of a model"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_parts_that_do_not_belong_together_are_refused(case: str, result: Result, tmp_path: Path) -> None:
+    named, kind, message = WRONG[case]
+    files = result.save_parts(tmp_path / "parts")
+    files["other"] = _other(result).save_parts(tmp_path / "other")["telco"]
+    for name, text in {"damaged": files["telco"].read_text("utf-8").replace('"model"', '"no"'), "none": "{}"}.items():
+        files[name] = tmp_path / name
+        files[name].write_text(text, encoding="utf-8")
+    files["absent"] = tmp_path / "absent"
+    with pytest.raises(kind, match=message):
+        vfl.predict({party: files[name] for party, name in named.items()}, split(table()))
+
+
+def test_a_party_that_is_left_out_is_named(result: Result, tmp_path: Path) -> None:
+    parts = result.save_parts(tmp_path / "parts")
+    with pytest.raises(SpecificationError, match="party 'telco' has columns in the model, and no part of it is given"):
+        vfl.predict({"bank": parts["bank"]}, {"bank": split(table())["bank"]})
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        ("logistic", {}),
+        ("logistic", {"classes": (1, 0)}),
+        ("smoothed_hinge", {"scaling": "bounds"}),
+        ("squared", {"intercept": False}),
+        ("poisson", {}),
+        ("huber", {}),
+    ],
+)
+def test_a_plain_pipeline_agrees(loss: str, options: dict[str, Any]) -> None:
+    result = trained(loss, **options)
+    plain = pickle.loads(pickle.dumps(result.to_sklearn()))  # noqa: S301 - our own
+    frame = table().drop(columns="default").sample(frac=1.0, random_state=1)
+    margins = result.decision_function(frame)
+    if result.job.classification:
+        np.testing.assert_allclose(plain.decision_function(frame), margins, rtol=1e-9, atol=1e-12)
+        assert plain.predict(frame).tolist() == result.predict(frame).tolist()
+    else:
+        np.testing.assert_allclose(plain.predict(frame), result.predict(frame), rtol=1e-9, atol=1e-12)
+    assert np.abs(margins).max() > 0.01
+
+
+def test_a_plain_pipeline_refuses_what_the_result_refuses(result: Result) -> None:
+    frame = table()
+    frame.loc[0, "job"] = "priest"
+    with pytest.raises(DataError, match="holds a category that is not declared"):
+        result.decision_function(frame)
+    with pytest.raises(ValueError, match="unknown categories"):
+        result.to_sklearn().predict(frame)
+
+
+def test_a_plain_pipeline_needs_no_vfl(result: Result, tmp_path: Path) -> None:
+    path, frame = tmp_path / "plain.pickle", tmp_path / "frame.pickle"
+    path.write_bytes(pickle.dumps(result.to_sklearn()))
+    table().to_pickle(frame)
+    code = (
+        "import pickle, sys; sys.modules['vfl'] = None; import pandas\n"
+        f"model = pickle.load(open({str(path)!r}, 'rb'))\n"
+        f"print(model.predict_proba(pandas.read_pickle({str(frame)!r}))[:, 1].sum())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    probabilities = 1 / (1 + np.exp(-result.decision_function(table())))
+    assert float(done.stdout) == pytest.approx(probabilities.sum())

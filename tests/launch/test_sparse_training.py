@@ -1,0 +1,179 @@
+"""Jobs on sparse matrices: the model of the same dense columns to the bit, on either transport, without filling them."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import vfl
+from parties.loading import load
+from parties.party import Party
+from parties.storage.sparse import SparseColumns
+from vfl.messages import Moments, Records
+from vfl.planning import problem_of
+from vfl.privacy.events import ReleaseKey
+from vfl.privacy.geometry import GRID_BITS, PAIR
+from vfl.solvers.smoothness import moments_event
+
+N = 600
+PARTITION = vfl.FeaturePartition({"a": ["a0", "a1", "a2", "a3", "a4"], "b": ["b0", "b1"]}, label=("b", "y"))
+
+
+def table(n: int = N) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, 7)) * (rng.random((n, 7)) < 0.2)
+    X[:, 4] = 0.0
+    return np.column_stack([X, X[:, 0] - X[:, 5] + 0.3 * rng.logistic(size=n) > 0])
+
+
+def job(solver: Any, **changes: Any) -> vfl.Job:
+    given: dict[str, Any] = {
+        "partition": PARTITION,
+        "bounds": {"a.*": (-2, 1.5), "b.*": (0, 2)},
+        "sparse": ["a", "b"],
+        "penalty": vfl.ElasticNet(1e-3),
+        "privacy": vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(5)),
+        "solver": solver,
+    }
+    return vfl.Job(**given | changes)
+
+
+SOLVERS = {
+    "single coordinates": (vfl.SkGD(passes=2), {}),
+    "blocks": (vfl.SkGD(passes=2, block_size=5, noise_geometry="isotropic"), {}),
+    "one block a message": (vfl.SkGD(passes=2, block_size=2, sweep="block", sampling="importance"), {}),
+    "bounds instead of clipping": (vfl.SkGD(passes=1, clip="bounds"), {}),
+    "a loss without a kernel": (vfl.SkGD(passes=2), {"loss": "smoothed_hinge"}),
+    "squared": (vfl.SkGD(passes=2), {"loss": "squared", "bounds": {"*": (-2, 2), "y": (0, 1)}}),
+    "greedy": (vfl.GCD(rounds=6), {}),
+    "gradient descent": (vfl.GD(), {}),
+    "sampled": (vfl.SGD(), {}),
+    "variance reduced": (vfl.SVRG(), {}),
+    "dual": (vfl.SCD(), {"penalty": vfl.L2(1e-2)}),
+    "float32": (vfl.SkGD(passes=1, block_size=3), {"storage": "float32"}),
+    "no intercept": (vfl.SkGD(passes=1), {"intercept": False}),
+    "unscaled": (vfl.SkGD(passes=1), {"scaling": "none"}),
+    "explicit blocks": (
+        vfl.SkGD(passes=1),
+        {
+            "partition": vfl.FeaturePartition(
+                {q: PARTITION.columns(q) for q in "ab"},
+                PARTITION.label,
+                blocks={"a": [["a3", "a0"], ["a2", "a1", "a4"]], "b": [["b1"], ["b0"]]},
+            )
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_model_is_that_of_the_dense_columns_to_the_bit(name: str) -> None:
+    solver, changes = SOLVERS[name]
+    spec, dense = job(solver, **changes), table()
+    models = [vfl.train(spec, data, engine="inprocess") for data in (dense, scipy.sparse.csr_array(dense))]
+    assert models[0].w.tobytes() == models[1].w.tobytes()
+    assert abs(models[0].w).max() > 0
+    new = dense[:50, :7]
+    margins = [models[0].decision_function(data) for data in (new, scipy.sparse.csc_matrix(new))]
+    np.testing.assert_array_equal(*margins)
+
+
+def test_both_transports_and_files(local_ray: Any, tmp_path: Any) -> None:
+    spec, dense = job(vfl.SkGD(passes=2, block_size=2)), table()
+    files = {}
+    for party, columns in (("a", slice(0, 5)), ("b", slice(5, 8))):
+        files[party] = str(tmp_path / f"{party}.npz")
+        scipy.sparse.save_npz(files[party], scipy.sparse.csr_matrix(dense[:, columns]))
+    models = [
+        vfl.train(spec, data, engine=engine).w.tobytes()
+        for engine in ("ray", "inprocess")
+        for data in (dense, scipy.sparse.coo_array(dense), files)
+    ]
+    assert len(set(models)) == 1
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_without_noise_the_optimum_is_the_same(loss: str) -> None:
+    bounds = {"a.*": (-2, 1.5), "b.*": (0, 2), "y": (0, 1)}
+    spec = job(
+        vfl.SkGD(), loss=loss, privacy=None, penalty=vfl.L2(1e-3), bounds=bounds if loss == "squared" else bounds | {}
+    )
+    dense = table()
+    one, other = (vfl.train(spec, data, engine="inprocess") for data in (dense, scipy.sparse.csc_array(dense)))
+    np.testing.assert_allclose(one.w, other.w, atol=1e-8)
+    # Shifting and centring are another way to the same F, but for the penalty on scaled columns.
+    plain = replace(spec, sparse=(), penalty=vfl.NoPenalty())
+    unpenalised = vfl.train(replace(spec, penalty=vfl.NoPenalty()), scipy.sparse.csc_array(dense), engine="inprocess")
+    shifted = vfl.train(plain, dense, engine="inprocess")
+    np.testing.assert_allclose(
+        shifted.decision_function(dense[:, :7]), unpenalised.decision_function(dense[:, :7]), atol=1e-4
+    )
+
+
+def test_one_party_sparse_the_other_dense() -> None:
+    dense = table()
+    spec = job(vfl.SkGD(passes=1), sparse=["a"])
+    scaling = spec.scaling_of(PARTITION.features)
+    assert scaling.shift.tolist() == [0.0] * 5 + [1.0] * 2
+    assert scaling.width.tolist() == [2.0] * 5 + [1.0] * 2
+    sources = {"a": scipy.sparse.csc_array(dense[:, :5]), "b": dense[:, 5:]}
+    mixed, whole = (vfl.train(spec, data, engine="inprocess") for data in (sources, dense))
+    assert mixed.w.tobytes() == whole.w.tobytes()
+    assert "columns of a: scaled by a factor, neither shifted nor centred" in str(vfl.plan(spec, N))
+
+
+def test_moments_of_columns_that_are_not_centred_are_charged_for_what_is_released() -> None:
+    """Means for one party, none for the other: the worst record attains the joint sensitivity, and none exceeds it."""
+    spec = job(vfl.SkGD(passes=1), sparse=["a"], bounds={"*": (-1, 1)})
+    problem = problem_of(spec, 3)
+    assert problem.centred_coordinates.tolist() == [False] * 5 + [True] * 2 + [False]
+    event = moments_event(problem)
+    assert event is not None
+    assert event.dimension == 5 + 2 * 2
+    query = Moments({"a": 5, "b": 2}, {"a": np.ones(5), "b": np.ones(2)}, True, None, uncentred=problem.sparse)
+    assert query.sizes() == (5, 4)
+    released = []
+    for x_a, x_b in ((1.0, 1.0), (0.0, 1.0 - (6.0 - math.sqrt(2.0)) / 4.0)):
+        rows = np.zeros((3, 8))
+        rows[0, :5], rows[0, 5:7] = x_a, x_b
+        parts = {"a": scipy.sparse.csc_array(rows[:, :5]), "b": rows[:, 5:]}
+        columns = {q: load(spec, q, part)._columns for q, part in parts.items()}
+        parties = [Party(q, own, vfl.SeededNoise(0), unnoised=(Moments,)) for q, own in columns.items()]
+        answers = [party.answer(query.shares()[party.name], Records(), ReleaseKey(0)) for party in parties]
+        released.append(np.concatenate([answer.released[0] for answer in answers]))
+    attained = math.sqrt(sum(Fraction(float(d)) ** 2 for d in released[0] - released[1]))
+    assert attained <= event.sensitivity
+    assert attained == pytest.approx(event.sensitivity, rel=3e-5)
+    assert event.sensitivity == pytest.approx(math.sqrt(5 + 2 * PAIR), rel=2.0 ** (2 - GRID_BITS))
+
+
+def test_a_wide_sparse_job_is_never_filled() -> None:
+    """800 × 88,119: dense it takes 564 MB, and each of the greedy rounds is one pass over its stored entries."""
+    n, p, stored = 800, 88_119, 200_000
+    rng = np.random.default_rng(1)
+    X = scipy.sparse.csc_array(
+        (rng.uniform(0, 1, stored), (rng.integers(0, n, stored), rng.integers(0, p, stored))), (n, p)
+    )
+    partition = vfl.FeaturePartition(
+        {"a": [f"x{j}" for j in range(50_000)], "b": [f"x{j}" for j in range(50_000, p)], "lab": []}, label=("lab", "y")
+    )
+    privacy = vfl.Privacy(epsilon=5.0, smoothness="bounds", noise=vfl.SeededNoise(0))
+    spec = vfl.Job(
+        partition=partition, bounds={"*": (0, 1)}, sparse=["a", "b"], privacy=privacy, solver=vfl.GCD(rounds=5)
+    )
+    data = {"a": X[:, :50_000], "b": X[:, 50_000:], "lab": {"y": rng.integers(0, 2, n)}}
+    party = load(spec, "a", data["a"])
+    assert isinstance(party._columns, SparseColumns)
+    tracemalloc.start()
+    result = vfl.train(spec, data, engine="inprocess")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6 < n * p * 8
+    assert 1 <= np.count_nonzero(result.coef_) <= 5

@@ -1,0 +1,120 @@
+"""What a process is warned of: the sum of its private runs, whoever starts them, and a δ that is hardly meant."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+import vfl
+from vfl.launch.run import warnings as running
+from vfl.privacy.gaussian_dp import delta_of, mu_of
+from vfl.privacy.ledger import SqliteLedger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+N = 100
+DELTA = 1 / N**2
+PARTITION = vfl.FeaturePartition({"bank": ["x0"], "telco": ["x1"]}, label=("bank", "y"))
+JOB = vfl.Job(partition=PARTITION, bounds={"*": (-1, 1)}, privacy=vfl.Privacy(epsilon=1.0), solver=vfl.SkGD(passes=2))
+DRAFT = vfl.Job(partition=PARTITION, privacy=None, scaling="none")
+COUNTED = pytest.mark.filterwarnings("error:private run")
+
+
+def table(n: int = N) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {"x0": rng.uniform(-1, 1, n), "x1": rng.uniform(-1, 1, n), "y": np.arange(n) % 2}
+
+
+def train(job: vfl.Job = JOB, **options: Any) -> vfl.Result:
+    return vfl.train(job, table(), engine="inprocess", **options)
+
+
+def fit() -> None:
+    data = table()
+    X = np.column_stack([data["x0"], data["x1"]])
+    vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1)).fit(X, data["y"])
+
+
+def three_classes() -> None:
+    data = table() | {"y": np.arange(N) % 3}
+    vfl.train_one_vs_rest(JOB, data, classes=(0, 1, 2), n_records=N, engine="inprocess")
+
+
+RUNS: dict[str, Callable[[], object]] = {
+    "train": train,
+    "an estimator": fit,
+    "three classes": three_classes,
+    "bounds": lambda: vfl.private_bounds(DRAFT, table(), epsilon=1.0, engine="inprocess"),
+}
+
+
+@pytest.fixture(autouse=True)
+def total(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "of_this_process", running.RunningTotal())
+
+
+@pytest.mark.parametrize("second", RUNS)
+@pytest.mark.parametrize("first", ["train", "bounds"])
+def test_the_second_private_run_is_told_the_sum(first: str, second: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", vfl.PrivacyWarning)
+        RUNS[first]()
+    with pytest.warns(vfl.PrivacyWarning, match="private run 2 ") as caught:
+        RUNS[second]()
+    assert [warning.filename for warning in caught] == [__file__]  # once, at the line that asked
+    # Both of ε = 1, so μ grows by √2; a plan may fall short of its budget by its last digits, classes by a hundredth.
+    together = brentq(lambda e: delta_of(e, math.sqrt(2) * mu_of(1.0, DELTA)) - DELTA, 1.0, 9.0)
+    said = float(str(caught[0].message).partition("(ε = ")[2].partition(",")[0])
+    assert said == pytest.approx(together, rel=1e-2)
+
+
+@COUNTED
+def test_runs_that_are_counted_elsewhere_or_not_private_are_silent(tmp_path: Path) -> None:
+    SqliteLedger(tmp_path / "book.db").set_cap("credit", epsilon=3.0, delta=DELTA)
+    train(replace(JOB, dataset="credit"), ledger=tmp_path / "book.db")
+    train(replace(JOB, privacy=None))
+    train(replace(JOB, privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0))))
+    train()
+
+
+@COUNTED
+def test_a_run_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    train()
+    for _ in range(2):
+        with pytest.raises(vfl.PrivacyWarning, match="private run 2 "):
+            train(output=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+LOOSE = replace(JOB, privacy=vfl.Privacy(epsilon=1.0, delta=0.05, noise=vfl.SeededNoise(0)))
+
+
+def test_a_delta_that_is_hardly_meant_is_said_once_to_whoever_sees_no_plan() -> None:
+    with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n = 0.01") as caught:
+        train(LOOSE)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shown: list[Any] = []
+        train(LOOSE, watch=shown.append)
+        train()
+    assert any("is not below 1/n" in str(event) for event in shown if isinstance(event, vfl.Plan))
+
+
+def test_a_delta_that_is_hardly_meant_is_said_to_estimators_and_classes() -> None:
+    data = table() | {"y": np.arange(N) % 3}
+    with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n") as caught:
+        vfl.train_one_vs_rest(LOOSE, data, classes=(0, 1, 2), n_records=N, engine="inprocess")
+    assert len(caught) == 1
+    with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n"):
+        vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1), delta=0.05, noise=vfl.SeededNoise(0)).fit(
+            np.column_stack([data["x0"], data["x1"]]), table()["y"]
+        )

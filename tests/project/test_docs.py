@@ -1,0 +1,342 @@
+"""Every snippet of README.md, CONTRIBUTING.md and docs/ is run, and what a page says it prints is compared.
+
+How a page is read, from the top:
+
+- `python` blocks run in one namespace, in a folder of the page's own that holds deploy/ and nothing else. Training is
+  in-process unless a block says which engine it wants.
+- `toml title="NAME"` is written to that file, and must be a job or a policy.
+- `bash`: lines that call `vfl` run in this process (in-process training, unless they say which engine), and so do those
+  that run a module of ours; others in a shell, but for installing and testing the project itself (NOT_RUN).
+- `text` is what the last block printed. `…` stands for anything, a line of `…` for any lines. Under the comment
+  `<!-- numbers move -->` numbers, digests and the lengths of spaces are not compared: noise is fresh in every run.
+- Blocks without a language are formulas and drawings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click.shell_completion
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import vfl
+from parties.consent import Policy
+from vfl.cli import COMMANDS
+from vfl.cli import vfl as command_line
+from vfl.job import file as jobfile
+from vfl.launch.run import warnings as running
+from vfl.losses import LOSSES
+from vfl.penalties import PENALTIES
+from vfl.samplers import SAMPLERS
+from vfl.solvers import SOLVERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.M | re.S)
+MOVING = "<!-- numbers move -->"
+NOT_RUN = (
+    "python3 -m venv ",
+    "pip install ",
+    "git clone ",
+    "python -m pytest",
+    "python -m mkdocs",
+    "python -m tests.benchmarks",
+    ".ci/run",
+    "ruff ",
+    "mypy",
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block. line : where it begins in its page."""
+
+    language: str
+    title: str
+    body: str
+    line: int
+    moving: bool
+
+
+def blocks_of(text: str) -> Iterator[Block]:
+    """Yield the blocks of a page in order."""
+    for found in FENCE.finditer(text):
+        language, _, rest = found["info"].strip().partition(" ")
+        title = re.search(r'title="([^"]*)"', rest)
+        before = text[: found.start()].rstrip()
+        yield Block(
+            language,
+            title[1] if title else "",
+            found["body"],
+            text.count("\n", 0, found.start()) + 1,
+            before.endswith(MOVING),
+        )
+
+
+TOKEN = re.compile(r"(?P<rest>…)|(?P<digest>\b[0-9a-f]{12,}\b)|(?P<number>-?\d[\d.]*(?:e[-+]?\d+)?)|(?P<space> +)")
+MOVED = {"digest": "[0-9a-f]+", "number": r"-?\d[\d.]*(?:e[-+]?\d+)?", "space": " +"}
+
+
+def pattern_of(said: str, *, moving: bool) -> re.Pattern[str]:
+    """Return what output has to match for a page that says `said`."""
+    lines = []
+    for line in said.rstrip().splitlines():
+        if line.strip() == "…":
+            lines.append(r"(?:.*\n)*?")
+            continue
+        pattern, at = "", 0
+        for token in TOKEN.finditer(line.rstrip()):
+            pattern += re.escape(line[at : token.start()])
+            literal = re.escape(token[0])
+            pattern += ".*?" if token["rest"] else MOVED[str(token.lastgroup)] if moving else literal
+            at = token.end()
+        lines.append(pattern + re.escape(line.rstrip()[at:]) + r"[ \t]*\n")
+    return re.compile("".join(lines))
+
+
+def matches(said: str, printed: str, *, moving: bool = False) -> bool:
+    """Return whether what was printed is what a page says, all of it."""
+    return pattern_of(said, moving=moving).fullmatch(printed.strip("\n") + "\n") is not None
+
+
+class Reader:
+    """Follows a page to the letter."""
+
+    def __init__(self) -> None:
+        self.namespace = {"__name__": "__main__"}
+        self.printed = ""
+
+    def follow(self, block: Block, page: str) -> None:
+        """Do what the block says."""
+        run = getattr(self, f"_{block.language or 'drawing'}", None)
+        assert run is not None, f"{page}:{block.line}: nobody knows how to run a block of {block.language!r}"
+        run(block, f"{page}:{block.line}")
+
+    def _drawing(self, block: Block, where: str) -> None:
+        pass
+
+    def _python(self, block: Block, where: str) -> None:
+        out = io.StringIO()
+        code = compile("\n" * (block.line) + block.body, where, "exec", dont_inherit=True)
+        with contextlib.redirect_stdout(out):
+            exec(code, self.namespace)  # noqa: S102 — the page's own code
+        self.printed = out.getvalue()
+
+    def _toml(self, block: Block, where: str) -> None:
+        assert block.title, f"{where}: name the file, title=..."
+        path = Path(block.title)
+        path.write_text(block.body, encoding="utf-8")
+        if "total" in tomllib.loads(block.body):
+            Policy.read(path)
+        else:
+            jobfile.read(path)
+
+    def _bash(self, block: Block, where: str) -> None:
+        self.printed = ""
+        for line in block.body.replace("\\\n", " ").splitlines():
+            words = line.split("#")[0].strip() if not line.strip().startswith("#") else ""
+            words = re.sub(r"^.*&& \.venv/bin/(?=vfl )", "", words)  # what follows an installation
+            if words.startswith("vfl ") and not re.search(r"[|<>;&]", words):
+                self._vfl(shlex.split(words)[1:], where)
+            elif words.startswith("python -m vfl."):
+                self._script(words.split()[2:])
+            elif words and not words.startswith(NOT_RUN):
+                self._shell(words, where)
+
+    def _vfl(self, words: list[str], where: str) -> None:
+        if words[0] in ("run", "align") and not {"--engine", "--address"} & set(words):
+            words += ["--engine", "inprocess"]
+        result = CliRunner().invoke(command_line, words, standalone_mode=False)
+        if isinstance(result.exception, vfl.VflError):
+            self.printed += f"error: {result.exception}\n"
+        elif result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise AssertionError(f"{where}: {words}: {result.output}") from result.exception
+        self.printed += result.output
+
+    def _script(self, words: list[str]) -> None:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", words)
+            runpy.run_module(words[0], run_name="__main__")
+        self.printed += out.getvalue()
+
+    def _shell(self, words: str, where: str) -> None:
+        place = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", words], env=os.environ | place, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{where}: {words}: {done.stderr}"
+        self.printed += done.stdout
+
+    def _text(self, block: Block, where: str) -> None:
+        said = matches(block.body, self.printed, moving=block.moving)
+        assert said, f"{where}: the page says\n{block.body}\nand what is printed is\n{self.printed}"
+
+
+@pytest.fixture(autouse=True)
+def desk(tmp_path, monkeypatch):
+    """A folder with no more of a checkout than deploy/, no fits before, in-process training, registries that forget."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(running, "of_this_process", running.RunningTotal())
+    monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))
+    for name in ("train", "train_one_vs_rest", "align", "private_bounds"):
+        original = getattr(vfl, name)
+        monkeypatch.setattr(vfl, name, functools.partial(original, engine="inprocess"))
+    registries = (LOSSES, PENALTIES, SAMPLERS, SOLVERS)
+    before = [dict(registry) for registry in registries]
+    yield
+    for registry, kept in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(kept)
+
+
+def follow(text, page, **given):
+    reader = Reader()
+    reader.namespace |= given
+    for block in blocks_of(text):
+        reader.follow(block, page)
+
+
+def readers_own_data():
+    """Make what README.md takes the reader to have: a frame, and two files of its columns."""
+    rng = np.random.default_rng(0)
+    ranges = {"income": 2e5, "age": 100, "calls": 500, "data_mb": 1e5}
+    frame = pd.DataFrame({column: rng.uniform(0, top, 500) for column, top in ranges.items()})
+    frame["default"] = rng.integers(0, 2, 500)
+    frame["customer"] = [f"c{i}" for i in range(500)]
+    frame[["customer", "income", "age", "default"]].to_parquet("bank.parquet")
+    frame[["customer", "calls", "data_mb"]].to_csv("telco.csv", index=False)
+    return {"frame": frame}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_can_be_followed_to_the_letter(page):
+    given = readers_own_data() if page.name == "README.md" else {}
+    follow(page.read_text(encoding="utf-8"), page.name, **given)
+
+
+PRINTED = "round 3/7  ε 0.805 of 2\nmodel: runs/x-20261121-054953\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "moving", "holds"),
+    [
+        ("round 3/7  ε 0.805 of 2\nmodel: runs/x-20261121-054953", False, True),
+        ("round 3/7  ε 0.805 of 2\nmodel: …", False, True),
+        ("…\nmodel: …", False, True),
+        ("round 3/7  ε 0.805 of 2", False, False),
+        ("round 4/7  ε 0.805 of 2\nmodel: …", False, False),
+        ("round 4/12  ε 1.1 of 2\nmodel: runs/x-20270101-000000", True, True),
+        ("ronde 4/12  ε 1.1 of 2\nmodel: runs/x-20270101-000000", True, False),
+        ("round 4/12  ε 1.1\nmodel: runs/x-20270101-000000", True, False),
+    ],
+)
+def test_what_pages_say_is_compared(said, moving, holds):
+    assert matches(said, PRINTED, moving=moving) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("```python\nvfl_train\n```\n", NameError),
+        ("```python\nprint(1)\n```\n```text\n2\n```\n", AssertionError),
+        ('```toml title="job.toml"\nformat = 1\n```\n', vfl.VflError),
+        ("```bash\nvfl run nonsense\n```\n```text\nfine\n```\n", AssertionError),
+        ("```bash\nfalse\n```\n", AssertionError),
+        ("```cobol\nSTOP RUN.\n```\n", AssertionError),
+    ],
+)
+def test_a_page_that_is_wrong_is_noticed(text, error):
+    with pytest.raises(error):
+        follow(text, "page")
+
+
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    targets = [found["target"].split("#")[0] for found in LINK.finditer(text)]
+    local = [target for target in targets if target and not target.startswith(("http:", "https:", "mailto:"))]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+def test_every_module_that_the_mathematics_names_exists():
+    text = (ROOT / "docs" / "mathematics.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:vfl|coordinator|parties)/[\w/]+\.py)`", text))
+    assert len(named) > 20
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+
+
+def test_help_fits_one_screen():
+    said = CliRunner().invoke(command_line, ["--help"]).output
+    assert len(said.splitlines()) <= 24
+    assert max(map(len, said.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete(shell):
+    environment = os.environ | {"_VFL_COMPLETE": f"{shell}_source", "PYTHONPATH": str(ROOT)}
+    program = "import sys; from vfl.cli import main; sys.argv = ['vfl']; main()"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    if shell == "bash" and "Bash version" in done.stderr:
+        pytest.skip("this bash is too old for click")
+    assert "_VFL_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "offered"),
+    [
+        ((), "al", [("plain", "align")]),
+        (("run",), "breast_c", [("plain", "breast_cancer"), ("file", "breast_c")]),
+        (("plan",), "job", [("file", "job")]),
+        (("evaluate", "runs/x", "--data"), "b", [("file", "b")]),
+        (("run", "job.toml"), "--led", [("plain", "--ledger")]),
+        (("ledger",), "sh", [("plain", "show")]),
+        (("run", "job.toml", "--engine"), "in", [("plain", "inprocess")]),
+    ],
+)
+def test_what_shells_complete(words, incomplete, offered):
+    shell = click.shell_completion.BashComplete(command_line, {}, "vfl", "_VFL_COMPLETE")
+    assert [(item.type, item.value) for item in shell.get_completions(list(words), incomplete)] == offered
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_fits_a_terminal(name):
+    """Eighty columns; a screen of 40 lines, since those of commands are read one at a time."""
+    said = CliRunner().invoke(command_line, [name, "--help"]).output.splitlines()
+    assert len(said) <= 40
+    assert max(map(len, said)) <= 80
+    assert name != "ledger" or not [line for line in said if re.search(r"\w\.\.\.$", line)]  # cut by click
+
+
+def test_the_site_builds(tmp_path):
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed; .ci/run builds the site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

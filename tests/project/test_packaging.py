@@ -1,0 +1,153 @@
+"""What is shipped: one distribution with three typed packages, a console script, and the examples as files inside."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import vfl
+from vfl.version import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("vfl", "coordinator", "parties")
+
+
+@pytest.fixture(scope="module")
+def pyproject():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_three_typed_packages_come_from_one_distribution(pyproject):
+    assert tuple(pyproject["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == PACKAGES
+    for package in PACKAGES:
+        assert (ROOT / package / "__init__.py").is_file()
+        assert (ROOT / package / "py.typed").is_file()
+
+
+def test_every_folder_with_sources_is_a_package():
+    folders = {path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+def test_the_console_script_can_be_called(pyproject):
+    module, _, attribute = pyproject["project"]["scripts"]["vfl"].partition(":")
+    assert callable(getattr(importlib.import_module(module), attribute))
+
+
+def test_the_version_has_one_home(pyproject):
+    assert "version" in pyproject["project"]["dynamic"]
+    home = ROOT / pyproject["tool"]["hatch"]["version"]["path"]
+    assigned = [node for node in ast.parse(home.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
+    assert [ast.literal_eval(node.value) for node in assigned] == [__version__] == [vfl.__version__]
+
+
+def test_the_installed_distribution_is_this_one():
+    installed = importlib.metadata.distribution("vfl")
+    assert installed.version == __version__
+    assert [(e.name, e.value) for e in installed.entry_points if e.group == "console_scripts"] == [
+        ("vfl", "vfl.cli:main")
+    ]
+
+
+def test_files_named_for_readers_and_lawyers_exist(pyproject):
+    named = [pyproject["project"]["readme"], *pyproject["project"]["license-files"], "CHANGELOG.md", "SECURITY.md"]
+    assert [name for name in named if not (ROOT / name).is_file() or not (ROOT / name).stat().st_size] == []
+
+
+def test_the_changelog_knows_the_version():
+    headings = [line for line in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines() if line[:3] == "## "]
+    assert headings[0].startswith("## [Unreleased]") or __version__ in headings[0]
+
+
+def test_no_dependency_is_pinned_but_the_accountant(pyproject):
+    optional = pyproject["project"]["optional-dependencies"]
+    lists = (pyproject["project"]["dependencies"], *optional.values())
+    wanted = {Requirement(text) for texts in lists for text in texts}
+    capped = {r.name for r in wanted if any(s.operator in ("==", "===", "<", "<=", "~=") for s in r.specifier)}
+    assert capped == {"dp-accounting"}
+    assert all(r.specifier for r in wanted), "each dependency names the oldest release that works"
+
+
+def test_every_third_party_import_is_declared(pyproject):
+    optional = pyproject["project"]["optional-dependencies"]
+    declared = {
+        Requirement(text).name
+        for text in pyproject["project"]["dependencies"]
+        + optional["accounting"]
+        + optional["plot"]
+        + optional["frames"]
+    }
+    shipped_as = {
+        "sklearn": "scikit-learn",
+        "dp_accounting": "dp-accounting",
+        "tomli_w": "tomli-w",
+        "llvmlite": "numba",
+    }
+    imported = set()
+    for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.split(".")[0])
+    foreign = imported - set(sys.stdlib_module_names) - set(PACKAGES)
+    assert {shipped_as.get(name, name) for name in foreign} <= declared
+
+
+def test_every_public_name_can_be_had():
+    assert [name for name in vfl.__all__ if getattr(vfl, name, None) is None] == []
+    with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
+        vfl.nonesuch  # noqa: B018  # the access is the test
+
+
+def test_a_public_name_is_not_hidden_by_a_module_of_that_name():
+    # Importing vfl.plan sets `plan` on the package, before or after the lazy lookup, in an order that users do not see.
+    code = (
+        "import importlib, vfl\n"
+        "homes = {name: importlib.import_module(home) for name, home in vfl._HOMES.items()}\n"
+        "print([name for name, home in homes.items() if getattr(vfl, name) is not getattr(home, name)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_public_names_are_the_same_for_people_and_for_type_checkers():
+    checked = {
+        alias.name: node.module
+        for block in ast.parse((ROOT / "vfl" / "__init__.py").read_text(encoding="utf-8")).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert checked == vfl._HOMES
+    assert set(vfl.__all__) == {*vfl._HOMES, "__version__"}
+
+
+def test_the_package_runs_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "vfl", "--version"], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"vfl, version {__version__}\n", "")
+
+
+def test_the_wheel_holds_all_of_it(tmp_path):
+    pytest.importorskip("hatchling", reason="the build backend is not installed here; .ci/run builds the wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (wheel,) = tmp_path.glob("vfl-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    examples = {path.relative_to(ROOT).as_posix() for path in (ROOT / "vfl" / "examples").glob("*.toml")}
+    assert examples
+    assert ours | examples | {f"{package}/py.typed" for package in PACKAGES} <= held
+    assert {name.split("/")[0] for name in held} == {*PACKAGES, f"vfl-{__version__}.dist-info"}

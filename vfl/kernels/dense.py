@@ -1,0 +1,354 @@
+"""The passes over records: clipped, rounded, exactly summed gradients, and X_S Δ added to the margins.
+
+Guarantee. Let κ be the clip, g the grid and s the number of columns. The integers q_i that one record adds to a
+clipped sum satisfy
+
+    g‖q_i‖₂ ≤ κ(1 + s·2⁻⁵⁰) + g√s/2
+
+whatever the floats in X, v, y, centre and scale are: NaN, infinities and magnitudes that over- or underflow included.
+The sum of the q_i is exact in 64-bit integers, hence independent of order, chunks and threads (DESIGN §4, "The block
+release"). The proof stands in vfl.kernels.dense_loops.
+
+Every X is (n, s), column-major, float64 or float32, as a party stores it; products and sums are float64. Vectors are
+contiguous float64. `threads` > 1 splits the records; it changes no result. Shapes, types or constants that do not fit
+raise SpecificationError. The loops are compiled on first use and cached.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from vfl.errors import SpecificationError
+from vfl.kernels import dense_loops as loops
+from vfl.kernels.dense_loops import LOGISTIC as LOGISTIC
+from vfl.kernels.dense_loops import SQUARED as SQUARED
+from vfl.kernels.dense_loops import WEIGHTS as WEIGHTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from vfl.types import Integers, Matrix, Vector
+
+T = TypeVar("T")
+A = TypeVar("A", bound=np.ndarray)
+
+CODES = {"squared": SQUARED, "logistic": LOGISTIC}
+"""Name of a loss → its code. WEIGHTS, the third code, says that the margins array already holds the weights r."""
+
+_TASK = 1 << 18  # elements; handing a smaller range to another thread costs more than it saves
+_DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
+
+
+def gradient(
+    X: Matrix,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    grid: float,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Return Σ_i rint(clip_κ(scale ∘ r_i (x_i − c))/g), (s,) int64; one record's share is bounded as the module says.
+
+    clip_κ scales a vector down to norm κ when it is longer. A record contributes 0 when r_i is NaN or beyond 1e300 in
+    magnitude; when ‖scale ∘ (x_i − c)‖² is NaN, overflows or is below 1e-280 (s > 1); when the product is NaN (s = 1).
+
+    centre : (s,) c, public values that are taken off the columns.
+    v, y : (n,) margins and labels; r = v − y for SQUARED, −y/(1 + exp(yv)) for LOGISTIC, v itself for WEIGHTS.
+    scale : (s,) 1/√M_j.
+    clip : κ, in [1e-100, 1e100], in scaled units.
+    grid : g, a power of two with g ≤ κ ≤ 2⁵⁰g and n·κ/g < 2⁶².
+    """
+    n, columns = len(v), _columns(X, len(v))
+    s = len(columns)
+    v, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    check_loss(loss)
+    per_grid = inverse_grid(clip, grid, n)
+
+    def rows(start: int, stop: int) -> Integers:
+        return loops.gradient(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
+
+    return total(each(rows, n, n * s, threads))
+
+
+def singles(
+    X: Matrix,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    grid: float,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Return `gradient` of every column alone, (s,) int64: each product is clamped to ±κ by itself."""
+    n, columns = len(v), _columns(X, len(v))
+    s = len(columns)
+    v, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    check_loss(loss)
+    per_grid = inverse_grid(clip, grid, n)
+
+    def rows(start: int, stop: int) -> Integers:
+        return loops.singles(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
+
+    return total(each(rows, n, n * s, threads))
+
+
+def step(
+    X_prev: Matrix,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    X: Matrix,
+    centre: Vector,
+    scale: Vector,
+    clip: float,
+    grid: float,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Add X_prev Δ + shift to the margins v, in place, and return `gradient` over X at the new margins, in one pass.
+
+    X_prev, delta : (n, s') and (s',); no columns, no change.
+    """
+    n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
+    s, t = len(columns), len(previous)
+    _, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    (delta,) = check_vectors(t, delta)
+    check_writable(v)
+    check_loss(loss)
+    per_grid = inverse_grid(clip, grid, n)
+
+    def rows(start: int, stop: int) -> Integers:
+        return loops.step(previous, delta, shift, v, y, loss, columns, centre, scale, clip, per_grid, start, stop)
+
+    return total(each(rows, n, n * (s + t), threads))
+
+
+def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
+    """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read."""
+    n, columns = len(v), _columns(X, len(v))
+    check_vectors(n, v)
+    (delta,) = check_vectors(len(columns), delta)
+    check_writable(v)
+    each(lambda start, stop: loops.forward(columns, delta, shift, v, start, stop), n, n * len(columns), threads)
+    return v
+
+
+def plain_gradient(
+    X: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, scale: Vector, *, threads: int = 1
+) -> Vector:
+    """Return scale ∘ Σ_i r_i (x_i − c), (s,) float64: no clip, no grid, hence nothing private about it.
+
+    The same input gives the same bits on one machine, whatever `threads` is.
+    """
+    n, columns = len(v), _columns(X, len(v))
+    s = len(columns)
+    v, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    check_loss(loss)
+    partial = np.zeros((-(-n // loops.PANEL), s))
+    each(lambda start, stop: loops.plain_gradient(columns, centre, v, y, loss, partial, start, stop), n, n * s, threads)
+    sums: Vector = scale * partial.sum(axis=0)
+    return sums
+
+
+def plain_step(
+    X_prev: Matrix,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    X: Matrix,
+    centre: Vector,
+    scale: Vector,
+    *,
+    threads: int = 1,
+) -> Vector:
+    """Add X_prev Δ + shift to v, in place, and return `plain_gradient` over X at the new margins, in one pass."""
+    n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
+    s, t = len(columns), len(previous)
+    _, y = check_vectors(n, v, y)
+    scale, centre = check_vectors(s, scale, centre)
+    (delta,) = check_vectors(t, delta)
+    check_writable(v)
+    check_loss(loss)
+    partial = np.zeros((-(-n // loops.PANEL), s))
+
+    def rows(start: int, stop: int) -> None:
+        loops.plain_step(previous, delta, shift, v, y, loss, columns, centre, partial, start, stop)
+
+    each(rows, n, n * (s + t), threads)
+    sums: Vector = scale * partial.sum(axis=0)
+    return sums
+
+
+def first_moments(X: Matrix, reach: Vector, grid: float, *, threads: int = 1) -> Integers:
+    """Return Σ_i rint(clamp(x_ij/B_j, ±1)/(2g)), (s,) int64. One record adds between −1/(2g) and 1/(2g).
+
+    reach : (s,) B_j > 0.
+    grid : g, a power of two in [2⁻⁵⁰, ½].
+    """
+    n, columns = len(X), _columns(X, len(X))
+    s = len(columns)
+    (reach,) = check_vectors(s, reach)
+    per_grid = inverse_grid(1.0, grid, n)
+    return total(
+        each(lambda start, stop: loops.first_moments(columns, reach, per_grid, start, stop), n, n * s, threads)
+    )
+
+
+def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> Integers:
+    """Return Σ_i rint(min(x_ij²/cap_j, 1)/g), (s,) int64. One record adds between 0 and 1/g to each coordinate.
+
+    No slack: 1/g is an integer. NaN counts as 0, infinity as 1.
+
+    cap : (s,) b_j > 0, in units of x².
+    grid : g, a power of two in [2⁻⁵⁰, 1].
+    """
+    n, columns = len(X), _columns(X, len(X))
+    s = len(columns)
+    (cap,) = check_vectors(s, cap)
+    per_grid = inverse_grid(1.0, grid, n)
+    return total(each(lambda start, stop: loops.second_moments(columns, cap, per_grid, start, stop), n, n * s, threads))
+
+
+def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
+    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each, summed in float64: nothing private about them."""
+    return X.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", X, X, dtype=np.float64)
+
+
+def record_norms(X: Matrix, scale: Vector) -> Vector:
+    """Return Σ_j (scale_j x_ij)², (n,) float64; clips rest on it, so that squares are float64 whatever X is."""
+    with np.errstate(over="ignore"):  # a record beyond all doubles is clipped to nothing
+        return forward(np.square(X, dtype=np.float64), scale**2, np.zeros(len(X)))
+
+
+def weights(v: Vector, y: Vector, loss: int, out: Vector) -> Vector:
+    """Write r = ∂ℓ(v, y)/∂v into out, (n,), and return it; out may be v."""
+    check_vectors(len(v), v, y, out)
+    check_writable(out)
+    check_loss(loss)
+    loops.weights(v, y, loss, out)
+    return out
+
+
+def weigh(X: Matrix, weighting: Callable[[Vector, Vector], Vector], v: Vector, y: Vector) -> Vector:
+    """Return weighting(v, y), (n,), an elementwise function without a fused kernel, where X has entries: everywhere."""
+    del X
+    return weighting(v, y)
+
+
+def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
+    """Load or compile the loops that a run on columns of this type needs, so that its first round does not wait."""
+    X, one, v = np.ones((1, 1), dtype=dtype, order="F"), np.ones(1), np.zeros(1)
+    forward(X, v, v)
+    if private:
+        first_moments(X, one, 0.5)
+        second_moments(X, one, 0.5)
+        step(X, v, 0.0, v, one, WEIGHTS, X, v, one, 1.0, 1.0)
+    else:
+        plain_step(X, v, 0.0, v, one, WEIGHTS, X, v, one)
+
+
+def _columns(X: Matrix, n: int) -> Matrix:
+    """Return X.T: numba takes a one-column array for row-major, and would compile everything once more for it."""
+    if X.ndim != 2 or not X.flags.f_contiguous or not (X.dtype == _DOUBLE or X.dtype == _SINGLE):
+        raise SpecificationError(
+            f"kernels need column-major float64 or float32 columns, not a {X.ndim}-dimensional {X.dtype} array of"
+            f" another layout: pass numpy.asfortranarray(X, dtype=float)"
+        )
+    if len(X) != n:
+        raise SpecificationError("columns and margins differ in length: align the records first")
+    return read_only(X).T
+
+
+def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
+    """Return read-only views: arrays that come out of an object store are read-only, and numba compiles for each kind."""
+    for vector in vectors:
+        if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
+            raise SpecificationError(
+                "kernels need contiguous float64 vectors with an entry per record (v, y) or column (scale, delta, cap),"
+                f" not a {vector.ndim}-dimensional {vector.dtype} array of another length or layout"
+            )
+    return [read_only(vector) for vector in vectors]
+
+
+def read_only(array: A) -> A:
+    """Return a view that cannot be written through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def check_writable(v: Vector) -> None:
+    """Raise SpecificationError for a vector that cannot be changed in place."""
+    if not v.flags.writeable:
+        raise SpecificationError("the vector is changed in place, but it is read-only: pass a copy")
+
+
+def check_loss(loss: int) -> None:
+    """Raise SpecificationError for an unknown code."""
+    if loss not in (WEIGHTS, SQUARED, LOGISTIC):
+        raise SpecificationError(f"no kernel for loss code {loss!r}: compute the weights and pass WEIGHTS")
+
+
+def inverse_grid(clip: float, grid: float, n: int) -> float:
+    """Return 1/g, exactly; refuse constants for which the bound or the exact sum would not hold."""
+    if not 1e-100 <= clip <= 1e100:
+        raise SpecificationError(f"clip must lie in [1e-100, 1e100], not {clip!r}: rescale the columns")
+    if not (grid > 0 and math.frexp(grid)[0] == 0.5 and grid <= clip <= grid * 2.0**50 and n * clip < grid * 2.0**62):
+        raise SpecificationError(
+            f"grid must be a power of two g with g ≤ clip ≤ 2⁵⁰g and records·clip < 2⁶²g, not {grid!r}:"
+            " use the largest power of two below clip/2²⁰"
+        )
+    return 1.0 / grid
+
+
+def each(rows: Callable[[int, int], T], n: int, cells: int, threads: int) -> list[T]:
+    """Call rows(start, stop) on ranges of whole panels that cover the n records, at most `threads` at once.
+
+    cells : that are read in all; few are not worth a second thread.
+    """
+    panels = -(-n // loops.PANEL)
+    count = min(threads, panels, cells // _TASK)
+    if count <= 1:
+        return [rows(0, n)]
+    bounds = [min(n, panels * k // count * loops.PANEL) for k in range(count + 1)]
+    others = [_pool().submit(rows, *pair) for pair in itertools.pairwise(bounds[1:])]
+    return [rows(bounds[0], bounds[1]), *(other.result() for other in others)]
+
+
+def total(shares: list[Integers]) -> Integers:
+    """Return the sum of what the ranges came to."""
+    return functools.reduce(np.add, shares)
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """Return the one pool of the process."""
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="vfl-kernels")
+
+
+# A forked child inherits the pool object but none of its threads: it would wait for ever.
+os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,357 @@
+"""The compiled loops behind vfl.kernels.dense: a few records at a time through all their columns.
+
+Why the guarantee of vfl.kernels.dense holds. With u = 2⁻⁵³ and t_j the computed products scale_j·(x_ij − c_j):
+(1) h² = fl(Σ t_j²) ≥ (1 − u)^s ‖t‖² − s·2⁻¹⁰⁷⁵; a record with h² < 1e-280 contributes 0, so what underflows is below
+1e-43·s of the sum. (2) |r| is clamped to fl(κ/fl(√h²)) ≤ (1 + u)²κ/h; with κ in [1e-100, 1e100] it neither over-
+nor underflows, and is 0 when h² is infinite. (3) Dividing by g, a power of two, is exact, or leaves a number too small
+to round to anything but 0; the product with t_j is rounded once more. Together
+‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1. (4) rint moves each coordinate by at most ½. One column alone
+needs no norm: the product itself is clamped to ±κ, without slack.
+
+Exact sums are IEEE double without contraction or reassociation, so that the integers do not depend on how the compiler
+splits a loop, nor on the machine.
+
+Why so few records. Their products stay in the first-level cache between norm and sum, so that a cell is read from memory
+once and scaled once; what a pass takes is then mostly reading. No machine foresees so short runs of so many columns: each
+is fetched AHEAD of its turn.
+
+r, like : numbers of vfl.kernels.simd. All functions here of one record are those of WIDTH records too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.kernels.compile import MAGIC, add_bits, compiled, load, part, unbiased
+from vfl.kernels.simd import (
+    SUMS,
+    WIDTH,
+    add_to,
+    at_least,
+    cells,
+    entries,
+    fetch,
+    lanes,
+    least,
+    most,
+    power_of_two,
+    put,
+    root,
+)
+
+if TYPE_CHECKING:
+    from vfl.types import Integers, Matrix, Vector
+
+WEIGHTS, SQUARED, LOGISTIC = 0, 1, 2
+
+PANEL = 1 << 14  # rows of one partial float sum: threads take whole panels, so that they cannot change the result
+
+AHEAD = 256  # rows; anything from 128 to 1000 does as well
+
+TINY, HUGE = 1e-280, 1e300
+
+
+@part
+def falling_sigmoid(m: Any) -> Any:
+    """Return 1/(1 + e^m) within 1e-15 relative for m ≤ 708, then 0; NaN stays NaN. No branch.
+
+    m = k·ln 2 + f, e^f = (Q + fP)/(Q − fP) (Cephes exp.c), so that one division serves exp and reciprocal.
+    """
+    m = most(-708.0, least(710.0, m))
+    k_biased = m * 1.4426950408889634 + (MAGIC + 1023.0)
+    k = k_biased - (MAGIC + 1023.0)
+    f = (m - k * 6.93145751953125e-1) - k * 1.42860682030941723212e-6
+    ff = f * f
+    fP = f * ((1.26177193074810590878e-4 * ff + 3.02994407707441961300e-2) * ff + 9.99999999999999999910e-1)
+    Q = (3.00198505138664455042e-6 * ff + 2.52448340349684104192e-3) * ff + 2.27265548208155028766e-1
+    Q = Q * ff + 2.0
+    return (Q - fP) / ((Q - fP) + power_of_two(k_biased) * (Q + fP))
+
+
+@part
+def weight(v: Any, y: Any, loss: int) -> Any:
+    """Return r = ∂ℓ(v, y)/∂v. A new loss is a constant above and a line here."""
+    if loss == SQUARED:
+        return v - y
+    if loss == LOGISTIC:
+        return (0.0 - y) * falling_sigmoid(y * v)
+    return v
+
+
+@part
+def clipped(r: Any, h2: Any, clip: float, per_grid: float) -> Any:
+    """Return r clamped to ±κ/h and divided by the grid; 0 where h is NaN, infinite or tiny, or r is NaN or huge."""
+    limit = clip / root(h2)
+    limit = at_least(h2, TINY, limit, 0.0)
+    limit = at_least(HUGE, r, limit, 0.0)
+    limit = at_least(r, -HUGE, limit, 0.0)
+    return most(least(r, limit), 0.0 - limit) * per_grid
+
+
+@part
+def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
+    """Return the product c of one column with r, clamped to ±κ, divided by the grid; 0 where c or r is NaN or r huge."""
+    c = most(-clip, least(clip, c)) * per_grid
+    c = at_least(c, c, c, 0.0)
+    c = at_least(HUGE, r, c, 0.0)
+    return at_least(r, -HUGE, c, 0.0)
+
+
+@compiled
+def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
+    """Write r_i = ∂ℓ(v_i, y_i)/∂v_i."""
+    whole = v.size - v.size % WIDTH
+    for i in range(0, whole, WIDTH):
+        put(r, i, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
+    for i in range(whole, v.size):
+        put(r, i, weight(v[i], y[i], loss))
+
+
+@compiled
+def _sums(sums: Integers, count: int) -> Integers:
+    """Return what count sums of bits in each row of (s, SUMS) come to, (s,)."""
+    out = np.zeros(sums.shape[0], np.int64)
+    for j in range(sums.shape[0]):
+        q = 0
+        for k in range(SUMS):
+            q = add_bits(q, sums[j, k])
+        out[j] = unbiased(q, count)
+    return out
+
+
+@part
+def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, i: int, like: Any) -> None:
+    """Add X_S Δ + shift to v at i, in place; the columns in `moving` alone are read."""
+    at = entries(v, i, like)
+    if shift != 0.0:
+        at = at + shift
+    for j in moving:
+        at = at + delta[j] * cells(columns, j, i, like)
+        fetch(columns, j, i + AHEAD, like)
+    put(v, i, at)
+
+
+@part
+def _add_singles(
+    columns: Matrix,
+    centre: Vector,
+    scale: Vector,
+    clip: float,
+    per_grid: float,
+    r: Any,
+    i: int,
+    like: Any,
+    sums: Integers,
+) -> None:
+    """Add rint(clamp(t_j r, ±κ)/g) at i to sums, (s, SUMS), of every column by itself."""
+    for j in range(columns.shape[0]):
+        c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
+        add_to(sums, j, clamped(c, r, clip, per_grid) + MAGIC)
+        fetch(columns, j, i + AHEAD, like)
+
+
+@part
+def _add_clipped(
+    columns: Matrix,
+    centre: Vector,
+    scale: Vector,
+    clip: float,
+    per_grid: float,
+    r: Any,
+    i: int,
+    like: Any,
+    sums: Integers,
+) -> None:
+    """Add rint(clip(t r)/g) at i to sums, (s, SUMS)."""
+    if columns.shape[0] == 1:  # needs no norm
+        _add_singles(columns, centre, scale, clip, per_grid, r, i, like, sums)
+    else:
+        h2 = like
+        for j in range(columns.shape[0]):
+            t = scale[j] * (cells(columns, j, i, like) - centre[j])
+            h2 = h2 + t * t
+        r = clipped(r, h2, clip, per_grid)
+        for j in range(columns.shape[0]):
+            c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
+            add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
+            fetch(columns, j, i + AHEAD, like)
+
+
+@part
+def _add_plain(columns: Matrix, centre: Vector, r: Any, i: int, like: Any, sums: Matrix) -> None:
+    """Add r (x − c) at i to sums, (s, SUMS)."""
+    for j in range(columns.shape[0]):
+        add_to(sums, j, r * (cells(columns, j, i, like) - centre[j]))
+        fetch(columns, j, i + AHEAD, like)
+
+
+@part
+def _add_panel(sums: Matrix, partial: Vector) -> None:
+    """Add the sums of a panel to its row and begin anew."""
+    for j in range(sums.shape[0]):
+        for k in range(SUMS):
+            partial[j] += sums[j, k]
+            sums[j, k] = 0.0
+
+
+@compiled
+def forward(columns: Matrix, delta: Vector, shift: float, v: Vector, start: int, stop: int) -> None:
+    """Add X_S Δ + shift to v, rows [start, stop), in place."""
+    moving, whole = np.flatnonzero(delta), stop - (stop - start) % WIDTH
+    for i in range(start, whole, WIDTH):
+        _advance(columns, delta, moving, shift, v, i, lanes())
+    for i in range(whole, stop):
+        _advance(columns, delta, moving, shift, v, i, 0.0)
+
+
+@compiled
+def singles(
+    columns: Matrix,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    per_grid: float,
+    start: int,
+    stop: int,
+) -> Integers:
+    """Return Σ_i rint(clamp(scale_j r_i (x_ij − c_j), ±κ)/g) over rows [start, stop), every column clipped by itself."""
+    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
+    for i in range(start, whole, WIDTH):
+        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+        _add_singles(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+    for i in range(whole, stop):
+        _add_singles(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+    return _sums(sums, stop - start)
+
+
+@compiled
+def gradient(
+    columns: Matrix,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    per_grid: float,
+    start: int,
+    stop: int,
+) -> Integers:
+    """Return Σ_i rint(clip(scale ∘ r_i (x_i − c))/g) over rows [start, stop)."""
+    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
+    for i in range(start, whole, WIDTH):
+        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+        _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+    for i in range(whole, stop):
+        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+    return _sums(sums, stop - start)
+
+
+@compiled
+def step(
+    previous: Matrix,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    columns: Matrix,
+    centre: Vector,
+    scale: Vector,
+    clip: float,
+    per_grid: float,
+    start: int,
+    stop: int,
+) -> Integers:
+    """Add X_prev Δ + shift to v in place and return the clipped sum at the new v, rows [start, stop), in one pass."""
+    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
+    moving = np.flatnonzero(delta)
+    for i in range(start, whole, WIDTH):
+        _advance(previous, delta, moving, shift, v, i, lanes())
+        r = weight(entries(v, i, lanes()), entries(y, i, lanes()), loss)
+        _add_clipped(columns, centre, scale, clip, per_grid, r, i, lanes(), sums)
+    for i in range(whole, stop):
+        _advance(previous, delta, moving, shift, v, i, 0.0)
+        _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+    return _sums(sums, stop - start)
+
+
+@compiled
+def plain_gradient(
+    columns: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, partial: Vector, start: int, stop: int
+) -> None:
+    """Add Σ_i r_i (x_i − c) of rows [start, stop) to partial, (panels, s), a row a panel; start opens a panel."""
+    sums = np.zeros((columns.shape[0], SUMS))
+    for a in range(start, stop, PANEL):
+        b = min(a + PANEL, stop)
+        whole = b - (b - a) % WIDTH
+        for i in range(a, whole, WIDTH):
+            _add_plain(columns, centre, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), i, lanes(), sums)
+        for i in range(whole, b):
+            _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
+        _add_panel(sums, partial[a // PANEL])
+
+
+@compiled
+def plain_step(
+    previous: Matrix,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    columns: Matrix,
+    centre: Vector,
+    partial: Vector,
+    start: int,
+    stop: int,
+) -> None:
+    """Add X_prev Δ + shift to v in place, then as plain_gradient, in one pass."""
+    sums, moving = np.zeros((columns.shape[0], SUMS)), np.flatnonzero(delta)
+    for a in range(start, stop, PANEL):
+        b = min(a + PANEL, stop)
+        whole = b - (b - a) % WIDTH
+        for i in range(a, whole, WIDTH):
+            _advance(previous, delta, moving, shift, v, i, lanes())
+            _add_plain(columns, centre, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss), i, lanes(), sums)
+        for i in range(whole, b):
+            _advance(previous, delta, moving, shift, v, i, 0.0)
+            _add_plain(columns, centre, weight(v[i], y[i], loss), i, 0.0, sums)
+        _add_panel(sums, partial[a // PANEL])
+
+
+@compiled
+def second_moments(columns: Matrix, cap: Vector, per_grid: float, start: int, stop: int) -> Integers:
+    """Return Σ_i rint(min(x_ij²/cap_j, 1)/g) over rows [start, stop); NaN counts as 0."""
+    out = np.zeros(columns.shape[0], np.int64)
+    for j in range(columns.shape[0]):
+        q, per_cap = 0, 1.0 / cap[j]
+        for i in range(start, stop):
+            x = np.float64(load(columns, j, i))
+            c = x * x * per_cap
+            c = 1.0 if c > 1.0 else c
+            c = c if c >= 0.0 else 0.0
+            q = add_bits(q, c * per_grid + MAGIC)
+        out[j] = unbiased(q, stop - start)
+    return out
+
+
+@compiled
+def first_moments(columns: Matrix, reach: Vector, per_grid: float, start: int, stop: int) -> Integers:
+    """Return Σ_i rint(clamp(x_ij/B_j, ±1)/(2g)) over rows [start, stop); NaN counts as 0."""
+    out = np.zeros(columns.shape[0], np.int64)
+    for j in range(columns.shape[0]):
+        q, half = 0, 0.5 / reach[j]
+        for i in range(start, stop):
+            c = np.float64(load(columns, j, i)) * half
+            c = 0.5 if c > 0.5 else c
+            c = -0.5 if c < -0.5 else c
+            c = c if c == c else 0.0
+            q = add_bits(q, c * per_grid + MAGIC)
+        out[j] = unbiased(q, stop - start)
+    return out

@@ -1,0 +1,271 @@
+"""Records side by side: one text of a loop's body, compiled for WIDTH records at once and for the single ones left over.
+
+A number below is either a float64, of one record, or a `Lanes`, of WIDTH records in a row: one or a few vector registers
+of whatever machine this is. Every operation is the IEEE one on each lane, so that a record's result does not depend on
+which of the two it went through. Like kernels_bits, a change here asks for a touch of the files with the loops.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import models, overload, register_model
+
+from vfl.kernels.compile import inline
+
+if TYPE_CHECKING:
+    from numba.core.base import BaseContext
+    from numba.core.datamodel import DataModelManager
+    from numba.core.typing.templates import Signature
+
+    from vfl.kernels.compile import Code
+
+WIDTH = 32
+"""Records of one `Lanes`: enough that a long chain of operations, a sigmoid and a clip, is under way for several registers
+at once, few enough that a hundred columns stay in the first-level cache."""
+
+SUMS = 8
+"""Sums that are kept of one column: lanes are added modulo it."""
+
+_LINE = 64
+_WORD, _DOUBLE, _SINGLE, _INDEX, _BYTE = ir.IntType(64), ir.DoubleType(), ir.FloatType(), ir.IntType(32), ir.IntType(8)
+_WIDE = ir.VectorType(_DOUBLE, WIDTH)
+
+
+class Lanes(types.Type):  # type: ignore[misc]
+    """Numba's name for the numbers of WIDTH records."""
+
+    def __init__(self) -> None:
+        super().__init__("Lanes")
+
+
+LANES = Lanes()
+
+
+@register_model(Lanes)
+class _Model(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: DataModelManager, kind: Lanes) -> None:
+        super().__init__(manager, kind, _WIDE)
+
+
+def _is_number(kind: types.Type) -> bool:
+    return isinstance(kind, Lanes | types.Float)
+
+
+def _either(*kinds: types.Type) -> types.Type:
+    return LANES if any(isinstance(kind, Lanes) for kind in kinds) else types.float64
+
+
+def _filled(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Return x in every lane."""
+    wide = ir.VectorType(x.type, WIDTH)
+    first = builder.insert_element(ir.Constant(wide, ir.Undefined), x, _INDEX(0))
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(_INDEX, WIDTH), [0] * WIDTH))
+
+
+def _like(builder: ir.IRBuilder, result: types.Type, signature: Signature, args: list[ir.Value]) -> list[ir.Value]:
+    """Return the arguments, single numbers filled into lanes where the result has lanes."""
+    wide = isinstance(result, Lanes)
+    return [
+        _filled(builder, arg) if wide and not isinstance(kind, Lanes) else arg
+        for kind, arg in zip(signature.args, args, strict=True)
+    ]
+
+
+def _arithmetic(operation: Any, instruction: str) -> None:
+    @inline
+    def apply(_context: BaseContext, a: types.Type, b: types.Type) -> tuple[Signature, Code]:
+        def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+            return getattr(builder, instruction)(*_like(builder, LANES, signature, args))
+
+        return LANES(_lane(a), _lane(b)), code
+
+    def choose(a, b):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - numba wants the lambda's signature
+        if isinstance(_either(a, b), Lanes) and _is_number(a) and _is_number(b):
+            return lambda a, b: apply(a, b)  # noqa: PLW0108 - numba compiles a function of Python, not an intrinsic
+        return None
+
+    overload(operation)(choose)
+
+
+def _lane(kind: types.Type) -> types.Type:
+    return kind if isinstance(kind, Lanes) else types.float64
+
+
+for _operation, _instruction in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
+    _arithmetic(_operation, _instruction)
+
+
+@inline
+def lanes(_context: BaseContext) -> tuple[Signature, Code]:
+    """Return a zero in every lane."""
+
+    def code(_context: BaseContext, _builder: ir.IRBuilder, _signature: Signature, _args: list[ir.Value]) -> ir.Value:
+        return ir.Constant(_WIDE, [0.0] * WIDTH)
+
+    return LANES(), code
+
+
+@inline
+def at_least(
+    _context: BaseContext, a: types.Type, b: types.Type, then: types.Type, other: types.Type
+) -> tuple[Signature, Code]:
+    """Return `then` where a ≥ b, else `other`, also where one of them is NaN."""
+    result = _either(a, b, then, other)
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+        x, y, yes, no = _like(builder, result, signature, args)
+        return builder.select(builder.fcmp_ordered(">=", x, y), yes, no)
+
+    return result(*(_lane(kind) for kind in (a, b, then, other))), code
+
+
+def _extreme(sign: str) -> Any:
+    """Return a choice between two numbers that every machine has an instruction for, unlike that of `at_least`."""
+
+    @inline
+    def choose(_context: BaseContext, a: types.Type, b: types.Type) -> tuple[Signature, Code]:
+        result = _either(a, b)
+
+        def code(_context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+            x, y = _like(builder, result, signature, args)
+            return builder.select(builder.fcmp_ordered(sign, x, y), x, y)
+
+        return result(_lane(a), _lane(b)), code
+
+    return choose
+
+
+least = _extreme("<")
+"""least(a, b): a where a < b, else b, also where one of them is NaN."""
+
+most = _extreme(">")
+"""most(a, b): a where a > b, else b, also where one of them is NaN."""
+
+
+@inline
+def root(_context: BaseContext, x: types.Type) -> tuple[Signature, Code]:
+    """Return √x."""
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        kind, name = (_WIDE, f"llvm.sqrt.v{WIDTH}f64") if isinstance(x, Lanes) else (_DOUBLE, "llvm.sqrt.f64")
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind]), name)
+        return builder.call(function, args)
+
+    return x(x), code
+
+
+@inline
+def power_of_two(_context: BaseContext, k: types.Type) -> tuple[Signature, Code]:
+    """Return 2^k for k given as k + 1023 + MAGIC, −1022 ≤ k ≤ 1024 (the last gives infinity)."""
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        word = ir.VectorType(_WORD, WIDTH) if isinstance(k, Lanes) else _WORD
+        by = ir.Constant(word, [52] * WIDTH) if isinstance(k, Lanes) else _WORD(52)
+        return builder.bitcast(builder.shl(builder.bitcast(args[0], word), by), args[0].type)
+
+    return k(k), code
+
+
+def _entry(context: BaseContext, builder: ir.IRBuilder, kind: types.Array, array: ir.Value, *at: ir.Value) -> ir.Value:
+    """Return the address of array[at], unchecked."""
+    unpacked = context.make_array(kind)(context, builder, array)
+    offset = at[-1]
+    if len(at) == 2:
+        offset = builder.add(builder.mul(at[0], builder.extract_value(unpacked.shape, 1)), offset)
+    return builder.gep(unpacked.data, [offset])
+
+
+def _numbers(builder: ir.IRBuilder, address: ir.Value, element: types.Type, like: types.Type) -> ir.Value:
+    """Return what lies at an address, as float64."""
+    number = _DOUBLE if element == types.float64 else _SINGLE
+    if not isinstance(like, Lanes):
+        value = builder.load(address)
+        return value if number is _DOUBLE else builder.fpext(value, _DOUBLE)
+    there = builder.bitcast(address, ir.VectorType(number, WIDTH).as_pointer())
+    value = builder.load(there, align=element.bitwidth // 8)
+    return value if number is _DOUBLE else builder.fpext(value, _WIDE)
+
+
+@inline
+def cells(
+    _context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type, like: types.Type
+) -> tuple[Signature, Code]:
+    """Return columns[j, i], of record i or of the WIDTH that begin there, unchecked; like : lanes() or 0.0."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        return _numbers(builder, _entry(context, builder, columns, *args[:3]), columns.dtype, like)
+
+    return like(columns, types.int64, types.int64, like), code
+
+
+@inline
+def entries(_context: BaseContext, vector: types.Array, _i: types.Type, like: types.Type) -> tuple[Signature, Code]:
+    """Return vector[i], of record i or of the WIDTH that begin there, unchecked; like : lanes() or 0.0."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        return _numbers(builder, _entry(context, builder, vector, *args[:2]), vector.dtype, like)
+
+    return like(vector, types.int64, like), code
+
+
+@inline
+def put(_context: BaseContext, vector: types.Array, _i: types.Type, x: types.Type) -> tuple[Signature, Code]:
+    """Write x to vector[i], of record i or of the WIDTH that begin there, unchecked."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        there = _entry(context, builder, vector, *args[:2])
+        builder.store(args[2], builder.bitcast(there, args[2].type.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(vector, types.int64, x), code
+
+
+@inline
+def add_to(_context: BaseContext, sums: types.Array, _j: types.Type, x: types.Type) -> tuple[Signature, Code]:
+    """Add x to sums, (s, SUMS), of column j: the numbers if these are float64, their bits modulo 2⁶⁴ if they are int64."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        whole = sums.dtype == types.int64
+        number, plus = (_WORD, builder.add) if whole else (_DOUBLE, builder.fadd)
+        there = _entry(context, builder, sums, args[0], args[1], _WORD(0))
+        if not isinstance(x, Lanes):
+            builder.store(plus(builder.load(there), builder.bitcast(args[2], number)), there)
+            return context.get_dummy_value()
+        there = builder.bitcast(there, ir.VectorType(number, SUMS).as_pointer())
+        wide, total = builder.bitcast(args[2], ir.VectorType(number, WIDTH)), builder.load(there, align=8)
+        for first in range(0, WIDTH, SUMS):
+            some = ir.Constant(ir.VectorType(_INDEX, SUMS), list(range(first, first + SUMS)))
+            total = plus(total, builder.shuffle_vector(wide, wide, some))
+        builder.store(total, there, align=8)
+        return context.get_dummy_value()
+
+    return types.void(sums, types.int64, x), code
+
+
+@inline
+def fetch(
+    _context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type, like: types.Type
+) -> tuple[Signature, Code]:
+    """Have columns[j, i] of the WIDTH records from i brought to the second-level cache; they need not exist."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        if isinstance(like, Lanes):
+            pointer = _BYTE.as_pointer()
+            kind = ir.FunctionType(ir.VoidType(), [pointer, _INDEX, _INDEX, _INDEX])
+            prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            start = builder.bitcast(_entry(context, builder, columns, *args[:3]), pointer)
+            for line in range(0, WIDTH * columns.dtype.bitwidth // 8, _LINE):
+                builder.call(prefetch, [builder.gep(start, [_WORD(line)]), _INDEX(0), _INDEX(2), _INDEX(1)])
+        return context.get_dummy_value()
+
+    return types.void(columns, types.int64, types.int64, like), code

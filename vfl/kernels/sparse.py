@@ -1,0 +1,251 @@
+"""Passes of `vfl.kernels.dense` over columns stored by their nonzero entries: same functions, same integers.
+
+Guarantee. Clipped sums and moments are, to the last integer, those of vfl.kernels.dense over the same columns with their zeros
+written out and centre 0; so one record's share has the bound that is stated there. Margins are the same to the bit. Plain
+sums agree to rounding.
+
+A pass costs time in proportion to the stored entries of its columns, whatever the number of records is. `threads` > 1
+splits the records where it is worth it; it changes no result. Columns are never
+centred: that would fill them. Vectors are contiguous float64; what does not fit raises SpecificationError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import SpecificationError
+from vfl.kernels import sparse_loops as loops
+from vfl.kernels.dense import WEIGHTS, check_loss, check_vectors, check_writable, each, inverse_grid, read_only, total
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vfl.types import Integers, Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseBlock:
+    """Consecutive columns of n records by their stored entries (CSC); `of` checks what the loops take for granted.
+
+    data : (nnz,) float64 or float32.
+    rows : (nnz,) int32 or int64, strictly increasing within a column: a record that was stored twice would be clipped
+        twice.
+    starts : (s + 1,) int64; column j has the entries starts[j] to starts[j + 1].
+    scratch : (2, n) zeros between calls; blocks of one party share it, so that one is worked on at a time.
+    """
+
+    data: Matrix
+    rows: Integers
+    starts: Integers
+    scratch: Matrix
+
+    @classmethod
+    def of(cls, data: Matrix, rows: Integers, starts: Integers, n_records: int) -> SparseBlock:
+        """Return the block, its arrays read-only; raises SpecificationError unless they are in canonical order."""
+        fits = starts[0] == 0 and starts[-1] == len(rows) == len(data) and (np.diff(starts) >= 0).all()
+        if fits and len(rows):
+            rising = np.ones(len(rows) + 1, dtype=bool)
+            rising[1:-1] = rows[1:] > rows[:-1]
+            rising[starts] = True
+            fits = rising.all() and rows.min() >= 0 and rows.max() < n_records
+        if not fits:
+            raise SpecificationError(
+                "sparse columns need increasing rows in every column: sort them, add up duplicates"
+            )
+        starts = starts.astype(np.int64)
+        return cls(read_only(data), read_only(rows), read_only(starts), np.zeros((2, n_records)))
+
+    @property
+    def n_records(self) -> int:
+        """Return n."""
+        return int(self.scratch.shape[1])
+
+    @property
+    def size(self) -> int:
+        """Return s."""
+        return len(self.starts) - 1
+
+    @property
+    def stored(self) -> int:
+        """Return how many entries there are."""
+        return int(self.starts[-1] - self.starts[0])
+
+    def between(self, start: int, stop: int) -> tuple[Matrix, Integers, Integers, Integers]:
+        """Return what the loops take for the records from start to stop."""
+        whole = start == 0 and stop == self.n_records
+        first, last = (
+            (self.starts[:-1], self.starts[1:]) if whole else loops.between(self.rows, self.starts, start, stop)
+        )
+        return self.data, self.rows, read_only(first), read_only(last)
+
+    def columns(self, start: int, stop: int) -> SparseBlock:
+        """Return columns start..stop; nothing is copied."""
+        return SparseBlock(self.data, self.rows, self.starts[start : stop + 1], self.scratch)
+
+
+def gradient(
+    X: SparseBlock,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    grid: float,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Return Σ_i rint(clip_κ(scale ∘ r_i x_i)/g), (s,) int64; see vfl.kernels.dense.gradient. centre : zeros."""
+    v, y, scale = _checked(X, centre, v, y, loss, scale)
+    per_grid = inverse_grid(clip, grid, len(v))
+
+    def rows(start: int, stop: int) -> Integers:
+        return loops.gradient(*X.between(start, stop), v, y, loss, scale, clip, per_grid, X.scratch)
+
+    return total(each(rows, len(v), X.stored, threads))
+
+
+def singles(
+    X: SparseBlock,
+    centre: Vector,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    clip: float,
+    grid: float,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Return `gradient` of every column alone, (s,) int64: each product is clamped to ±κ by itself."""
+    v, y, scale = _checked(X, centre, v, y, loss, scale)
+    per_grid = inverse_grid(clip, grid, len(v))
+
+    def rows(start: int, stop: int) -> Integers:
+        return loops.singles(*X.between(start, stop), v, y, loss, scale, clip, per_grid)
+
+    return total(each(rows, len(v), X.stored, threads))
+
+
+def step(
+    X_prev: SparseBlock,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    X: SparseBlock,
+    centre: Vector,
+    scale: Vector,
+    clip: float,
+    grid: float,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Add X_prev Δ + shift to the margins v, in place, and return `gradient` over X at the new margins."""
+    forward(X_prev, delta, v, shift, threads=threads)
+    return gradient(X, centre, v, y, loss, scale, clip, grid, threads=threads)
+
+
+def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
+    """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read, nor other rows without shift."""
+    check_vectors(X.n_records, v)
+    (delta,) = check_vectors(X.size, delta)
+    check_writable(v)
+    if shift != 0.0:
+        v += shift
+    each(lambda start, stop: loops.forward(*X.between(start, stop), delta, v), len(v), X.stored, threads)
+    return v
+
+
+def plain_gradient(
+    X: SparseBlock, centre: Vector, v: Vector, y: Vector, loss: int, scale: Vector, *, threads: int = 1
+) -> Vector:
+    """Return scale ∘ Σ_i r_i x_i, (s,) float64: no clip, no grid, hence nothing private about it. It takes one thread."""
+    del threads
+    v, y, scale = _checked(X, centre, v, y, loss, scale)
+    sums: Vector = scale * loops.plain_gradient(*X.between(0, len(v)), v, y, loss)
+    return sums
+
+
+def plain_step(
+    X_prev: SparseBlock,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    X: SparseBlock,
+    centre: Vector,
+    scale: Vector,
+    *,
+    threads: int = 1,
+) -> Vector:
+    """Add X_prev Δ + shift to v, in place, and return `plain_gradient` over X at the new margins."""
+    forward(X_prev, delta, v, shift, threads=threads)
+    return plain_gradient(X, centre, v, y, loss, scale)
+
+
+def first_moments(X: SparseBlock, reach: Vector, grid: float, *, threads: int = 1) -> Integers:
+    """Return Σ_i rint(clamp(x_ij/B_j, ±1)/(2g)), (s,) int64; see vfl.kernels.dense.first_moments."""
+    del threads  # done once a run
+    (reach,) = check_vectors(X.size, reach)
+    return loops.first_moments(X.data, X.starts, reach, inverse_grid(1.0, grid, X.n_records))
+
+
+def second_moments(X: SparseBlock, cap: Vector, grid: float, *, threads: int = 1) -> Integers:
+    """Return Σ_i rint(min(x_ij²/cap_j, 1)/g), (s,) int64; see vfl.kernels.dense.second_moments."""
+    del threads
+    (cap,) = check_vectors(X.size, cap)
+    return loops.second_moments(X.data, X.starts, cap, inverse_grid(1.0, grid, X.n_records))
+
+
+def plain_moments(X: SparseBlock) -> tuple[Vector, Vector]:
+    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each: nothing private about them."""
+    sums, squares = loops.plain_moments(X.data, X.starts)
+    return sums, squares
+
+
+def record_norms(X: SparseBlock, scale: Vector) -> Vector:
+    """Return Σ_j (scale_j x_ij)², (n,) float64."""
+    (scale,) = check_vectors(X.size, scale)
+    out = np.zeros(X.n_records)
+    loops.record_norms(*X.between(0, X.n_records), scale, out)
+    return out
+
+
+def weigh(X: SparseBlock, weighting: Callable[[Vector, Vector], Vector], v: Vector, y: Vector) -> Vector:
+    """Return weighting(v, y), an elementwise function without a fused kernel, (n,): anything where X has no entry."""
+    rows = X.rows[X.starts[0] : X.starts[-1]]
+    r = np.empty(len(v))
+    r[rows] = weighting(v[rows], y[rows])
+    return r
+
+
+def warm(X: SparseBlock, *, private: bool) -> None:
+    """Load or compile the loops that a run on columns of this type needs, so that its first round does not wait."""
+    one, zero = np.ones(1), np.zeros(1)
+    rows, starts = np.zeros(1, dtype=X.rows.dtype), np.array([0, 1])
+    X = SparseBlock.of(np.ones(1, dtype=X.data.dtype), rows, starts, 1)
+    forward(X, zero, zero)
+    if private:
+        first_moments(X, one, 0.5)
+        second_moments(X, one, 0.5)
+        gradient(X, zero, zero, one, WEIGHTS, one, 1.0, 1.0)
+    else:
+        plain_gradient(X, zero, zero, one, WEIGHTS, one)
+
+
+def _checked(
+    X: SparseBlock, centre: Vector, v: Vector, y: Vector, loss: int, scale: Vector
+) -> tuple[Vector, Vector, Vector]:
+    """Return v, y and scale as read-only views."""
+    v, y = check_vectors(X.n_records, v, y)
+    scale, centre = check_vectors(X.size, scale, centre)
+    if centre.any():
+        raise SpecificationError("sparse columns cannot be centred: name their party in the job's sparse=[...]")
+    check_loss(loss)
+    return v, y, scale

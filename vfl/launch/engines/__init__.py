@@ -1,0 +1,1 @@
+"""Engines that run a job: in this process, or on Ray."""

@@ -1,0 +1,140 @@
+"""The in-process transport: the same messages, passed as they are. For debugging, estimators and tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.alignment import align
+from coordinator.coordinator import Coordinator
+from parties.alignment.participant import Alignment
+from parties.loading import consented, load
+from vfl.errors import PartyLost
+from vfl.launch.alignment import Arrangement
+from vfl.security.psi import new_salt
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+
+    from coordinator.budget import Budget, Reserved
+    from coordinator.coordinator import Outcome
+    from coordinator.rounds import Log, Lost, Made, Round
+    from parties.alignment.index import Index
+    from parties.party import Party
+    from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
+    from vfl.job import Job
+    from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
+    from vfl.planning import Plan
+    from vfl.privacy.events import ReleaseKey
+    from vfl.security.psi import Points
+    from vfl.types import Integers, Vector
+
+
+class InProcessTransport:
+    """Calls the parties one after the other in this process."""
+
+    def __init__(self, parties: Mapping[str, Party]) -> None:
+        self._parties = parties
+
+    def greet(self) -> dict[str, Greeting]:
+        """Return every party's greeting."""
+        return {name: party.greet() for name, party in self._parties.items()}
+
+    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
+        """Return the heads of the books of the parties that are told."""
+        return {name: self._parties[name].hear(notice) for name, notice in notices.items()}
+
+    def labels(self, party: str) -> Vector:
+        """Return y, (n,)."""
+        return self._parties[party].labels()
+
+    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
+        """Put each share to its party in turn."""
+        return {name: self._parties[name].answer(share, records, key) for name, share in shares.items()}
+
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Raise PartyLost: what dies here takes the coordinator with it."""
+        raise PartyLost(f"{party!r} is lost, and in this process nothing restarts it", party)
+
+
+class InProcessAlignment:
+    """Carries an alignment between parties in this process, which multiply one after the other."""
+
+    def __init__(self, parties: Mapping[str, Alignment]) -> None:
+        self._parties = parties
+
+    def greet(self) -> dict[str, IdsGreeting]:
+        """Return what every party says of its ids."""
+        return {name: party.greet() for name, party in self._parties.items()}
+
+    def begin(self, pending: str | None) -> None:
+        """Have all parties begin."""
+        for party in self._parties.values():
+            party.begin(pending)
+
+    def multiply(
+        self, step: Mapping[str, str], sets: Mapping[str, Points]
+    ) -> Generator[tuple[str, int], None, dict[str, Points]]:
+        """Have the parties multiply in turn."""
+        for name, owner in step.items():
+            for done in self._parties[name].multiply(owner, sets[owner] if owner != name else None):
+                yield name, done
+        return {owner: self._parties[name].take(owner) for name, owner in step.items()}
+
+    def fetch(self, sets: Mapping[str, Points]) -> dict[str, Points]:
+        """Return the sets."""
+        return dict(sets)
+
+    def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
+        """Tell every party its positions."""
+        return {name: self._parties[name].conclude(own) for name, own in positions.items()}
+
+
+def run(
+    job: Job,
+    sources: Mapping[str, Any],
+    budget: Budget,
+    log: Log,
+    *,
+    policies: Mapping[str, str] | None = None,
+    how: Arrangement | None = None,
+) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
+    """Load every party here, each under its owner's policy, then yield the plan, the rounds and the outcome.
+
+    how : the alignment is made before, if the job asks for one.
+    """
+    there = {name: source for name, source in sources.items() if name not in log.left.values()}
+    agreed = {name: consented(job, name, (policies or {}).get(name)) for name in there}
+    how = how or Arrangement()
+    indexes: Mapping[str, Index] = {}
+    if job.id is not None:
+        indexes = yield from _aligned(job, there, how)
+    threads = how.cores_each(1)  # they compute one after the other
+    parties = {
+        name: load(job, name, source, agreed[name], index=indexes.get(name), threads=threads)
+        for name, source in there.items()
+    }
+    yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)
+
+
+def align_only(
+    job: Job, sources: Mapping[str, Any], how: Arrangement, *, policies: Mapping[str, str] | None = None
+) -> Iterator[Aligning | Aligned]:
+    """Yield the progress of an alignment, then its outcome; every owner is asked before its data are opened."""
+    for name in sources:
+        consented(job, name, (policies or {}).get(name))
+    yield from _aligned(job, sources, how)
+
+
+def _aligned(
+    job: Job, sources: Mapping[str, Any], how: Arrangement
+) -> Generator[Aligning | Aligned, None, dict[str, Index]]:
+    alignments: dict[str, Alignment] = {}
+    salt, cores = new_salt(), how.cores_each(1)
+    try:
+        for name, source in sources.items():
+            alignments[name] = Alignment(job, name, source, salt=salt, cores=cores, keeping=how.keeping(name))
+        yield (yield from align(InProcessAlignment(alignments), required=how.required))
+        return {name: alignment.settled() for name, alignment in alignments.items()}
+    finally:
+        for alignment in alignments.values():
+            alignment.close()

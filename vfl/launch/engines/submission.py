@@ -1,0 +1,168 @@
+"""Sending a job to a cluster's job server (Ray Jobs): the text of its file goes there, no data and no folder does.
+
+The driver then runs where the cluster offers 'coordinator', beside the ledger and the run's folder that are kept there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import FederationError, PlacementError
+from vfl.job.placement import COORDINATOR
+from vfl.launch.engines.readiness import PIN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TEXT = "VFL_JOB"
+"""Variable in which the text of a job file travels."""
+RUNS = "runs"
+ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Variables that Ray's client prefers to the address that it is given."""
+NO_FOLDER = 6
+"""Exit code of a job whose folder is not there, that of an OutputError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job as the cluster's job server knows it.
+
+    id : the server's name of it. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : the server's words.
+    """
+
+    id: str
+    status: str
+    message: str = ""
+
+    @property
+    def brief(self) -> str:
+        """The first line of the message, without the logs that the server adds to it: `vfl logs` shows these."""
+        return next(iter(self.message.splitlines()), "").partition(", last available logs")[0]
+
+
+class JobServer:
+    """The job server of one cluster.
+
+    address : http://HEAD:8265; None takes it from RAY_ADDRESS, which is not looked at where an address is given.
+
+    Raises PlacementError when nobody answers there, or who asks has not the cluster's token.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        from vfl.launch.engines.ray import import_ray, unreachable
+
+        ray = import_ray()
+        try:
+            from ray.job_submission import JobSubmissionClient
+
+            with _unnamed(ADDRESSES if address else ()):
+                self._client: Any = JobSubmissionClient(address)
+        except (ImportError, ModuleNotFoundError) as error:
+            raise PlacementError(
+                f"Ray's job client is not installed here ({error}): pip install 'vfl[cluster]'"
+            ) from error
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            where = address or next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), "this machine")
+            raise unreachable(
+                "job server", where, error, "give the dashboard's address, --address http://HEAD:8265"
+            ) from error
+
+    def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> Submission:
+        """Send a job file; returns at once.
+
+        name : of the job. text : of its file. folder : on the cluster's nodes, to which the file's paths are relative;
+            where the coordinator runs, the file and the run's folder are written there.
+        arguments : for `vfl run` there.
+        """
+        ident = f"{name}-{uuid.uuid4().hex[:8]}"
+        run = ["vfl", "run", f"{ident}.toml", "--address", "auto", "--output", f"{RUNS}/{ident}", *arguments]
+        return self._start(
+            ident, folder, f'printf %s "${TEXT}" > {shlex.quote(ident)}.toml && exec {shlex.join(run)}', text
+        )
+
+    def resume(self, run: str, *, folder: str) -> Submission:
+        """Have a run that was cut off go on, where its folder lies."""
+        ident = f"resume-{uuid.uuid4().hex[:8]}"
+        return self._start(ident, folder, f"exec {shlex.join(['vfl', 'resume', run])}", "")
+
+    def list(self) -> list[Submission]:
+        """Return the jobs that the server knows, the oldest first."""
+        jobs = [job for job in self._client.list_jobs() if job.submission_id]
+        return [_said(job.submission_id, job) for job in sorted(jobs, key=lambda job: job.start_time or 0)]
+
+    def status(self, ident: str) -> Submission:
+        """Return how a job stands."""
+        return _said(ident, self._known(self._client.get_job_info, ident))
+
+    def logs(self, ident: str) -> str:
+        """Return what a job's driver has printed so far."""
+        text: str = self._known(self._client.get_job_logs, ident)
+        return text
+
+    def follow(self, ident: str) -> Iterator[str]:
+        """Yield what a job's driver prints, until it ends."""
+        import asyncio
+
+        tail = self._known(self._client.tail_job_logs, ident)
+        loop = asyncio.new_event_loop()
+        try:
+            while True:
+                try:
+                    yield loop.run_until_complete(anext(tail))
+                except StopAsyncIteration:
+                    return
+        finally:
+            loop.close()
+
+    def cancel(self, ident: str) -> None:
+        """End a job's driver; its run can be resumed."""
+        self._known(self._client.stop_job, ident)
+
+    def _start(self, ident: str, folder: str, command: str, text: str) -> Submission:
+        try:
+            self._client.submit_job(
+                entrypoint=f"cd {shlex.quote(folder)} 2>/dev/null || {_ending_without(folder)}; {command}",
+                submission_id=ident,
+                runtime_env={"env_vars": {TEXT: text}},
+                entrypoint_num_cpus=0,
+                entrypoint_resources={COORDINATOR: PIN},
+            )
+        except RuntimeError as error:
+            raise FederationError(f"the cluster does not take the job: {error}") from error
+        return Submission(ident, "PENDING")
+
+    def _known(self, ask: Any, ident: str) -> Any:
+        try:
+            return ask(ident)
+        except RuntimeError as error:
+            if "does not exist" in str(error):
+                raise FederationError(f"the cluster knows no job {ident!r}; list them with: vfl status") from error
+            raise FederationError(f"the cluster does not answer for job {ident!r}: {error}") from error
+
+
+@contextlib.contextmanager
+def _unnamed(names: Sequence[str]) -> Iterator[None]:
+    """Take variables out of the environment, and put them back."""
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def _ending_without(folder: str) -> str:
+    """Return what the shell does on a node where the folder is not."""
+    said = (
+        f"error: there is no folder {folder!r} that can be entered where the coordinator runs; nothing was charged: "
+        "make it there, or name another with --folder"
+    )
+    return f"{{ echo {shlex.quote(said)} >&2; exit {NO_FOLDER}; }}"
+
+
+def _said(ident: str, job: Any) -> Submission:
+    return Submission(ident, str(getattr(job.status, "value", job.status)), job.message or "")

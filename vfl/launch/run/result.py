@@ -1,0 +1,315 @@
+"""The result of a run: the model in original units, its certificate, and what is needed to apply it again."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from parties.alignment.reading import joined_rows
+from parties.prediction import ModelPart, added
+from vfl import markup
+from vfl.certificate import Certificate
+from vfl.certificate.issue import model_digest
+from vfl.errors import OutputError
+from vfl.evaluation import Findings
+from vfl.job import file as jobfile
+from vfl.launch.run import checkpoint
+from vfl.launch.sources import sources_of
+from vfl.losses import loss_of
+from vfl.planning import plan as make_plan
+from vfl.problem import INTERCEPT
+from vfl.security.signatures import signing_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.certificate import Report
+    from vfl.job import Job
+    from vfl.types import Vector
+
+FORMAT = 1
+MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
+PART = ".part.json"
+_SHOWN = 20
+"""Coefficients that a result shows of itself."""
+
+
+def fresh_folder(folder: str | Path) -> Path:
+    """Make a folder, or accept one that is empty; OutputError otherwise."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise OutputError(f"the output folder {str(folder)!r} is not empty: name a new one")
+    except OSError as error:
+        raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+    return folder
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    try:
+        part = path.with_name(path.name + ".part")
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+
+
+def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
+    """Return the part of model.json that a certificate names."""
+    return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
+
+
+def check_folder(folder: Path) -> None:
+    """Raise OutputError for what cannot be the folder of a run."""
+    if folder.is_file():
+        raise OutputError(f"{str(folder)!r} is a file: name the folder that a run left")
+    if not folder.exists():
+        raise OutputError(f"there is no folder {str(folder)!r}: name the one that a run left, runs/NAME-TIME")
+
+
+def check_finished(folder: Path) -> None:
+    """Raise OutputError for what is no folder, and for one of a run that was cut off, with the remedy."""
+    check_folder(folder)
+    if (folder / checkpoint.NAME).exists() and not (folder / MODEL).exists():
+        raise OutputError(f"the run in {str(folder)!r} is not finished: go on with vfl resume {folder}")
+    if not (folder / MODEL).exists():
+        raise OutputError(f"there is no saved model in {str(folder)!r}: name the folder that a run left")
+
+
+def read_model(folder: Path) -> dict[str, Any]:
+    """Return what the model.json of a run holds; OutputError when there is none that this vfl reads."""
+    check_finished(folder)
+    try:
+        model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OutputError(f"cannot read {str(folder / MODEL)!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
+    if not isinstance(model, dict) or model.get("format") != FORMAT:
+        raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
+    return model
+
+
+def said_records(job: Job, n_records: int) -> str:
+    """Return n in words, with how many of them were not trained on."""
+    said = f"{n_records:,} records"
+    return said if job.split is None else f"{said} ({job.split.sizes(n_records)[1]:,} of them held out)"
+
+
+def labels_of(job: Job, margins: Vector) -> Any:
+    """Return the label (n,) that margins (n,) of a job's model stand for."""
+    if not job.classification:
+        return loss_of(job.loss).response(margins)
+    negative, positive = job.classes or (0, 1)
+    if isinstance(negative, tuple):  # against the rest, which has no one name
+        return margins > 0
+    return np.where(margins > 0, positive, negative)
+
+
+def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
+    """Return findings as a findings.json holds them."""
+    return {name: found.to_dict() for name, found in findings.items()}
+
+
+def _read_findings(folder: Path) -> dict[str, Findings]:
+    path = folder / FINDINGS
+    if not path.exists():
+        return {}
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return {name: Findings.from_dict(found) for name, found in plain.items()}
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OutputError(f"{str(path)!r} is damaged: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Result:
+    """A trained model.
+
+    job : what was asked for.
+    certificate : what may be said of its privacy.
+    w : (p,) coordinates on the scaled features, in the order of `coordinates`.
+    coordinates : names of w; the intercept, if any, is '(intercept)'.
+    findings : what was released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
+    """
+
+    job: Job
+    certificate: Certificate
+    w: Vector
+    coordinates: tuple[str, ...]
+    findings: Mapping[str, Findings] = field(default_factory=dict)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features in the partition's order; several for a categorical column."""
+        return self.job.schema.features(self.job.partition.features)
+
+    @property
+    def coef_(self) -> Vector:
+        """(p,) coefficients in original units, in the order of `feature_names`."""
+        return self._unscaled()[0]
+
+    @property
+    def intercept_(self) -> float:
+        """The intercept in original units; 0 when the job has none."""
+        return self._unscaled()[1]
+
+    def _unscaled(self) -> tuple[Vector, float]:
+        scaling = self.job.scaling_of(self.job.partition.features)
+        by_name = dict(zip(self.coordinates, self.w, strict=True))
+        w = np.array([by_name[name] for name in self.feature_names])
+        return scaling.original_units(w, float(by_name.get(INTERCEPT, 0.0)))
+
+    def __repr__(self) -> str:
+        rows = self._coefficients()
+        shown, width = rows[:_SHOWN], max((len(name) for name, _ in rows[:_SHOWN]), default=0)
+        lines = [self._title(), *str(self.certificate).splitlines(), *self._found()]
+        lines += [f"  {name:<{width}}  {value: .6g}" for name, value in shown]
+        if len(rows) > len(shown):
+            lines.append(f"  … and {len(rows) - len(shown)} smaller ones (coef_ has all)")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows, partition = self._coefficients(), self.job.partition
+        owners = {name: q for q in partition.parties for name in self.job.schema.features(partition.columns(q))}
+        cells = [
+            (name, owners.get(name, ""), markup.Cell(f"{value:.6g}", number=True)) for name, value in rows[:_SHOWN]
+        ]
+        more = [markup.line(f"… and {len(rows) - _SHOWN} smaller ones (coef_ has all)")] if len(rows) > _SHOWN else []
+        return markup.whole(
+            markup.line(self._title(), strong=True),
+            *map(markup.line, (*str(self.certificate).splitlines(), *self._found())),
+            markup.table(("coefficient", "party", markup.Cell("in original units", number=True)), cells),
+            *more,
+        )
+
+    def _found(self) -> list[str]:
+        return [f"{name}: {findings}" for name, findings in self.findings.items()]
+
+    def _title(self) -> str:
+        features, records = len(self.feature_names), said_records(self.job, self.certificate.n_records)
+        return f"Result of job {self.job.name!r}: {records}, {features:,} features, {self.job.solver.name}"
+
+    def _coefficients(self) -> list[tuple[str, float]]:
+        """Return the intercept, if any, and the coefficients in original units, the largest on the scaled features first."""
+        by_name = dict(zip(self.coordinates, map(float, self.w), strict=True))
+        rows = sorted(
+            zip(self.feature_names, map(float, self.coef_), strict=True), key=lambda row: -abs(by_name[row[0]])
+        )
+        return ([(INTERCEPT, self.intercept_)] if INTERCEPT in by_name else []) + rows
+
+    def decision_function(self, data: Any) -> Vector:
+        """Return the margins (n,) of new records; missing cells are filled and values clamped as in training.
+
+        data : as for `train`; the label is not needed. It is all read here: where the job aligns records and the sources
+            hold their id columns, rows are joined by them in the order of the first party's, else taken as they are.
+        """
+        sources = sources_of(self.job.partition, data, label=False)
+        joined = joined_rows(self.job, sources) if self.job.ids else {}
+        margins = {}
+        for party, source in sources.items():
+            if self.job.partition.columns(party):
+                part = self.part(party).margins(source)
+                margins[party] = part[joined[party]] if joined else part
+        return added(margins, self._intercept)
+
+    @property
+    def _intercept(self) -> float:
+        """The intercept on the scaled features."""
+        return float(dict(zip(self.coordinates, self.w, strict=True)).get(INTERCEPT, 0.0))
+
+    def part(self, party: str) -> ModelPart:
+        """Return one party's part of the model, w_k, with which it computes its part of the margins by itself.
+
+        A file of it is written by `save_parts` and read by vfl.predict; no other party's coefficients are in it.
+        """
+        names = self.job.schema.features(self.job.partition.columns(party))
+        by_name = dict(zip(self.coordinates, self.w, strict=True))
+        w = np.array([by_name[name] for name in names], dtype=np.float64)
+        return ModelPart(self.job, party, model_digest(self.document()), names, w, self._intercept)
+
+    def save_parts(self, folder: str | Path) -> dict[str, Path]:
+        """Write every party's part of the model to PARTY.part.json in a new or empty folder; returns {party: file}."""
+        folder = fresh_folder(folder)
+        parts = {p: folder / f"{p}{PART}" for p in self.job.partition.parties if self.job.partition.columns(p)}
+        for party, path in parts.items():
+            write_whole(path, self.part(party).to_json())
+        return parts
+
+    def to_sklearn(self) -> Any:
+        """Return a fitted scikit-learn Pipeline of the same model, which needs no vfl; see vfl.launch.run.scikit."""
+        from vfl.launch.run.scikit import pipeline_of
+
+        return pipeline_of(self)
+
+    def predict(self, data: Any) -> Any:
+        """Return the predicted label (n,) of new records: a class, or for regression the number that the loss makes of it."""
+        return self.labels_of(self.decision_function(data))
+
+    def labels_of(self, margins: Vector) -> Any:
+        """Return the label (n,) that margins (n,) stand for."""
+        return labels_of(self.job, margins)
+
+    def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
+        """Check the certificate against model, job and ledger, and return the findings; see `Certificate.verify`.
+
+        Raises OutputError that names all that does not hold.
+        """
+        plan = make_plan(self.job, self.certificate.n_records)
+        return self.certificate.verify(model=self.document(), findings=self.told(), plan=plan, ledger=ledger, key=key)
+
+    def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
+        """Write model, signed certificate and job to a folder that is new, empty, or this run's own; returns it.
+
+        The model is written last and at once: a folder with a model holds a finished run.
+
+        key : file of the key to sign with; None leaves the signature that the certificate has, or signs with this user's
+            own key (see vfl.security.signatures).
+        """
+        certificate = self.certificate
+        if certificate.signature is None or key is not None:
+            certificate = certificate.signed(signing_key(key))
+        folder = Path(folder)
+        if not (folder / jobfile.NAME).exists() or (folder / MODEL).exists():
+            fresh_folder(folder)
+            jobfile.write(self.job, folder / jobfile.NAME)
+        if self.findings:
+            write_whole(folder / FINDINGS, json.dumps(self.told(), indent=2, ensure_ascii=False))
+        write_whole(folder / CERTIFICATE, certificate.to_json())
+        write_whole(folder / MODEL, json.dumps(self.document(), indent=2, ensure_ascii=False))
+        return folder
+
+    def told(self) -> dict[str, Any]:
+        """Return what findings.json holds: all that was released beside the model."""
+        return told(self.findings)
+
+    def document(self) -> dict[str, Any]:
+        """Return what model.json holds: w on the scaled features, and the same model in original units."""
+        return {
+            "format": FORMAT,
+            **numbers(self.w, self.coordinates),
+            "coef": dict(zip(self.feature_names, map(float, self.coef_), strict=True)),
+            "intercept": self.intercept_,
+        }
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what `save` wrote; the same answers to the bit."""
+        folder = Path(folder)
+        model = read_model(folder)
+        job, _ = jobfile.read(folder / jobfile.NAME)
+        try:
+            w, coordinates = np.array(model["w"], dtype=np.float64), tuple(model["coordinates"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
+        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates, _read_findings(folder))

@@ -1,0 +1,131 @@
+"""A plain scikit-learn Pipeline of a result, which can be pickled and needs no vfl: numbers and declarations alone.
+
+It takes a pandas frame with the columns of all parties by name, fills, clamps and one-hot encodes as declared, and applies
+`coef_` and `intercept_` in original units: margins agree with `Result.decision_function` up to rounding (to the bit they
+agree among reloaded results only).
+
+What it does not do: join parties or ids; strip or respell text (a category has to be spelt as it is declared, numbers as
+numbers); read a boolean that is spelt as text. It carries no certificate, and fitting it again would have no guarantee.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import SpecificationError
+from vfl.losses import loss_of
+from vfl.schema import Boolean, Categorical, Numeric
+
+if TYPE_CHECKING:
+    from vfl.job import Job
+    from vfl.launch.run.result import Result
+    from vfl.schema import Category, Declaration
+
+
+def pipeline_of(result: Result) -> Any:
+    """Return the fitted Pipeline: 'columns', a ColumnTransformer, and 'model' with coef_ and intercept_.
+
+    The model is LogisticRegression, LinearSVC (hinge losses; no probabilities), PoissonRegressor or LinearRegression
+    (squared and Huber loss). Raises SpecificationError without pandas, by whose frames columns are named.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise SpecificationError(
+            "to_sklearn needs pandas, by whose frames the columns are named: pip install 'vfl[frames]'"
+        ) from None
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import make_pipeline
+
+    job, coefficients = result.job, dict(zip(result.feature_names, result.coef_, strict=True))
+    steps, names = [], []
+    for column in job.partition.features:
+        declared = job.schema[column]
+        transformers, own = _steps(column, declared, pd)
+        steps.append((column, make_pipeline(*transformers) if len(transformers) > 1 else transformers[0], [column]))
+        names += own
+        if declared.missing is not None and not isinstance(declared, Categorical):
+            steps.append((f"{column}=(missing)", _function(pd.DataFrame.isna), [column]))
+            names.append(f"{column}=(missing)")
+    columns = ColumnTransformer(steps, verbose_feature_names_out=False)
+    columns.fit(_example(job, pd))
+    model = _fitted(job, np.array([coefficients[name] for name in names]), result.intercept_)
+    from sklearn.pipeline import Pipeline
+
+    return Pipeline([("columns", columns), ("model", model)])
+
+
+def _function(function: Any, **arguments: Any) -> Any:
+    from sklearn.preprocessing import FunctionTransformer
+
+    return FunctionTransformer(function, kw_args=arguments or None, feature_names_out="one-to-one")
+
+
+def _steps(column: str, declared: Declaration, pd: Any) -> tuple[list[Any], list[str]]:
+    """Return what makes a column's coordinates, and their names, without a separate indicator."""
+    frame = pd.DataFrame
+    if isinstance(declared, Categorical):
+        return _categories(column, declared, pd)
+    steps = [_function(frame.astype, dtype=float)]
+    if isinstance(declared, Numeric) and declared.bounds is not None:
+        steps.append(_function(frame.clip, lower=declared.bounds[0], upper=declared.bounds[1]))
+    if declared.instead is not None:
+        steps.append(_function(frame.fillna, value=declared.instead))
+    return steps, [column]
+
+
+def _categories(column: str, declared: Categorical, pd: Any) -> tuple[list[Any], list[str]]:
+    """Return the one-hot encoder; its own order is ascending where all categories are numbers."""
+    from sklearn.preprocessing import OneHotEncoder
+
+    listed: list[tuple[Category, str]] = list(zip(declared.categories, declared.features(column), strict=False))
+    if all(isinstance(category, int | float) for category in declared.categories):
+        listed.sort()
+    categories: list[Any] = [category for category, _ in listed]
+    names = [name for _, name in listed]
+    steps = []
+    if declared.missing is not None and declared.fill is None:
+        steps.append(_function(pd.DataFrame.fillna, value=np.nan))
+        categories, names = [*categories, np.nan], [*names, f"{column}=(missing)"]
+    elif declared.fill is not None:
+        steps.append(_function(pd.DataFrame.fillna, value=declared.fill))
+    kind = float if all(isinstance(c, int | float) for c in declared.categories) else object
+    encoder = OneHotEncoder(
+        categories=[np.array(categories, dtype=kind)],
+        handle_unknown="error" if declared.unknown == "refuse" else "ignore",
+        sparse_output=False,
+    )
+    return [*steps, encoder], names
+
+
+def _example(job: Job, pd: Any) -> Any:
+    """Return a frame of one record made of declarations: fitting on it learns nothing."""
+    record: dict[str, Any] = {}
+    for column in job.partition.features:
+        declared = job.schema[column]
+        if isinstance(declared, Categorical):
+            record[column] = declared.categories[0]
+        else:
+            record[column] = False if isinstance(declared, Boolean) else 0.0
+    return pd.DataFrame([record])
+
+
+def _fitted(job: Job, coef: Any, intercept: float) -> Any:
+    """Return the estimator that a loss stands for, fitted to nothing and then given the coefficients."""
+    from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
+    from sklearn.svm import LinearSVC
+
+    nothing, labels = np.zeros((2, len(coef))), np.array([0.0, 1.0])
+    if not job.classification:
+        model = PoissonRegressor() if loss_of(job.loss).name == "poisson" else LinearRegression()
+        model.fit(nothing, labels)
+        model.coef_, model.intercept_ = coef, intercept
+        return model
+    model = LogisticRegression() if loss_of(job.loss).name == "logistic" else LinearSVC()
+    model.fit(nothing, labels)
+    negative, positive = job.classes or (0, 1)
+    model.classes_ = np.array([False, True] if isinstance(negative, tuple) else [negative, positive])
+    model.coef_, model.intercept_ = coef[np.newaxis, :], np.array([intercept])
+    return model

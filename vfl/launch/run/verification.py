@@ -1,0 +1,87 @@
+"""Verifying a run's folder: certificate, model, job, log and ledger against one another."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vfl.certificate import Certificate
+from vfl.certificate.verification import Check, Report, examine
+from vfl.errors import OutputError, VflError
+from vfl.launch.run import checkpoint
+from vfl.launch.run.checkpoint import LEDGER
+from vfl.launch.run.result import CERTIFICATE, Result, check_finished, read_model
+from vfl.planning import plan as make_plan
+
+if TYPE_CHECKING:
+    from vfl.job import Job
+    from vfl.planning import Plan
+    from vfl.solvers.protocol import Released
+
+UNITS = 1e-9
+"""By which the intercept may differ, relatively to its summands: another machine adds them up in another order."""
+
+
+def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
+    """Return all findings on the certificate of a run; `Report.ok` says whether it holds.
+
+    run : the folder that a run left, or the certificate's file alone, whose statements about the model, the job and the
+        log then go unchecked.
+    ledger : the ledger that the run was charged to; None takes the run's own, where it kept one in its folder.
+    key : public key of who should have signed, 64 hexadecimal digits or the path of a PEM file.
+
+    Raises OutputError for what cannot be read, SpecificationError for a `key` that is none.
+    """
+    run = Path(run)
+    if run.is_file():
+        certificate = Certificate.load(run)
+        return examine(certificate, model=None, findings=None, plan=None, released=(), ledger=ledger, key=key)
+    check_finished(run)
+    certificate = Certificate.load(run / CERTIFICATE)
+    result, model = Result.load(run), read_model(run)
+    plan, job = _planned(result.job, certificate)
+    released, log = _log(run, result.job)
+    if ledger is None and not certificate.dataset and certificate.ledger and (run / LEDGER).exists():
+        ledger = run / LEDGER
+    facts: dict[str, Any] = {"model": model, "findings": result.told(), "plan": plan, "released": released}
+    report = examine(certificate, **facts, ledger=ledger, key=key)
+    found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
+    if found["model"].holds:
+        found["units"] = _units(result, model)
+    return Report(certificate, tuple(found.values()))
+
+
+def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | None]:
+    """Return the plan of the run's job; or why there is none, which is found before planning another job."""
+    if job.digest != certificate.job_digest:
+        return None, Check("job", False, "the job file is not the one that was trained: something in it was changed")
+    try:
+        return make_plan(job, certificate.n_records), None
+    except VflError as error:
+        return None, Check("job", False, f"it cannot be planned for the stated number of records: {error}")
+
+
+def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
+    """Return what the first query released, if the log is there and whole, and what is wrong with it."""
+    if not (run / checkpoint.NAME).exists():
+        return (), None
+    try:
+        first = checkpoint.read(run, job)[2].released[:1]
+        return tuple(released for released in first if released is not None), None
+    except (OutputError, ValueError, KeyError, TypeError) as error:
+        return (), Check("log", False, str(error))
+
+
+def _units(result: Result, model: dict[str, Any]) -> Check:
+    """Compare what people read in model.json with the numbers that the certificate names."""
+    name, said = "units", "the coefficients in original units are those of the certified model"
+    try:
+        own = result.document()
+        terms = [abs(own["intercept"]), *(abs(value) for value in own["coef"].values()), *map(abs, own["w"])]
+        close = math.isclose(own["intercept"], model["intercept"], rel_tol=UNITS, abs_tol=UNITS * max(terms))
+        if close and own | {"intercept": model["intercept"]} == model:
+            return Check(name, True, said)
+    except (KeyError, TypeError, ValueError):
+        pass
+    return Check(name, False, "the coefficients in original units are not those of the certified model")

@@ -1,0 +1,83 @@
+"""What a certificate needs to know of a run, gathered while it goes by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from coordinator.budget import Reserved
+from coordinator.rounds import Lost, Round
+from vfl.certificate import certify
+from vfl.errors import LedgerError
+from vfl.launch.run.result import Result, numbers, told
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from coordinator.budget import Budget
+    from coordinator.coordinator import Outcome
+    from coordinator.rounds import Log
+    from vfl.privacy.events import Event, ReleaseKey
+    from vfl.privacy.ledger import Statement
+    from vfl.solvers.protocol import Released
+
+
+GIVEN_UP = (
+    "party {party!r} was lost on the way and left out: the model's coefficients of its columns are 0, and the releases "
+    "that were charged for it before that stay charged"
+)
+
+
+class Witness:
+    """Counts the releases that one process of a run makes.
+
+    budget : where the run's charges are kept. log : what an earlier process released.
+    """
+
+    def __init__(self, budget: Budget, log: Log) -> None:
+        self._budget = budget
+        self._charged: Counter[Event] = Counter()
+        self._lost: set[ReleaseKey] = set()
+        self._first: tuple[Released, ...] = tuple(u for u in log.released[:1] if u is not None)
+        self._flags = dict.fromkeys(log.flags)
+
+    def note(self, event: object) -> None:
+        """Take note of a round, of an attempt that was lost, and of what is said when the plan is reserved."""
+        if isinstance(event, Reserved):
+            self._flags.update(dict.fromkeys(event.flags))
+        elif isinstance(event, Lost):
+            # Seeded noise repeats a release under the key that was charged, which costs nothing more.
+            self._charged.update(charged for key, charged in event.charges if key not in self._lost)
+            self._lost.update(key for key, _ in event.charges)
+        elif isinstance(event, Round):
+            self._charged.update(charged for key, charged in event.charges if key not in self._lost)
+            if event.number == 0:
+                self._first = (event.released,)
+
+    def result(self, outcome: Outcome) -> Result:
+        """Return the result of the run, its certificate unsigned."""
+        plan, statement = outcome.plan, outcome.statement
+        coordinates = plan.problem.layout.names
+        certificate = certify(
+            plan,
+            statement,
+            model=numbers(outcome.w, coordinates),
+            findings=told(outcome.findings),
+            charged={} if statement is None else self._charges(statement),
+            released=self._first,
+            books=outcome.books,
+            run=self._budget.run,
+            account=self._budget.account(plan.job),
+            flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),
+        )
+        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings)
+
+    def _charges(self, statement: Statement) -> Mapping[Event, int]:
+        """Return what the book charged: what went by, unless earlier processes or lost releases were charged too."""
+        if self._charged.total() == statement.releases:
+            return self._charged
+        if self._budget.ledger is None:
+            raise LedgerError("a budget in memory charged other releases than were made: the result is not certified")
+        from vfl.certificate.verification import charges
+
+        return charges(self._budget.ledger, self._budget.run)

@@ -1,0 +1,63 @@
+"""Messages around a run: greetings of the parties, and notices to the parties' books."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vfl.privacy.ledger import Head
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a party says of itself before training.
+
+    version : of the code that it runs.
+    n_records : how many records it holds; conditioned on by the guarantee.
+    keeps_book : whether its owner keeps a release log that wants to know of the run.
+    alignment : hash of its records' ids in their order, the same for all parties; '' when none was aligned.
+    """
+
+    version: str
+    n_records: int
+    keeps_book: bool = False
+    alignment: str = ""
+
+
+class Phase(enum.Enum):
+    """Why the coordinator writes to the parties' books."""
+
+    COMPARE = "before anything is reserved: is a book, or the ledger, older than what the other has noted"
+    OPEN = "the ledger has set the plan aside"
+    CLOSE = "the run has ended and its ledger is settled"
+    ABANDON = "the run does not begin after all"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What the coordinator tells a party that keeps a book. Public.
+
+    run : id of the run. account : name of the account in the coordinator's ledger.
+    ledger : where the ledger's chain stands; None for a budget in memory.
+    noted : where the party's chain stood when the ledger noted it last.
+    """
+
+    phase: Phase
+    run: str
+    account: str
+    ledger: Head | None = None
+    noted: Head | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BookHeads:
+    """What a party's book answers.
+
+    own : where its chain stands; None before its first run.
+    noted : where the ledger's chain stood when this book noted it last.
+    """
+
+    own: Head | None
+    noted: Head | None

@@ -1,0 +1,425 @@
+"""What coordinator and parties say to each other: frozen queries, and replies.
+
+A query is public: it names blocks, clips, events and released coordinates, so it can be logged, hashed and replayed. The
+per-record vectors that it works on (`Records`) travel beside it and are never part of it. A query addressed to several
+parties is split into one share for each; a share is a query of the same type.
+
+| query | a party computes | released | to margins only | charged as |
+|---|---|---|---|---|
+| Moments | Σ_i x_ij/(2B_j), Σ_i x_ij²/B_j² + noise | yes | | one joint Gaussian |
+| Ranges | histograms over powers of two + noise | yes | | one joint Gaussian |
+| Backward | Σ_i clip(r_i x_{i,S}) + noise | yes | | one joint Gaussian |
+| Forward | X_k w_k, of the training part or of the held-out one | | n-vector | |
+| Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian a step |
+| Select | its best noisy score | the winning coordinate only | | one bounded-range event |
+| RecordNorms | Σ_j (scale_j x_ij)² | | n-vector | |
+| Sample | nothing: the coordinator draws a secret batch | | n-vector | |
+| Tally | nothing: margins add up a statistic of margin and label + noise | yes | | one joint Gaussian |
+
+All but Forward and Tally work on the training part alone (`Query.side`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.holdout import Side
+from vfl.messages.query import HELD_OUT, Block, Local, Need, Query, Weighted
+from vfl.messages.wire import packed, unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.messages.batches import Fold
+    from vfl.messages.query import Rule, ScoreRule, Statistic
+    from vfl.messages.wire import Reply
+    from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
+    from vfl.privacy.geometry import Clip
+    from vfl.privacy.noise import NoiseSource
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample(Local):
+    """A secret Poisson sample: margins keep a (n,) vector of 0 and 1 as 'batch'. Nothing is released.
+
+    Every record is drawn by itself with probability exactly `rate`: its 64-bit word is compared with rate·2⁶⁴. A replay
+    draws a new sample, which is as secret; what was released from the old one is not affected.
+
+    rate : in (0, 1], a multiple of 2⁻⁶⁴.
+    """
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.rate <= 1.0 and (self.rate * 2.0**64).is_integer()):
+            raise PrivacyError(f"a sampling rate is in (0, 1] and a multiple of 2^-64, not {self.rate!r}")
+
+    @property
+    def target(self) -> str:
+        """Margins keep the sample as 'batch'."""
+        return "batch"
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query itself."""
+        return self
+
+    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[tuple[Vector, ...], Vector | None]:
+        """Draw the sample."""
+        if self.rate == 1.0:
+            return (), np.ones(n_records)
+        words = noise.stream(key).words(n_records)
+        return (), (words < np.uint64(int(self.rate * 2.0**64))).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally(Query):
+    """A statistic of margins and labels over one part of the records, one joint release; margins compute it.
+
+    event : its sensitivity covers the statistic's, or PrivacyError is raised.
+    """
+
+    statistic: Statistic
+    event: Gaussian | None
+    side: Side = Side.TRAINING
+
+    def __post_init__(self) -> None:
+        if self.event is not None and not self.event.sensitivity >= self.statistic.sensitivity:
+            raise PrivacyError("a tally's noise is meant for a smaller sensitivity than its statistic has")
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return nothing: no party is asked."""
+        return {}
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event."""
+        return (self.event,)
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector."""
+        return (self.statistic.dimension,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unnoised(Tally):
+    """A tally without noise, which nothing admits but a job that asks for it; its certificate says so."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reweigh(Weighted):
+    """What a Backward did to the state that margins keep, without asking anybody."""
+
+    fold: Fold | None = None
+
+    @property
+    def batch(self) -> Fold | None:
+        """`fold`."""
+        return self.fold
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return nothing: margins do it by themselves."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments(Query):
+    """Sums of first and second moments over the first `widths[party]` columns of each addressed party, one joint release.
+
+    Each share releases (2m,): Σ_i x_ij/(2B_j), then Σ_i x_ij²/B_j². Without `means`, and where the party is one of
+    `uncentred`, it releases (m,): the second alone.
+
+    reach : {party: (m,) B_j ≥ |x_ij|}; None asks for exact sums of x_ij and x_ij² as they are (event must be None).
+    event : its sensitivity is `moments_sensitivity` of all columns together.
+    part : number of the party's noise stream.
+    """
+
+    widths: Mapping[str, int]
+    reach: Mapping[str, Vector] | None
+    means: bool
+    event: Gaussian | None
+    part: int = 0
+    uncentred: frozenset[str] = frozenset()
+
+    def asks_means(self, party: str) -> bool:
+        """Whether a party's first moments are asked for too."""
+        return self.means and party not in self.uncentred
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector a party."""
+        return tuple(width * (1 + self.asks_means(name)) for name, width in self.widths.items())
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return one share for each party, with a noise stream of its own."""
+        return {
+            name: replace(self, widths={name: width}, reach=self.reach and {name: self.reach[name]}, part=k)
+            for k, (name, width) in enumerate(self.widths.items())
+        }
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event."""
+        return (self.event,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges(Query):
+    """Histograms over powers of two of some columns of each addressed party, one joint release.
+
+    Each share releases (m·cells,): vfl.privacy.magnitudes.histogram of each of its columns, one after the other.
+
+    columns : {party: positions of the columns}. cells : of one histogram.
+    event : its sensitivity is that of all columns together.
+    part : number of the party's noise stream.
+    """
+
+    columns: Mapping[str, tuple[int, ...]]
+    cells: int
+    event: Gaussian | None
+    part: int = 0
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector a party."""
+        return tuple(len(indices) * self.cells for indices in self.columns.values())
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return one share for each party, with a noise stream of its own."""
+        return {
+            name: replace(self, columns={name: indices}, part=k)
+            for k, (name, indices) in enumerate(self.columns.items())
+        }
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event."""
+        return (self.event,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward(Weighted):
+    """Σ_i clip(scale ∘ r_i x_{i,S}) over one block a party, one joint release.
+
+    centres, scales : one (s,) vector per block, as in `Step`.
+    clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
+        bound the joint contribution, and `event` carries the joint sensitivity.
+    fold : the disjoint public batch that it is restricted to; margins take all other records' weights as 0. Or which
+        piece of a larger release it is.
+    """
+
+    blocks: tuple[Block, ...]
+    centres: tuple[Vector, ...]
+    scales: tuple[Vector, ...]
+    clip: Clip
+    event: Gaussian | PoissonSubsampledGaussian | None
+    part: int = 0
+    fold: Fold | None = None
+
+    @property
+    def batch(self) -> Fold | None:
+        """`fold`."""
+        return self.fold
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector a block."""
+        return tuple(block.size for block in self.blocks)
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return one share for each block's owner, with a noise stream of its own."""
+        return {
+            block.party: replace(self, blocks=(block,), centres=(centre,), scales=(scale,), part=part)
+            for part, (block, centre, scale) in enumerate(
+                zip(self.blocks, self.centres, self.scales, strict=True), self.part
+            )
+        }
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one joint event. Of a pass over batches one such event pays for all (coordinator.folds)."""
+        return (self.event,)
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return what it did to the state of margins."""
+        return Reweigh(self.weighting, self.fold)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward(Query):
+    """X_k w_k of each addressed party; nothing is released.
+
+    shifts : {party: what is added to every record}, −c·w where columns are centred at c.
+    side : the part of the records. Xw of held-out ones is kept apart: only a Tally of that part sees it.
+    """
+
+    coordinates: Mapping[str, tuple[Block, Vector]]
+    into: str = "add"
+    shifts: Mapping[str, float] = field(default_factory=dict)
+    side: Side = Side.TRAINING
+
+    @property
+    def target(self) -> str:
+        """`into`: 'add', 'reset', or a name; never Xw of the training part for held-out records."""
+        return self.into if self.side is Side.TRAINING else HELD_OUT
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query itself: it releases nothing."""
+        return self
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return the party's own coordinates."""
+        return {
+            name: replace(self, coordinates={name: own}, shifts={name: self.shifts.get(name, 0.0)})
+            for name, own in self.coordinates.items()
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """One block release and the update that follows from it.
+
+    centre : (s,) public means that are taken off the columns, both in the gradient and in X_S Δ.
+    scale : (s,) what multiplies r_i x_{i,S} before clipping, 1/√M_j in the default geometry.
+    """
+
+    block: Block
+    centre: Vector
+    scale: Vector
+    clip: Clip
+    rule: Rule
+    event: Gaussian | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as plain values: a visit has a step for each of its blocks."""
+        at = self.block
+        block = (at.index, at.party, at.start, at.stop, at.offset)
+        return _step, (block, packed(self.centre), packed(self.scale), self.clip, self.rule, self.event)
+
+
+def _step(
+    block: tuple[int, str, int, int, int], centre: bytes, scale: bytes, clip: Clip, rule: Rule, event: Gaussian | None
+) -> Step:
+    return Step(Block(*block), unpacked(centre), unpacked(scale), clip, rule, event)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Descend(Weighted):
+    """Visits: each addressed party walks through its steps in order.
+
+    start : {party: (p_k,) its coordinates of w before the visit}.
+    parts : {party: number of its first step}, the step's place among the events.
+    replayed : what the steps released when they were made, to repeat their updates without another release.
+    sweep : the party gets margins and labels and recomputes r after every step; otherwise it gets r, and all steps of
+        the query are computed from the same r.
+    """
+
+    steps: Mapping[str, tuple[Step, ...]]
+    start: Mapping[str, Vector]
+    sweep: bool = True
+    parts: Mapping[str, int] = field(default_factory=dict)
+    replayed: tuple[Vector, ...] | None = None
+
+    @property
+    def need(self) -> Need:
+        """Margins and labels for a sweep, else weights."""
+        return Need.MARGINS if self.sweep else Need.WEIGHTS
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return each party's visit; its steps keep their place among the events."""
+        shares: dict[str, Query] = {}
+        part = 0
+        for name, steps in self.steps.items():
+            last = part + len(steps)
+            shares[name] = replace(
+                self,
+                steps={name: steps},
+                start={name: self.start[name]},
+                parts={name: part},
+                replayed=self.replayed and self.replayed[part:last],
+            )
+            part = last
+        return shares
+
+    def sizes(self) -> tuple[int, ...]:
+        """One vector a step."""
+        return tuple(step.block.size for step in self.ordered())
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the visit with its releases given."""
+        return replace(self, replayed=released)
+
+    def ordered(self) -> tuple[Step, ...]:
+        """Return the steps in the order of their releases."""
+        return tuple(step for steps in self.steps.values() for step in steps)
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return one event a step; a replayed visit releases nothing."""
+        return () if self.replayed is not None else tuple(step.event for step in self.ordered())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Select(Weighted):
+    """The coordinate with the best noisy score over all addressed parties; only that coordinate is released.
+
+    An exponential mechanism of bounded range (vfl.privacy.selection): each party answers the best of its noisy scores,
+    the executor takes the best of these. One event for all.
+
+    coordinates : {party: (block, its coordinates of w)}.
+    centres, scales : {party: (s,)}, as in `Step`.
+    clip : of one coordinate; every coordinate of the sum is clipped by itself.
+    rules : {party: scores from (w, u), u in units of the cap}, all of one sensitivity.
+    part : number of the party's noise stream.
+    """
+
+    coordinates: Mapping[str, tuple[Block, Vector]]
+    centres: Mapping[str, Vector]
+    scales: Mapping[str, Vector]
+    clip: Clip
+    rules: Mapping[str, ScoreRule]
+    event: BoundedRange | None
+    part: int = 0
+
+    def sizes(self) -> tuple[int, ...]:
+        """One coordinate."""
+        return (1,)
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return one share for each party, with a noise stream of its own."""
+        return {
+            name: replace(
+                self,
+                coordinates={name: own},
+                centres={name: self.centres[name]},
+                scales={name: self.scales[name]},
+                rules={name: self.rules[name]},
+                part=k,
+            )
+            for k, (name, own) in enumerate(self.coordinates.items())
+        }
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return the one selection event."""
+        return (self.event,)
+
+    def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
+        """Return the winning coordinate of w as a vector of one entry; forget everything else."""
+        best = max(reply.selected for reply in replies.values() if reply.selected is not None)
+        return (np.array([float(best.coordinate)]),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordNorms(Query):
+    """Σ_j (scale_j x_ij)² per record, to margins only, which keep the sum under the name 'norms'."""
+
+    scales: Mapping[str, tuple[Block, Vector]]
+
+    @property
+    def target(self) -> str:
+        """Margins keep the sum as 'norms'."""
+        return "norms"
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query itself: it releases nothing."""
+        return self
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return the party's own scales."""
+        return {name: replace(self, scales={name: own}) for name, own in self.scales.items()}

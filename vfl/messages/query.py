@@ -1,0 +1,205 @@
+"""The query interface: blocks, weightings, rules, and the base classes of all queries."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from vfl.holdout import Side
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.messages.batches import Fold
+    from vfl.messages.wire import Reply
+    from vfl.privacy.events import Event, ReleaseKey
+    from vfl.privacy.noise import NoiseSource
+    from vfl.types import Integers, Vector
+
+
+HELD_OUT = "held out"
+"""What margins keep the held-out part's Xw as: out of the reach of every weighting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Columns start..stop of one party, in the canonical order of its layout.
+
+    index : position among all blocks.
+    offset : position in w of the party's first coordinate.
+    """
+
+    index: int
+    party: str
+    start: int
+    stop: int
+    offset: int
+
+    @property
+    def size(self) -> int:
+        """Return |S|."""
+        return self.stop - self.start
+
+    @property
+    def local(self) -> slice:
+        """Return S as a slice of the party's coordinates."""
+        return slice(self.start, self.stop)
+
+    @property
+    def coordinates(self) -> slice:
+        """Return S as a slice of w."""
+        return slice(self.offset + self.start, self.offset + self.stop)
+
+
+class Weighting(Protocol):
+    """An elementwise function of a record's margin, label and state; its value r_i multiplies the record's row.
+
+    kernel : name of a fused kernel that computes it from margin and label alone, or '' when there is none.
+    """
+
+    @property
+    def kernel(self) -> str:
+        """Name of the fused kernel, or ''."""
+        ...
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,), and the state that it replaces, {name: (n,)}; it changes none of its arguments.
+
+        kept : per-record state that never leaves margins, by name; empty where a party evaluates it in a sweep.
+        """
+        ...
+
+
+class Rule(Protocol):
+    """Δ = rule(w_S, u): a deterministic function of released values, evaluated by party and solver alike."""
+
+    def __call__(self, w: Vector, u: Vector) -> Vector:
+        """Return Δ, (s,)."""
+        ...
+
+
+class ScoreRule(Protocol):
+    """Scores of coordinates for a greedy selection, each of sensitivity `sensitivity` under replace-one.
+
+    w, u : (s,) the party's coordinates and its clipped, exact, un-noised sums in units of the cap.
+    """
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one score can move."""
+        ...
+
+    def __call__(self, w: Vector, u: Vector) -> Vector:
+        """Return one score per coordinate, (s,)."""
+        ...
+
+
+class Statistic(Protocol):
+    """A sum over records of a vector that margin and label decide, in multiples of a grid.
+
+    grid : what one step of the sum is worth. dimension : s. sensitivity : Δ of the sum under replace-one, in units and
+        not in steps; inf for a statistic that may only be released without noise.
+    """
+
+    @property
+    def grid(self) -> float:
+        """Unit of the sum."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """Length of the sum."""
+        ...
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record can move the sum."""
+        ...
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers | Vector:
+        """Return the sum, (s,) int64; float64 where the sensitivity is infinite. Total: NaN is some value too."""
+        ...
+
+
+class Need(enum.Enum):
+    """What per-record vectors the parties must be shown for a query."""
+
+    NOTHING = "nothing"
+    WEIGHTS = "weights"
+    MARGINS = "margins and labels"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """Base of all queries. What it returns to the schedule is `combine(replies)`: released values only."""
+
+    @property
+    def need(self) -> Need:
+        """Per-record vectors that the addressed parties are shown."""
+        return Need.NOTHING
+
+    @property
+    def side(self) -> Side:
+        """Which part of the records it works on, and so what its events are charged on."""
+        return Side.TRAINING
+
+    @property
+    def target(self) -> str:
+        """What margins do with the n-vectors of the replies: 'add' or 'reset' Xw, or keep the sum under this name."""
+        return "add"
+
+    @property
+    def batch(self) -> Fold | None:
+        """The disjoint public batch that it is restricted to, or which piece of a larger release it is; None: neither."""
+        return None
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return the query that each addressed party gets."""
+        raise TypeError(f"{type(self).__name__} does not say whom it is for")
+
+    def events(self) -> tuple[Event | None, ...]:
+        """Return what its releases are charged as, in the order of their `part` numbers; None marks an un-noised one."""
+        return ()
+
+    def sizes(self) -> tuple[int, ...]:
+        """Return the length of each vector that `combine` returns."""
+        return ()
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query that repeats what this one did to the margins, given what it released; None if nothing."""
+        return None
+
+    def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
+        """Return the released values in the order of the shares."""
+        return tuple(u for reply in replies.values() for u in reply.released)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local(Query):
+    """Base of the queries that the coordinator answers itself; no party is asked."""
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return nothing: it is for nobody else."""
+        return {}
+
+    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[tuple[Vector, ...], Vector | None]:
+        """Return what it releases, and the (n,) vector that margins keep under `target`, if any."""
+        raise TypeError(f"{type(self).__name__} does not say what it does")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighted(Query):
+    """Base of the queries that multiply each record's row by a weight r_i.
+
+    weighting : how margins (or a party that is shown them) compute r.
+    """
+
+    weighting: Weighting
+
+    @property
+    def need(self) -> Need:
+        """Weights, unless a query says otherwise."""
+        return Need.WEIGHTS

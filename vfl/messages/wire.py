@@ -1,0 +1,52 @@
+"""Per-record vectors and replies, and short vectors packed as bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from vfl.privacy.selection import NoisyScore
+    from vfl.types import Vector
+
+
+def packed(vector: Vector) -> bytes:
+    """Return a short float64 vector as it travels: as an array it costs more than all else in a step."""
+    return np.asarray(vector, dtype=np.float64).tobytes()
+
+
+def unpacked(data: bytes) -> Vector:
+    """Return the vector, which is not to be written to."""
+    return np.frombuffer(data)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """Per-record vectors that a query works on, (n,) float64 each. Data: never logged, never kept by a party.
+
+    weights : r, when the party may see residuals only.
+    margins, labels : Xw and y, when it may see both.
+    """
+
+    weights: Vector | None = None
+    margins: Vector | None = None
+    labels: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reply:
+    """What a party answers.
+
+    released : one vector per release; noised, free to leave the federation.
+    vector : (n,) for margins only.
+    selected : its best coordinate in w with the noisy score, for the executor only: losing winners and all scores go
+        no further.
+    seconds : time the party spent on it.
+    """
+
+    released: tuple[Vector, ...] = ()
+    vector: Vector | None = None
+    selected: NoisyScore | None = None
+    seconds: float = 0.0
