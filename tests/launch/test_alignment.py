@@ -16,9 +16,9 @@ import vfl
 from coordinator.alignment import align as coordinate
 from coordinator.coordinator import agreed_records
 from coordinator.rounds import Round
+from parties.alignment import reading as aligned
 from parties.alignment.index import Index, place
 from parties.alignment.participant import Alignment
-from parties.alignment.participant import reading as aligned
 from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed, Keeping, alignment_name, reveals
 from vfl.errors import (
     ConsentRefused,

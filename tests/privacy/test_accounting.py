@@ -11,11 +11,11 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from accountant_contract import REPLACE, AccountantContract, Mystery
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from tests.privacy.accountant_contract import REPLACE, AccountantContract, Mystery
 from vfl.errors import BudgetExceeded, PrivacyError, UnknownEvent
 from vfl.privacy.accountants import (
     GaussianAccountant,
