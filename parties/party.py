@@ -18,6 +18,7 @@ import numpy as np
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, WEIGHTS
+from vfl.kernels.geometry import Geometry
 from vfl.messages import Backward, Descend, Forward, Greeting, Moments, Ranges, RecordNorms, Reply, Select
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
@@ -193,11 +194,10 @@ class Party:
         """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip."""
         X = self._block(block)
         if clip.finite:
-            sums: Integers = self._kernels.gradient(
-                X, centre, r, r, WEIGHTS, scale, clip.cap, clip.grid, threads=self._threads
-            )
+            at = Geometry(centre, scale, clip.cap, clip.grid)
+            sums: Integers = self._kernels.gradient(X, r, r, WEIGHTS, at, threads=self._threads)
             return sums
-        plain: Vector = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale, threads=self._threads)
+        plain: Vector = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
         return plain
 
     def _next_sum(
@@ -211,12 +211,11 @@ class Party:
             pending, delta, shift = self._columns.block(0, 0), delta[:0], 0.0
             v, code = kernels.weigh(X, lambda margins, labels: weighting(margins, labels, {})[0], v, y), WEIGHTS
         if clip.finite:
-            at = step.centre, step.scale, clip.cap, clip.grid
-            sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, *at, threads=self._threads)
+            at = Geometry(step.centre, step.scale, clip.cap, clip.grid)
+            sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, at, threads=self._threads)
             return sums
-        plain: Vector = kernels.plain_step(
-            pending, delta, shift, v, y, code, X, step.centre, step.scale, threads=self._threads
-        )
+        at = Geometry(step.centre, step.scale)
+        plain: Vector = kernels.plain_step(pending, delta, shift, v, y, code, X, at, threads=self._threads)
         return plain
 
     def _release(
@@ -255,12 +254,10 @@ class Party:
         centre, scale, rule = query.centres[self.name], query.scales[self.name], query.rules[self.name]
         X, clip = self._block(block), query.clip
         if clip.finite:
-            u = (
-                self._kernels.singles(X, centre, r, r, WEIGHTS, scale, clip.cap, clip.grid, threads=self._threads)
-                * clip.grid
-            )
+            at = Geometry(centre, scale, clip.cap, clip.grid)
+            u = self._kernels.singles(X, r, r, WEIGHTS, at, threads=self._threads) * clip.grid
         else:
-            u = self._kernels.plain_gradient(X, centre, r, r, WEIGHTS, scale, threads=self._threads)
+            u = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
         return noisy_best(rule(w, u), rule.sensitivity, query.event, self._noise, key)
 
     def _weights(self, query: Backward, records: Records) -> Vector:

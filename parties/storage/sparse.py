@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from parties.storage.base import LabelReader, infinite, missing, toward_zero
-from vfl.kernels import sparse as kernels_sparse
+from vfl.kernels import sparse as kernels
 from vfl.kernels.sparse import SparseBlock
 from vfl.problem import INTERCEPT
 from vfl.schema import Boolean, Categorical
@@ -47,7 +47,7 @@ class SparseColumns:
 
     entries: SparseBlock
     names: tuple[str, ...]
-    kernels: ClassVar[Any] = kernels_sparse
+    kernels: ClassVar[Any] = kernels
 
     @property
     def n_records(self) -> int:
@@ -83,7 +83,7 @@ class SparseColumns:
 
     def warm(self, *, private: bool) -> None:
         """Load or compile the kernels that a run needs."""
-        kernels_sparse.warm(self.entries, private=private)
+        kernels.warm(self.entries, private=private)
 
 
 def is_sparse(table: Any) -> bool:

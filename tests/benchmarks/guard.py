@@ -20,6 +20,7 @@ import numpy as np
 
 from tests.benchmarks import kernels, ledger, rounds
 from vfl.kernels import dense as ours
+from vfl.kernels.geometry import Geometry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,12 +35,13 @@ def kernel_over_sum() -> dict[str, float]:
     n, s, rng = 250_000, 16, np.random.default_rng(0)
     X = np.asfortranarray(rng.normal(size=(n, s)))
     v, y = rng.normal(size=n), np.sign(rng.normal(size=n))
-    c, scale, clip = np.zeros(s), np.ones(s), 12.0
+    scale = np.ones(s)
+    at = Geometry(np.zeros(s), scale, 12.0, kernels.GRID)
     times = kernels.best(
         TURNS,
         sum=X.sum,
-        squared=lambda: ours.gradient(X, c, v, y, ours.SQUARED, scale, clip, kernels.GRID),
-        logistic=lambda: ours.gradient(X, c, v, y, ours.LOGISTIC, scale, clip, kernels.GRID),
+        squared=lambda: ours.gradient(X, v, y, ours.SQUARED, at),
+        logistic=lambda: ours.gradient(X, v, y, ours.LOGISTIC, at),
         forward=lambda: ours.forward(X, 1e-9 * scale, v),
     )
     return {f"{name} kernel / np.sum": times[name] / times["sum"] for name in ("squared", "logistic", "forward")}

@@ -13,7 +13,8 @@ import numba
 import numpy as np
 
 from vfl.kernels import dense as kernels
-from vfl.kernels import dense_loops as kernels_loops
+from vfl.kernels import dense_loops as loops
+from vfl.kernels.geometry import Geometry
 from vfl.kernels.simd import SUMS, WIDTH, add_to, cells, entries, fetch, lanes
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ def unrounded(columns, centre, v, y, loss, scale, clip):
         for j in range(s):
             t = scale[j] * (cells(columns, j, i, h2) - centre[j])
             h2 = h2 + t * t
-        r = kernels_loops.clipped(kernels_loops.weight(entries(v, i, h2), entries(y, i, h2), loss), h2, clip, 1.0)
+        r = loops.clipped(loops.weight(entries(v, i, h2), entries(y, i, h2), loss), h2, clip, 1.0)
         for j in range(s):
             add_to(sums, j, (scale[j] * (cells(columns, j, i, h2) - centre[j])) * r)
-            fetch(columns, j, i + kernels_loops.AHEAD, h2)
+            fetch(columns, j, i + loops.AHEAD, h2)
     return sums.sum(axis=1)
 
 
@@ -58,7 +59,8 @@ def our_pass(X, w, v, y, scale, clip, rate):
     previous, delta, centre = X[:, :0], np.zeros(0), np.zeros(1)
     for j in range(X.shape[1]):
         block = X[:, j : j + 1]
-        q = kernels.step(previous, delta, 0.0, v, y, kernels.LOGISTIC, block, centre, scale[j : j + 1], clip, GRID)
+        at = Geometry(centre, scale[j : j + 1], clip, GRID)
+        q = kernels.step(previous, delta, 0.0, v, y, kernels.LOGISTIC, block, at)
         previous, delta = block, -rate * GRID * q
         w[j : j + 1] += delta
     kernels.forward(previous, delta, v)
@@ -91,25 +93,23 @@ def large(n: int, s: int, dtype: type, repeats: int = 15) -> dict[str, float]:
     X_prev = np.asfortranarray(rng.normal(size=(n, s)).astype(dtype))
     v, y = rng.normal(size=n), np.sign(rng.normal(size=n))
     c, scale, delta, clip = np.zeros(s), np.ones(s), 1e-9 * np.ones(s), 3.0 * math.sqrt(s)
-    k = kernels
+    k, at = kernels, Geometry(c, scale, clip, GRID)
     times = best(
         repeats,
         sum=X.sum,
-        gradient_squared=lambda: k.gradient(X, c, v, y, k.SQUARED, scale, clip, GRID),
-        gradient_logistic=lambda: k.gradient(X, c, v, y, k.LOGISTIC, scale, clip, GRID),
+        gradient_squared=lambda: k.gradient(X, v, y, k.SQUARED, at),
+        gradient_logistic=lambda: k.gradient(X, v, y, k.LOGISTIC, at),
         unrounded_squared=lambda: unrounded(X.T, c, v, y, k.SQUARED, scale, clip),
-        plain_squared=lambda: k.plain_gradient(X, c, v, y, k.SQUARED, scale),
-        plain_logistic=lambda: k.plain_gradient(X, c, v, y, k.LOGISTIC, scale),
+        plain_squared=lambda: k.plain_gradient(X, v, y, k.SQUARED, at),
+        plain_logistic=lambda: k.plain_gradient(X, v, y, k.LOGISTIC, at),
         forward=lambda: k.forward(X, delta, v),
         two_sums=lambda: (X.sum(), X_prev.sum()),
-        step_squared=lambda: k.step(X_prev, delta, 0.0, v, y, k.SQUARED, X, c, scale, clip, GRID),
-        step_logistic=lambda: k.step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, c, scale, clip, GRID),
-        plain_step_logistic=lambda: k.plain_step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, c, scale),
+        step_squared=lambda: k.step(X_prev, delta, 0.0, v, y, k.SQUARED, X, at),
+        step_logistic=lambda: k.step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, at),
+        plain_step_logistic=lambda: k.plain_step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, at),
         second_moments=lambda: k.second_moments(X, scale, GRID),
-        gradient_logistic_2_threads=lambda: k.gradient(X, c, v, y, k.LOGISTIC, scale, clip, GRID, threads=2),
-        step_logistic_2_threads=lambda: k.step(
-            X_prev, delta, 0.0, v, y, k.LOGISTIC, X, c, scale, clip, GRID, threads=2
-        ),
+        gradient_logistic_2_threads=lambda: k.gradient(X, v, y, k.LOGISTIC, at, threads=2),
+        step_logistic_2_threads=lambda: k.step(X_prev, delta, 0.0, v, y, k.LOGISTIC, X, at, threads=2),
     )
     show(f"{n} × {s} {np.dtype(dtype).name}", times, "sum")
     return times
@@ -135,13 +135,13 @@ def single_coordinates(n: int = 45_312, p: int = 9) -> None:
 def calls() -> None:
     """Time what a call costs when there is nothing to do."""
     X, v, c, one = np.ones((1, 1), order="F"), np.ones(1), np.zeros(1), np.ones(1)
-    k = kernels
+    k, at = kernels, Geometry(c, one, 1.0, GRID)
     times = best(
         3000,
-        gradient=lambda: k.gradient(X, c, v, v, k.SQUARED, one, 1.0, GRID),
-        step=lambda: k.step(X, one, 0.0, v, v, k.SQUARED, X, c, one, 1.0, GRID),
+        gradient=lambda: k.gradient(X, v, v, k.SQUARED, at),
+        step=lambda: k.step(X, one, 0.0, v, v, k.SQUARED, X, at),
         forward=lambda: k.forward(X, one, v),
-        plain_gradient=lambda: k.plain_gradient(X, c, v, v, k.SQUARED, one),
+        plain_gradient=lambda: k.plain_gradient(X, v, v, k.SQUARED, at),
     )
     show("call overhead", times, "gradient")
 

@@ -15,8 +15,8 @@ import scipy.sparse
 import vfl
 from coordinator.rounds import Round
 from tests.benchmarks.kernels import GRID, best, show
-from vfl.kernels import dense as kernels
-from vfl.kernels import sparse as kernels_sparse
+from vfl.kernels import dense, sparse
+from vfl.kernels.geometry import Geometry
 from vfl.kernels.sparse import SparseBlock
 
 
@@ -28,8 +28,8 @@ def steps() -> None:
         rows = np.concatenate([np.sort(rng.choice(n, entries, replace=False)) for _ in range(s)]).astype(np.int32)
         block = SparseBlock.of(rng.normal(size=entries * s), rows, np.arange(s + 1) * entries, n)
         v, y, c, one = rng.normal(size=n), np.sign(rng.normal(size=n)), np.zeros(s), np.ones(s)
-        return lambda: kernels_sparse.step(
-            block, 1e-9 * one, 0.0, v, y, kernels.LOGISTIC, block, c, one, float(s) ** 0.5, GRID
+        return lambda: sparse.step(
+            block, 1e-9 * one, 0.0, v, y, dense.LOGISTIC, block, Geometry(c, one, float(s) ** 0.5, GRID)
         )
 
     show(
@@ -51,13 +51,13 @@ def against_dense(n: int = 100_000, s: int = 16) -> None:
     for density in (0.001, 0.01, 0.1, 1.0):
         X = rng.normal(size=(n, s)) * (rng.random((n, s)) < density)
         stored = scipy.sparse.csc_array(X)
-        blocks = {kernels_sparse: SparseBlock.of(stored.data, stored.indices, stored.indptr, n)}
+        blocks = {sparse: SparseBlock.of(stored.data, stored.indices, stored.indptr, n)}
         if density == 1.0:
-            blocks[kernels] = np.asfortranarray(X)
+            blocks[dense] = np.asfortranarray(X)
         for module, A in blocks.items():
             v = rng.normal(size=n)
-            at = 1e-9 * one, 0.0, v, y, kernels.LOGISTIC, A, c, one, 4.0, GRID
-            runs["dense" if module is kernels else f"sparse, {density:.1%} stored"] = lambda module=module, A=A, at=at: (
+            at = 1e-9 * one, 0.0, v, y, dense.LOGISTIC, A, Geometry(c, one, 4.0, GRID)
+            runs["dense" if module is dense else f"sparse, {density:.1%} stored"] = lambda module=module, A=A, at=at: (
                 module.step(A, *at)
             )
     show(f"a step on {s} columns of {n:,} records", best(50, **runs), "dense")

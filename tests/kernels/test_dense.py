@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from vfl.errors import SpecificationError
 from vfl.kernels import dense as kernels
-from vfl.kernels import dense_loops as kernels_loops
+from vfl.kernels import dense_loops as loops
 from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
+from vfl.kernels.geometry import Geometry
 from vfl.kernels.simd import WIDTH
 
 GRID = 2.0**-20
-ROWS = [0, 1, WIDTH - 1, WIDTH, 129, 1025, kernels_loops.PANEL + 5]
+ROWS = [0, 1, WIDTH - 1, WIDTH, 129, 1025, loops.PANEL + 5]
 WIDTHS = [1, 2, 3, 4, 5, 9, 16, 50]
 
 
@@ -55,7 +56,7 @@ def reference(X, r, scale, clip, grid):
 def test_clipped_sum_equals_numpy_to_the_last_integer(n, s, dtype):
     X, v, y, scale = problem(n, s, dtype)
     for clip in (0.3, 3.0 * math.sqrt(s)):  # most records clipped; few
-        got = kernels.gradient(X, centres(s), v, y, SQUARED, scale, clip, GRID)
+        got = kernels.gradient(X, v, y, SQUARED, Geometry(centres(s), scale, clip, GRID))
         assert got.dtype == np.int64
         np.testing.assert_array_equal(got, reference(X, v - y, scale, clip, GRID))
 
@@ -66,7 +67,7 @@ def test_each_integer_is_the_nearest_to_the_exact_clipped_value(s):
     clip, grid = 1.0, 2.0**-22
     for i in range(50):
         one = slice(i, i + 1)
-        q = kernels.gradient(X[one].copy(order="F"), centres(s), v[one], y[one], SQUARED, scale, clip, grid)
+        q = kernels.gradient(X[one].copy(order="F"), v[one], y[one], SQUARED, Geometry(centres(s), scale, clip, grid))
         c = (v[i] - y[i]) * scale * (X[i] - centres(s))
         c *= min(1.0, clip / np.linalg.norm(c))
         assert np.all(np.abs(q - c / grid) < 0.5 + 1e-6)
@@ -77,8 +78,8 @@ def test_logistic_sum_is_the_sum_with_its_weights():
     r = kernels.weights(5 * v, y, LOGISTIC, np.empty(3000))
     np.testing.assert_allclose(r, -y / (1 + np.exp(5 * y * v)), rtol=2e-15)
     np.testing.assert_array_equal(
-        kernels.gradient(X, centres(6), 5 * v, y, LOGISTIC, scale, 2.0, GRID),
-        kernels.gradient(X, centres(6), r, y, WEIGHTS, scale, 2.0, GRID),
+        kernels.gradient(X, 5 * v, y, LOGISTIC, Geometry(centres(6), scale, 2.0, GRID)),
+        kernels.gradient(X, r, y, WEIGHTS, Geometry(centres(6), scale, 2.0, GRID)),
     )
 
 
@@ -144,7 +145,10 @@ def check_share(x, r, scale, clip, bits, centre=None):
     grid = 2.0 ** (math.frexp(clip)[1] - 1 - bits)
     X = np.array([x]).reshape(1, s, order="F")
     c = np.zeros(s) if centre is None else np.array(centre)
-    q = [int(k) for k in kernels.gradient(X, c, np.array([r]), np.array([1.0]), WEIGHTS, np.array(scale), clip, grid)]
+    q = [
+        int(k)
+        for k in kernels.gradient(X, np.array([r]), np.array([1.0]), WEIGHTS, Geometry(c, np.array(scale), clip, grid))
+    ]
     A = Fraction(clip) * (1 + Fraction(s, 2**50)) / Fraction(grid)
     excess = sum(k * k for k in q) - A * A - Fraction(s, 4)  # ≤ A√s
     assert excess <= 0 or excess * excess <= A * A * s, (x, r, scale, clip, grid, centre, q)
@@ -158,10 +162,12 @@ def test_sum_is_the_sum_of_the_shares_even_with_broken_records_between(s, n, dat
     r = np.array(data.draw(st.lists(NUMBER, min_size=n, max_size=n)))
     one, c, scale = np.ones(1), centres(s), np.ones(s)
     shares = [
-        kernels.gradient(x[i : i + 1].copy(order="F"), c, r[i : i + 1], one, WEIGHTS, scale, 1.0, GRID)
+        kernels.gradient(x[i : i + 1].copy(order="F"), r[i : i + 1], one, WEIGHTS, Geometry(c, scale, 1.0, GRID))
         for i in range(n)
     ]
-    np.testing.assert_array_equal(kernels.gradient(x, c, r, r, WEIGHTS, scale, 1.0, GRID), np.sum(shares, axis=0))
+    np.testing.assert_array_equal(
+        kernels.gradient(x, r, r, WEIGHTS, Geometry(c, scale, 1.0, GRID)), np.sum(shares, axis=0)
+    )
 
 
 def test_broken_records_count_as_zero_and_spare_the_others():
@@ -174,8 +180,8 @@ def test_broken_records_count_as_zero_and_spare_the_others():
     harsh[2000, 2] = 1e200  # its square overflows
     c = centres(6)
     np.testing.assert_array_equal(
-        kernels.gradient(harsh, c, r, r, WEIGHTS, scale, 1.0, GRID),
-        kernels.gradient(X, c, clean, r, WEIGHTS, scale, 1.0, GRID),
+        kernels.gradient(harsh, r, r, WEIGHTS, Geometry(c, scale, 1.0, GRID)),
+        kernels.gradient(X, clean, r, WEIGHTS, Geometry(c, scale, 1.0, GRID)),
     )
 
 
@@ -188,14 +194,14 @@ def test_step_is_forward_then_gradient(n, t, s, loss):
     delta = np.linspace(-0.5, 0.5, t)
     v1, v2, v3 = v.copy(), v.copy(), v.copy()
     shift, c = 0.125 * t, centres(s)
-    q = kernels.step(X_prev, delta, shift, v1, y, loss, X, c, scale, 2.0, GRID)
+    q = kernels.step(X_prev, delta, shift, v1, y, loss, X, Geometry(c, scale, 2.0, GRID))
     assert kernels.forward(X_prev, delta, v2, shift) is v2
     np.testing.assert_array_equal(v1, v2)
     np.testing.assert_allclose(v1, v + X_prev @ delta + shift, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(q, kernels.gradient(X, c, v2, y, loss, scale, 2.0, GRID))
-    u = kernels.plain_step(X_prev, delta, shift, v3, y, loss, X, c, scale)
+    np.testing.assert_array_equal(q, kernels.gradient(X, v2, y, loss, Geometry(c, scale, 2.0, GRID)))
+    u = kernels.plain_step(X_prev, delta, shift, v3, y, loss, X, Geometry(c, scale))
     np.testing.assert_array_equal(v3, v2)
-    np.testing.assert_array_equal(u, kernels.plain_gradient(X, c, v2, y, loss, scale))
+    np.testing.assert_array_equal(u, kernels.plain_gradient(X, v2, y, loss, Geometry(c, scale)))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -204,11 +210,11 @@ def test_forward_and_plain_sums_equal_numpy_in_double(dtype):
     delta = np.array([0.5, 0, 0, 0, 0, -1, 2.0])
     wide, c = X.astype(np.float64), centres(7)
     np.testing.assert_allclose(kernels.forward(X, delta, v.copy()), v + wide @ delta, rtol=0, atol=1e-13)
-    u = kernels.plain_gradient(X, c, v, y, SQUARED, scale)
+    u = kernels.plain_gradient(X, v, y, SQUARED, Geometry(c, scale))
     np.testing.assert_allclose(u, scale * ((wide - c).T @ (v - y)), rtol=1e-12, atol=1e-10)
     np.testing.assert_array_equal(
-        kernels.step(X, delta, 0.0, v.copy(), y, SQUARED, X, c, scale, 1.0, GRID),
-        kernels.gradient(X, c, kernels.forward(X, delta, v.copy()), y, SQUARED, scale, 1.0, GRID),
+        kernels.step(X, delta, 0.0, v.copy(), y, SQUARED, X, Geometry(c, scale, 1.0, GRID)),
+        kernels.gradient(X, kernels.forward(X, delta, v.copy()), y, SQUARED, Geometry(c, scale, 1.0, GRID)),
     )
 
 
@@ -221,18 +227,18 @@ def test_unmoved_columns_are_not_read():
 @pytest.mark.parametrize("s", [1, 5])
 def test_threads_change_no_bit(s, monkeypatch):
     monkeypatch.setattr(kernels, "_TASK", 1)
-    n = 5 * kernels_loops.PANEL + 77
+    n = 5 * loops.PANEL + 77
     X, v, y, scale = problem(n, s)
     delta, c = np.linspace(-1, 1, s), centres(s)
 
     def run(threads):
         moved, plain = v.copy(), v.copy()
         return [
-            kernels.gradient(X, c, v, y, LOGISTIC, scale, 1.0, GRID, threads=threads),
-            kernels.step(X, delta, 0.5, moved, y, SQUARED, X, c, scale, 1.0, GRID, threads=threads),
+            kernels.gradient(X, v, y, LOGISTIC, Geometry(c, scale, 1.0, GRID), threads=threads),
+            kernels.step(X, delta, 0.5, moved, y, SQUARED, X, Geometry(c, scale, 1.0, GRID), threads=threads),
             moved,
-            kernels.plain_gradient(X, c, v, y, LOGISTIC, scale, threads=threads),
-            kernels.plain_step(X, delta, 0.5, plain, y, LOGISTIC, X, c, scale, threads=threads),
+            kernels.plain_gradient(X, v, y, LOGISTIC, Geometry(c, scale), threads=threads),
+            kernels.plain_step(X, delta, 0.5, plain, y, LOGISTIC, X, Geometry(c, scale), threads=threads),
             kernels.second_moments(X, np.ones(s), GRID, threads=threads),
             kernels.first_moments(X, np.ones(s), GRID, threads=threads),
             kernels.forward(X, delta, v.copy(), threads=threads),
@@ -248,12 +254,14 @@ def test_threads_change_no_bit(s, monkeypatch):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_gets_threads_of_its_own(monkeypatch):
     monkeypatch.setattr(kernels, "_TASK", 1)
-    X, v, y, scale = problem(3 * kernels_loops.PANEL, 2)
-    before = kernels.gradient(X, centres(2), v, y, SQUARED, scale, 1.0, GRID, threads=2)
+    X, v, y, scale = problem(3 * loops.PANEL, 2)
+    before = kernels.gradient(X, v, y, SQUARED, Geometry(centres(2), scale, 1.0, GRID), threads=2)
     child = os.fork()
     if child == 0:
         signal.alarm(20)
-        same = np.array_equal(before, kernels.gradient(X, centres(2), v, y, SQUARED, scale, 1.0, GRID, threads=2))
+        same = np.array_equal(
+            before, kernels.gradient(X, v, y, SQUARED, Geometry(centres(2), scale, 1.0, GRID), threads=2)
+        )
         os._exit(0 if same else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
@@ -295,17 +303,17 @@ def test_first_moment_of_any_float_is_within_a_half(x, reach):
 def test_read_only_arrays_are_welcome_where_nothing_is_written():
     X, v, y, scale = problem(200, 3)
     c = centres(3)
-    expected = kernels.gradient(X, c, v, y, SQUARED, scale, 1.0, GRID)
+    expected = kernels.gradient(X, v, y, SQUARED, Geometry(c, scale, 1.0, GRID))
     for array in (X, c, v, y, scale):
         array.flags.writeable = False
-    np.testing.assert_array_equal(kernels.gradient(X, c, v, y, SQUARED, scale, 1.0, GRID), expected)
+    np.testing.assert_array_equal(kernels.gradient(X, v, y, SQUARED, Geometry(c, scale, 1.0, GRID)), expected)
     with pytest.raises(SpecificationError, match="read-only"):
         kernels.forward(X, scale, v)
 
 
 def bad_calls():
     X, v, y, scale = problem(40, 3)
-    good = {"X": X, "centre": centres(3), "v": v, "y": y, "loss": SQUARED, "scale": scale, "clip": 1.0, "grid": GRID}
+    good = {"X": X, "centre": centres(3), "v": v, "y": y, "loss": SQUARED, "scale": scale, "cap": 1.0, "grid": GRID}
     yield "row-major", {**good, "X": np.ascontiguousarray(X)}, "column-major"
     yield "integers", {**good, "X": np.asfortranarray(X.astype(int))}, "float64 or float32"
     yield "one axis", {**good, "X": v}, "1-dimensional"
@@ -317,26 +325,28 @@ def bad_calls():
     yield "narrow centre", {**good, "centre": centres(2)}, "column"
     yield "unknown loss", {**good, "loss": 7}, "WEIGHTS"
     for clip in (0.0, -1.0, math.nan, math.inf, 1e-101):
-        yield f"clip {clip}", {**good, "clip": clip}, "clip must lie"
+        yield f"clip {clip}", {**good, "cap": clip}, "clip must lie"
     for grid in (0.0, -GRID, math.nan, math.inf, 3 * GRID, 2.0, 2.0**-51):
         yield f"grid {grid}", {**good, "grid": grid}, "power of two"
 
 
 @pytest.mark.parametrize(("arguments", "message"), [pytest.param(a, m, id=i) for i, a, m in bad_calls()])
 def test_what_does_not_fit_is_refused(arguments, message):
+    geometry = Geometry(*(arguments[name] for name in Geometry._fields))
+    others = {name: value for name, value in arguments.items() if name not in Geometry._fields}
     with pytest.raises(SpecificationError, match=message):
-        kernels.gradient(**arguments)
+        kernels.gradient(**others, geometry=geometry)
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86 assembly")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_loop_works_on_records_side_by_side_and_counts_no_references(dtype):
     X, v, y, scale = problem(WIDTH, 2, dtype)
-    kernels.gradient(X, centres(2), v, y, LOGISTIC, scale, 1.0, GRID)
+    kernels.gradient(X, v, y, LOGISTIC, Geometry(centres(2), scale, 1.0, GRID))
     columns = numba.typeof(kernels.read_only(X).T)
     vector, whole, real = numba.typeof(kernels.read_only(v)), numba.int64, numba.float64
     signature = (columns, vector, vector, vector, whole, vector, real, real, whole, whole)
-    fresh = numba.njit(nogil=True, error_model="numpy")(kernels_loops.gradient.py_func)
+    fresh = numba.njit(nogil=True, error_model="numpy")(loops.gradient.py_func)
     fresh.compile(signature)
     (assembly,) = fresh.inspect_asm().values()
     lines = assembly.splitlines()

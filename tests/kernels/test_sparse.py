@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vfl.errors import SpecificationError
-from vfl.kernels import dense as kernels
-from vfl.kernels import sparse as kernels_sparse
-from vfl.kernels import sparse_loops as kernels_sparse_loops
+from vfl.kernels import dense, sparse
+from vfl.kernels import sparse_loops as loops
 from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.dense_loops import PANEL
+from vfl.kernels.geometry import Geometry
 from vfl.kernels.sparse import SparseBlock
 
 GRID = 2.0**-20
@@ -25,10 +25,10 @@ WIDTHS = [1, 2, 3, 4, 5, 8, 11]
 LOSSES = [SQUARED, LOGISTIC, WEIGHTS]
 
 
-def sparse(X):
+def block_of(X):
     """Return the block of X's entries that are not 0; NaN and infinities are entries."""
-    stored = scipy.sparse.csc_array(X)
-    return SparseBlock.of(stored.data, stored.indices, stored.indptr, len(X))
+    entries = scipy.sparse.csc_array(X)
+    return SparseBlock.of(entries.data, entries.indices, entries.indptr, len(X))
 
 
 def problem(n, s, dtype=np.float64, density=0.4, seed=0):
@@ -43,27 +43,27 @@ def problem(n, s, dtype=np.float64, density=0.4, seed=0):
 @pytest.mark.parametrize("loss", LOSSES)
 def test_sums_and_margins_are_those_of_the_dense_kernels(loss, s, dtype):
     X, v, y, scale = problem(700, s, dtype)
-    S, c, delta = sparse(X), np.zeros(s), np.linspace(-1, 1, s) * (np.arange(s) != 1)
+    S, c, delta = block_of(X), np.zeros(s), np.linspace(-1, 1, s) * (np.arange(s) != 1)
     for clip in (0.3, 3.0 * math.sqrt(s)):  # most records clipped; few
         for grid in (GRID, 2.0**-46):  # on the finest grid the last bit of a norm decides
-            at = c, v, y, loss, scale, clip, grid
-            np.testing.assert_array_equal(kernels_sparse.gradient(S, *at), kernels.gradient(X, *at))
-            np.testing.assert_array_equal(kernels_sparse.singles(S, *at), kernels.singles(X, *at))
+            at = v, y, loss, Geometry(c, scale, clip, grid)
+            np.testing.assert_array_equal(sparse.gradient(S, *at), dense.gradient(X, *at))
+            np.testing.assert_array_equal(sparse.singles(S, *at), dense.singles(X, *at))
         moved = v.copy(), v.copy()
         sums = [
-            k.step(A, delta, 0.25, m, y, loss, A, c, scale, clip, GRID)
-            for k, A, m in ((kernels, X, moved[0]), (kernels_sparse, S, moved[1]))
+            k.step(A, delta, 0.25, m, y, loss, A, Geometry(c, scale, clip, GRID))
+            for k, A, m in ((dense, X, moved[0]), (sparse, S, moved[1]))
         ]
         np.testing.assert_array_equal(*sums)
         assert moved[0].tobytes() == moved[1].tobytes()
         assert not S.scratch.any()
     np.testing.assert_allclose(
-        kernels_sparse.plain_gradient(S, c, v, y, loss, scale),
-        kernels.plain_gradient(X, c, v, y, loss, scale),
+        sparse.plain_gradient(S, v, y, loss, Geometry(c, scale)),
+        dense.plain_gradient(X, v, y, loss, Geometry(c, scale)),
         atol=1e-12,
     )
     plain = [
-        k.plain_step(A, delta, 0.0, v.copy(), y, loss, A, c, scale) for k, A in ((kernels, X), (kernels_sparse, S))
+        k.plain_step(A, delta, 0.0, v.copy(), y, loss, A, Geometry(c, scale)) for k, A in ((dense, X), (sparse, S))
     ]
     np.testing.assert_allclose(*plain, atol=1e-12)
 
@@ -71,37 +71,38 @@ def test_sums_and_margins_are_those_of_the_dense_kernels(loss, s, dtype):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_moments_and_norms_are_those_of_the_dense_kernels(dtype):
     X, *_, scale = problem(700, 7, dtype)
-    S = sparse(X)
+    S = block_of(X)
     for name in ("first_moments", "second_moments"):
-        ours, theirs = (getattr(k, name)(A, scale, GRID) for k, A in ((kernels_sparse, S), (kernels, X)))
+        ours, theirs = (getattr(k, name)(A, scale, GRID) for k, A in ((sparse, S), (dense, X)))
         np.testing.assert_array_equal(ours, theirs)
-    assert kernels_sparse.record_norms(S, scale).tobytes() == kernels.record_norms(X, scale).tobytes()
-    for ours, theirs in zip(kernels_sparse.plain_moments(S), kernels.plain_moments(X), strict=True):
+    assert sparse.record_norms(S, scale).tobytes() == dense.record_norms(X, scale).tobytes()
+    for ours, theirs in zip(sparse.plain_moments(S), dense.plain_moments(X), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5 if dtype == np.float32 else 1e-13)
 
 
 def test_every_column_alone_is_clipped_by_itself():
     X, v, y, scale = problem(500, 5)
-    at = np.zeros(1), v, y, LOGISTIC
-    one_by_one = [kernels.gradient(X[:, j : j + 1], *at, scale[j : j + 1], 0.4, GRID)[0] for j in range(5)]
-    for k, A in ((kernels, X), (kernels_sparse, sparse(X))):
-        assert k.singles(A, np.zeros(5), v, y, LOGISTIC, scale, 0.4, GRID).tolist() == one_by_one
+    at = v, y, LOGISTIC
+    alone = [Geometry(np.zeros(1), scale[j : j + 1], 0.4, GRID) for j in range(5)]
+    one_by_one = [dense.gradient(X[:, j : j + 1], *at, alone[j])[0] for j in range(5)]
+    for k, A in ((dense, X), (sparse, block_of(X))):
+        assert k.singles(A, *at, Geometry(np.zeros(5), scale, 0.4, GRID)).tolist() == one_by_one
 
 
 def test_a_function_without_a_kernel_is_evaluated_where_there_are_entries():
     X, v, y, scale = problem(200, 2)
-    S, seen = sparse(X), []
+    S, seen = block_of(X), []
 
     def hinge(margins, labels):
         seen.append(len(margins))
         return np.where(margins * labels < 1, -labels, 0.0)
 
-    r, full = kernels_sparse.weigh(S, hinge, v, y), kernels.weigh(X, hinge, v, y)
+    r, full = sparse.weigh(S, hinge, v, y), dense.weigh(X, hinge, v, y)
     assert seen == [len(S.data), 200]
-    at = scale, 1.0, GRID
+    at = Geometry(np.zeros(2), scale, 1.0, GRID)
     np.testing.assert_array_equal(
-        kernels_sparse.gradient(S, np.zeros(2), r, y, WEIGHTS, *at),
-        kernels.gradient(X, np.zeros(2), full, y, WEIGHTS, *at),
+        sparse.gradient(S, r, y, WEIGHTS, at),
+        dense.gradient(X, full, y, WEIGHTS, at),
     )
 
 
@@ -121,27 +122,28 @@ def test_whatever_the_numbers_are(data, s, loss):
     X = np.asfortranarray(data.draw(st.lists(st.lists(anything, min_size=s, max_size=s), min_size=n, max_size=n)))
     v, y = (np.array(data.draw(st.lists(anything, min_size=n, max_size=n))) for _ in range(2))
     scale = np.array(data.draw(st.lists(st.floats(1e-290, 1e290) | st.floats(0.1, 10), min_size=s, max_size=s)))
-    S, c, clip = sparse(X), np.zeros(s), data.draw(st.sampled_from([1.0, 1e-6, 1e6]))
+    S, c, clip = block_of(X), np.zeros(s), data.draw(st.sampled_from([1.0, 1e-6, 1e6]))
     for name in ("gradient", "singles"):
-        at = c, v, y, loss, scale, clip, clip * 2.0**-20 if clip == 1.0 else 2.0 ** (math.frexp(clip)[1] - 21)
-        ours, theirs = (getattr(k, name)(A, *at) for k, A in ((kernels_sparse, S), (kernels, X)))
+        grid = clip * 2.0**-20 if clip == 1.0 else 2.0 ** (math.frexp(clip)[1] - 21)
+        at = v, y, loss, Geometry(c, scale, clip, grid)
+        ours, theirs = (getattr(k, name)(A, *at) for k, A in ((sparse, S), (dense, X)))
         np.testing.assert_array_equal(ours, theirs)
     assert not S.scratch.any()
     reach = np.clip(scale, 1e-140, 1e140)
     for name in ("first_moments", "second_moments"):
-        ours, theirs = (getattr(k, name)(A, reach, GRID) for k, A in ((kernels_sparse, S), (kernels, X)))
+        ours, theirs = (getattr(k, name)(A, reach, GRID) for k, A in ((sparse, S), (dense, X)))
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_compiled_loops_equal_their_python():
     X, v, y, scale = problem(60, 6)
-    S = sparse(X)
+    S = block_of(X)
     at = S.between(0, 60)
     # The sum of bits wraps, which Python's integers do not: the loops without it are compared.
-    plain = kernels_sparse_loops.plain_gradient
+    plain = loops.plain_gradient
     np.testing.assert_allclose(plain(*at, v, y, LOGISTIC), plain.py_func(*at, v, y, LOGISTIC), rtol=1e-15)
     for name in ("forward", "record_norms"):
-        loop, out = getattr(kernels_sparse_loops, name), (np.zeros(60), np.zeros(60))
+        loop, out = getattr(loops, name), (np.zeros(60), np.zeros(60))
         for function, o in zip((loop, loop.py_func), out, strict=True):
             function(*at, scale, o)
         np.testing.assert_array_equal(*out)
@@ -149,22 +151,22 @@ def test_compiled_loops_equal_their_python():
 
 @pytest.mark.parametrize("s", [1, 5])
 def test_threads_change_no_bit(s, monkeypatch):
-    monkeypatch.setattr(kernels, "_TASK", 1)
+    monkeypatch.setattr(dense, "_TASK", 1)
     n = 5 * PANEL + 77
     X, v, y, scale = problem(n, s)
-    S, c, delta = sparse(X), np.zeros(s), np.linspace(-1, 1, s) + 0.1
+    S, c, delta = block_of(X), np.zeros(s), np.linspace(-1, 1, s) + 0.1
 
     def run(threads):
         moved, plain = v.copy(), v.copy()
-        at = scale, 1.0, 2.0**-40
+        at = Geometry(c, scale, 1.0, 2.0**-40)
         return [
-            kernels_sparse.gradient(S, c, v, y, LOGISTIC, *at, threads=threads),
-            kernels_sparse.singles(S, c, v, y, LOGISTIC, *at, threads=threads),
-            kernels_sparse.step(S, delta, 0.5, moved, y, SQUARED, S, c, *at, threads=threads),
+            sparse.gradient(S, v, y, LOGISTIC, at, threads=threads),
+            sparse.singles(S, v, y, LOGISTIC, at, threads=threads),
+            sparse.step(S, delta, 0.5, moved, y, SQUARED, S, at, threads=threads),
             moved,
-            kernels_sparse.plain_step(S, delta, 0.5, plain, y, LOGISTIC, S, c, scale, threads=threads),
+            sparse.plain_step(S, delta, 0.5, plain, y, LOGISTIC, S, Geometry(c, scale), threads=threads),
             plain,
-            kernels_sparse.forward(S, delta, v.copy(), threads=threads),
+            sparse.forward(S, delta, v.copy(), threads=threads),
         ]
 
     alone = run(1)
@@ -196,13 +198,13 @@ def test_entries_in_another_order_are_refused(data, rows, starts):
 
 def test_centred_sparse_columns_and_other_shapes_are_refused():
     X, v, y, scale = problem(50, 2)
-    S = sparse(X)
+    S = block_of(X)
     with pytest.raises(SpecificationError, match="cannot be centred"):
-        kernels_sparse.gradient(S, np.ones(2), v, y, SQUARED, scale, 1.0, GRID)
+        sparse.gradient(S, v, y, SQUARED, Geometry(np.ones(2), scale, 1.0, GRID))
     with pytest.raises(SpecificationError, match="contiguous float64 vectors"):
-        kernels_sparse.gradient(S, np.zeros(2), v[:-1], y, SQUARED, scale, 1.0, GRID)
+        sparse.gradient(S, v[:-1], y, SQUARED, Geometry(np.zeros(2), scale, 1.0, GRID))
     with pytest.raises(SpecificationError, match="grid must be a power of two"):
-        kernels_sparse.gradient(S, np.zeros(2), v, y, SQUARED, scale, 1.0, 0.3)
+        sparse.gradient(S, v, y, SQUARED, Geometry(np.zeros(2), scale, 1.0, 0.3))
 
 
 def test_a_step_costs_its_entries_and_not_the_records():
@@ -214,7 +216,7 @@ def test_a_step_costs_its_entries_and_not_the_records():
         v, y, two, taken = np.zeros(n), np.ones(n), np.ones(2), []
         for _ in range(60):
             start = time.perf_counter()
-            kernels_sparse.step(S, 1e-9 * two, 0.0, v, y, LOGISTIC, S, 0 * two, two, 1.0, GRID)
+            sparse.step(S, 1e-9 * two, 0.0, v, y, LOGISTIC, S, Geometry(0 * two, two, 1.0, GRID))
             taken.append(time.perf_counter() - start)
         times[n] = statistics.median(taken)
     assert times[2_000_000] < 20 * times[2_000]

@@ -132,6 +132,7 @@ class TestTheSensitivity:
     def test_any_row_of_floats_is_bounded(self, x: list[float], y: float) -> None:
         """Through margins' weighting and a party's kernel: NaN, infinities and overflow add nothing."""
         from vfl.kernels import dense as kernels
+        from vfl.kernels.geometry import Geometry
 
         X, label = np.asfortranarray([x, [0.0] * 3]), np.array([y, 0.0])
         geometry = GramClip(4.0, 9)
@@ -147,7 +148,8 @@ class TestTheSensitivity:
             if j < 3:
                 scale[0] = 1.0
             part = X[:, first:]
-            q = kernels.gradient(part, np.zeros(part.shape[1]), r, r, kernels.WEIGHTS, scale, 4.0, geometry.grid)
+            at = Geometry(np.zeros(part.shape[1]), scale, 4.0, geometry.grid)
+            q = kernels.gradient(part, r, r, kernels.WEIGHTS, at)
             total += float(((q * geometry.grid) ** 2).sum())
         assert math.sqrt(total) <= 4.0 * (1 + 1e-12) + geometry.grid * 3.0 / 2.0
 

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from parties.loading import load, load_features
 from vfl.kernels.dense import WEIGHTS
+from vfl.kernels.geometry import Geometry
 from vfl.losses import loss_of
 from vfl.problem import INTERCEPT
 
@@ -42,7 +43,7 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
             X, zeros, ones = columns.block(0, own.size), np.zeros(own.size), np.ones(own.size)
             M = loss.curvature * columns.kernels.plain_moments(X)[1] / len(r)
             M[M == 0] = 1.0  # a column of zeros: only the penalty moves it
-            g = columns.kernels.plain_gradient(X, zeros, r, r, WEIGHTS, ones) / len(r)
+            g = columns.kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(zeros, ones)) / len(r)
             moves.append(float(abs(job.penalty.prox(own - g / M, 1.0 / M) - own).max()))
     return float(max(moves) / max(abs(result.w).max(), 1e-150))
 

@@ -30,6 +30,7 @@ from vfl.kernels import dense_loops as loops
 from vfl.kernels.dense_loops import LOGISTIC as LOGISTIC
 from vfl.kernels.dense_loops import SQUARED as SQUARED
 from vfl.kernels.dense_loops import WEIGHTS as WEIGHTS
+from vfl.kernels.geometry import Geometry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,64 +49,38 @@ _TASK = 1 << 18  # elements; handing a smaller range to another thread costs mor
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
 
 
-def gradient(
-    X: Matrix,
-    centre: Vector,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    grid: float,
-    *,
-    threads: int = 1,
-) -> Integers:
+def gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
     """Return Σ_i rint(clip_κ(scale ∘ r_i (x_i − c))/g), (s,) int64; one record's share is bounded as the module says.
 
     clip_κ scales a vector down to norm κ when it is longer. A record contributes 0 when r_i is NaN or beyond 1e300 in
     magnitude; when ‖scale ∘ (x_i − c)‖² is NaN, overflows or is below 1e-280 (s > 1); when the product is NaN (s = 1).
 
-    centre : (s,) c, public values that are taken off the columns.
     v, y : (n,) margins and labels; r = v − y for SQUARED, −y/(1 + exp(yv)) for LOGISTIC, v itself for WEIGHTS.
-    scale : (s,) 1/√M_j.
-    clip : κ, in [1e-100, 1e100], in scaled units.
-    grid : g, a power of two with g ≤ κ ≤ 2⁵⁰g and n·κ/g < 2⁶².
     """
     n, columns = len(v), _columns(X, len(v))
     s = len(columns)
     v, y = check_vectors(n, v, y)
-    scale, centre = check_vectors(s, scale, centre)
+    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
     check_loss(loss)
-    per_grid = inverse_grid(clip, grid, n)
+    per_grid = inverse_grid(geometry.cap, geometry.grid, n)
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.gradient(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
+        return loops.gradient(columns, centre, v, y, loss, scale, geometry.cap, per_grid, start, stop)
 
     return total(each(rows, n, n * s, threads))
 
 
-def singles(
-    X: Matrix,
-    centre: Vector,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    grid: float,
-    *,
-    threads: int = 1,
-) -> Integers:
+def singles(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
     """Return `gradient` of every column alone, (s,) int64: each product is clamped to ±κ by itself."""
     n, columns = len(v), _columns(X, len(v))
     s = len(columns)
     v, y = check_vectors(n, v, y)
-    scale, centre = check_vectors(s, scale, centre)
+    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
     check_loss(loss)
-    per_grid = inverse_grid(clip, grid, n)
+    per_grid = inverse_grid(geometry.cap, geometry.grid, n)
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.singles(columns, centre, v, y, loss, scale, clip, per_grid, start, stop)
+        return loops.singles(columns, centre, v, y, loss, scale, geometry.cap, per_grid, start, stop)
 
     return total(each(rows, n, n * s, threads))
 
@@ -118,10 +93,7 @@ def step(
     y: Vector,
     loss: int,
     X: Matrix,
-    centre: Vector,
-    scale: Vector,
-    clip: float,
-    grid: float,
+    geometry: Geometry,
     *,
     threads: int = 1,
 ) -> Integers:
@@ -132,14 +104,16 @@ def step(
     n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
     s, t = len(columns), len(previous)
     _, y = check_vectors(n, v, y)
-    scale, centre = check_vectors(s, scale, centre)
+    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
     (delta,) = check_vectors(t, delta)
     check_writable(v)
     check_loss(loss)
-    per_grid = inverse_grid(clip, grid, n)
+    per_grid = inverse_grid(geometry.cap, geometry.grid, n)
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.step(previous, delta, shift, v, y, loss, columns, centre, scale, clip, per_grid, start, stop)
+        return loops.step(
+            previous, delta, shift, v, y, loss, columns, centre, scale, geometry.cap, per_grid, start, stop
+        )
 
     return total(each(rows, n, n * (s + t), threads))
 
@@ -154,9 +128,7 @@ def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads:
     return v
 
 
-def plain_gradient(
-    X: Matrix, centre: Vector, v: Vector, y: Vector, loss: int, scale: Vector, *, threads: int = 1
-) -> Vector:
+def plain_gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Vector:
     """Return scale ∘ Σ_i r_i (x_i − c), (s,) float64: no clip, no grid, hence nothing private about it.
 
     The same input gives the same bits on one machine, whatever `threads` is.
@@ -164,7 +136,7 @@ def plain_gradient(
     n, columns = len(v), _columns(X, len(v))
     s = len(columns)
     v, y = check_vectors(n, v, y)
-    scale, centre = check_vectors(s, scale, centre)
+    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
     check_loss(loss)
     partial = np.zeros((-(-n // loops.PANEL), s))
     each(lambda start, stop: loops.plain_gradient(columns, centre, v, y, loss, partial, start, stop), n, n * s, threads)
@@ -180,8 +152,7 @@ def plain_step(
     y: Vector,
     loss: int,
     X: Matrix,
-    centre: Vector,
-    scale: Vector,
+    geometry: Geometry,
     *,
     threads: int = 1,
 ) -> Vector:
@@ -189,7 +160,7 @@ def plain_step(
     n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
     s, t = len(columns), len(previous)
     _, y = check_vectors(n, v, y)
-    scale, centre = check_vectors(s, scale, centre)
+    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
     (delta,) = check_vectors(t, delta)
     check_writable(v)
     check_loss(loss)
@@ -266,9 +237,9 @@ def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
     if private:
         first_moments(X, one, 0.5)
         second_moments(X, one, 0.5)
-        step(X, v, 0.0, v, one, WEIGHTS, X, v, one, 1.0, 1.0)
+        step(X, v, 0.0, v, one, WEIGHTS, X, Geometry(v, one, 1.0))
     else:
-        plain_step(X, v, 0.0, v, one, WEIGHTS, X, v, one)
+        plain_step(X, v, 0.0, v, one, WEIGHTS, X, Geometry(v, one))
 
 
 def _columns(X: Matrix, n: int) -> Matrix:

@@ -19,6 +19,7 @@ import numpy as np
 from vfl.errors import SpecificationError
 from vfl.kernels import sparse_loops as loops
 from vfl.kernels.dense import WEIGHTS, check_loss, check_vectors, check_writable, each, inverse_grid, read_only, total
+from vfl.kernels.geometry import Geometry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,46 +87,24 @@ class SparseBlock:
         return SparseBlock(self.data, self.rows, self.starts[start : stop + 1], self.scratch)
 
 
-def gradient(
-    X: SparseBlock,
-    centre: Vector,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    grid: float,
-    *,
-    threads: int = 1,
-) -> Integers:
-    """Return Σ_i rint(clip_κ(scale ∘ r_i x_i)/g), (s,) int64; see vfl.kernels.dense.gradient. centre : zeros."""
-    v, y, scale = _checked(X, centre, v, y, loss, scale)
-    per_grid = inverse_grid(clip, grid, len(v))
+def gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
+    """Return Σ_i rint(clip_κ(scale ∘ r_i x_i)/g), (s,) int64; see vfl.kernels.dense.gradient."""
+    v, y, scale = _checked(X, v, y, loss, geometry)
+    per_grid = inverse_grid(geometry.cap, geometry.grid, len(v))
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.gradient(*X.between(start, stop), v, y, loss, scale, clip, per_grid, X.scratch)
+        return loops.gradient(*X.between(start, stop), v, y, loss, scale, geometry.cap, per_grid, X.scratch)
 
     return total(each(rows, len(v), X.stored, threads))
 
 
-def singles(
-    X: SparseBlock,
-    centre: Vector,
-    v: Vector,
-    y: Vector,
-    loss: int,
-    scale: Vector,
-    clip: float,
-    grid: float,
-    *,
-    threads: int = 1,
-) -> Integers:
+def singles(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
     """Return `gradient` of every column alone, (s,) int64: each product is clamped to ±κ by itself."""
-    v, y, scale = _checked(X, centre, v, y, loss, scale)
-    per_grid = inverse_grid(clip, grid, len(v))
+    v, y, scale = _checked(X, v, y, loss, geometry)
+    per_grid = inverse_grid(geometry.cap, geometry.grid, len(v))
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.singles(*X.between(start, stop), v, y, loss, scale, clip, per_grid)
+        return loops.singles(*X.between(start, stop), v, y, loss, scale, geometry.cap, per_grid)
 
     return total(each(rows, len(v), X.stored, threads))
 
@@ -138,16 +117,13 @@ def step(
     y: Vector,
     loss: int,
     X: SparseBlock,
-    centre: Vector,
-    scale: Vector,
-    clip: float,
-    grid: float,
+    geometry: Geometry,
     *,
     threads: int = 1,
 ) -> Integers:
     """Add X_prev Δ + shift to the margins v, in place, and return `gradient` over X at the new margins."""
     forward(X_prev, delta, v, shift, threads=threads)
-    return gradient(X, centre, v, y, loss, scale, clip, grid, threads=threads)
+    return gradient(X, v, y, loss, geometry, threads=threads)
 
 
 def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
@@ -161,12 +137,10 @@ def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, thr
     return v
 
 
-def plain_gradient(
-    X: SparseBlock, centre: Vector, v: Vector, y: Vector, loss: int, scale: Vector, *, threads: int = 1
-) -> Vector:
+def plain_gradient(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Vector:
     """Return scale ∘ Σ_i r_i x_i, (s,) float64: no clip, no grid, hence nothing private about it. It takes one thread."""
     del threads
-    v, y, scale = _checked(X, centre, v, y, loss, scale)
+    v, y, scale = _checked(X, v, y, loss, geometry)
     sums: Vector = scale * loops.plain_gradient(*X.between(0, len(v)), v, y, loss)
     return sums
 
@@ -179,14 +153,13 @@ def plain_step(
     y: Vector,
     loss: int,
     X: SparseBlock,
-    centre: Vector,
-    scale: Vector,
+    geometry: Geometry,
     *,
     threads: int = 1,
 ) -> Vector:
     """Add X_prev Δ + shift to v, in place, and return `plain_gradient` over X at the new margins."""
     forward(X_prev, delta, v, shift, threads=threads)
-    return plain_gradient(X, centre, v, y, loss, scale)
+    return plain_gradient(X, v, y, loss, geometry)
 
 
 def first_moments(X: SparseBlock, reach: Vector, grid: float, *, threads: int = 1) -> Integers:
@@ -234,17 +207,15 @@ def warm(X: SparseBlock, *, private: bool) -> None:
     if private:
         first_moments(X, one, 0.5)
         second_moments(X, one, 0.5)
-        gradient(X, zero, zero, one, WEIGHTS, one, 1.0, 1.0)
+        gradient(X, zero, one, WEIGHTS, Geometry(zero, one, 1.0))
     else:
-        plain_gradient(X, zero, zero, one, WEIGHTS, one)
+        plain_gradient(X, zero, one, WEIGHTS, Geometry(zero, one))
 
 
-def _checked(
-    X: SparseBlock, centre: Vector, v: Vector, y: Vector, loss: int, scale: Vector
-) -> tuple[Vector, Vector, Vector]:
+def _checked(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry) -> tuple[Vector, Vector, Vector]:
     """Return v, y and scale as read-only views."""
     v, y = check_vectors(X.n_records, v, y)
-    scale, centre = check_vectors(X.size, scale, centre)
+    centre, scale = check_vectors(X.size, geometry.centre, geometry.scale)
     if centre.any():
         raise SpecificationError("sparse columns cannot be centred: name their party in the job's sparse=[...]")
     check_loss(loss)
