@@ -11,9 +11,11 @@ import numpy as np
 from parties.alignment.reading import AlignedSource, label_of, open_aligned
 from parties.consent import Policy, policy_of
 from parties.party import Party
-from parties.sources.base import open_source
-from parties.storage.base import contents_of, read_columns
-from parties.storage.sparse import SparseSource, read_sparse
+from parties.sources.opening import open_source
+from parties.sources.sparse import SparseSource
+from parties.storage.cells import contents_of
+from parties.storage.dense import read_columns
+from parties.storage.sparse import read_sparse
 from vfl.planning import unnoised
 from vfl.schema import RealLabel
 

@@ -360,7 +360,7 @@ class Scaling:
 
     features : (p,) names of the coordinates.
     shift, width : (p,) float64, width > 0.
-    lo, hi : (p,) float64, the range of x'; |x'| ≤ reach holds to the last bit of what is stored, see parties.storage.base.
+    lo, hi : (p,) float64, the range of x'; |x'| ≤ reach holds to the last bit of what is stored, see parties.storage.dense.
     """
 
     features: tuple[str, ...]

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from parties.alignment.index import digest_of, file_of, stamp_of
-from parties.sources.base import open_source
-from parties.storage.base import Columns, check_types, contents_of
-from parties.storage.sparse import SparseSource
+from parties.sources.opening import open_source
+from parties.sources.sparse import SparseSource
+from parties.storage.cells import contents_of
+from parties.storage.dense import Columns, check_types
 from vfl.errors import DataError
 from vfl.schema import BinaryLabel, Label, RealLabel
 from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, kind_of, normalise

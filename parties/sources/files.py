@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 
 from parties.sources.base import Origin, chunk_rows
 from parties.sources.csv import Csv, CsvSource, first_line
+from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
-from parties.storage.sparse import open_sparse_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from parties.sources.base import Content, Source
-    from parties.storage.sparse import SparseSource
+    from parties.sources.sparse import SparseSource
 
 BUFFER_BYTES = 1 << 20
 CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz")

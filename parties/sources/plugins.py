@@ -6,7 +6,7 @@ A package names a function in its entry points of the group "vfl.sources":
     warehouse = "acme_vfl:open_address"
 
 and the address "warehouse://sales/customers" calls it, in the party's process, with "sales/customers". It returns whatever
-`parties.sources.base.open_source` takes: a path, a table of any kind, an array, a sparse matrix, or a function of these.
+`parties.sources.opening.open_source` takes: a path, a table of any kind, an array, a sparse matrix, or a function of these.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def peak() -> int:
 def party_of(X: np.ndarray, threads: int = 1):
     """Return a party with these columns."""
     from parties.party import Party
-    from parties.storage.base import Columns
+    from parties.storage.dense import Columns
     from vfl.privacy.noise import CryptographicNoise
 
     names = tuple(f"x{j}" for j in range(X.shape[1]))

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parties.sources.base import open_source
-from parties.storage.base import contents_of, read_columns
+from parties.sources.opening import open_source
+from parties.storage.cells import contents_of
+from parties.storage.dense import read_columns
 from vfl.errors import DataError
 from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, RealLabel, Scaling, Schema
 

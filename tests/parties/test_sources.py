@@ -11,9 +11,9 @@ import pyarrow.parquet
 import pytest
 
 from parties.alignment.index import file_of
-from parties.sources.base import open_source, read_table, split_table
 from parties.sources.csv import Csv
 from parties.sources.files import column_names
+from parties.sources.opening import open_source, read_table, split_table
 from vfl import FeaturePartition
 from vfl.errors import DataError, PartitionError, SpecificationError
 

@@ -11,9 +11,11 @@ import scipy.sparse
 import vfl
 from parties.alignment.reading import open_with_ids, read_ids
 from parties.loading import load, load_features
-from parties.sources.base import open_source, read_table, split_table
-from parties.storage.base import contents_of, read_columns
-from parties.storage.sparse import SparseSource, read_sparse
+from parties.sources.opening import open_source, read_table, split_table
+from parties.sources.sparse import SparseSource
+from parties.storage.cells import contents_of
+from parties.storage.dense import read_columns
+from parties.storage.sparse import read_sparse
 from vfl.errors import DataError, SpecificationError
 from vfl.schema import BinaryLabel, Boolean, Categorical, Scaling, Schema
 

@@ -26,7 +26,7 @@ import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.party import Party
-from parties.storage.base import Columns
+from parties.storage.dense import Columns
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.geometry import Clip

@@ -23,7 +23,7 @@ from coordinator.executor import Executor
 from coordinator.margins import Margins
 from coordinator.rounds import rounds
 from parties.party import Party
-from parties.storage.base import Columns
+from parties.storage.dense import Columns
 from vfl.errors import BudgetExceeded, PrivacyError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.losses import Logistic, Squared

@@ -23,7 +23,7 @@ from scipy.special import logsumexp
 import parties.party
 from coordinator.coordinator import Coordinator
 from parties.party import Party
-from parties.storage.base import Columns
+from parties.storage.dense import Columns
 from tests.solvers.setting import PARTITION
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Sample

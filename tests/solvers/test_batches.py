@@ -17,7 +17,7 @@ from coordinator.executor import Executor
 from coordinator.folds import Folds
 from coordinator.margins import Margins
 from parties.party import Party
-from parties.storage.base import Columns
+from parties.storage.dense import Columns
 from tests.solvers import setting
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode, encode

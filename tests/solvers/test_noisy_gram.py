@@ -20,7 +20,7 @@ from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.loading import load
 from parties.party import Party
-from parties.storage.base import Columns
+from parties.storage.dense import Columns
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Backward, Fold, Notice, Phase, Piece, Records

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.storage.sparse import is_sparse
+from parties.sources.sparse import is_sparse
 from vfl.errors import PartitionError, SpecificationError
 from vfl.partition import FeaturePartition
 

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
-from parties.storage.sparse import is_sparse
+from parties.sources.sparse import is_sparse
 from vfl.errors import DataError, SpecificationError
 from vfl.estimators.vertical import VerticalModel
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from coordinator.rounds import Round
-from parties.storage.sparse import is_sparse
+from parties.sources.sparse import is_sparse
 from vfl.arguments import require_number
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.estimators import declared

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parties.sources.base import open_source
-from parties.storage.sparse import SparseSource
+from parties.sources.opening import open_source
+from parties.sources.sparse import SparseSource
 from vfl.errors import DataError, SpecificationError, nearest
 from vfl.job.drafted import MARK
 from vfl.job.file import FORMAT

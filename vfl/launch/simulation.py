@@ -16,7 +16,7 @@ def data_of(job: Job, environment: Environment) -> Any:
     """Return what to train on: a source for each party, or the one table of a simulated job, read here."""
     if environment.table is None:
         return dict(environment.data)
-    from parties.sources.base import read_table
+    from parties.sources.opening import read_table
 
     if environment.table.startswith(EXAMPLE):
         return examples.table(environment.table.removeprefix(EXAMPLE))

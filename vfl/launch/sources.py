@@ -43,6 +43,6 @@ def sources_of(
             if name not in data and partition.wanted(name, label=label):
                 raise SpecificationError(f"no data are given for party {name!r}")
         return {name: data[name] for name in parties if name in data}
-    from parties.sources.base import split_table
+    from parties.sources.opening import split_table
 
     return split_table(data, partition, label=label, ids=ids)

@@ -89,8 +89,8 @@ def train(
 
     data : {party: source}, each loaded by its own party (a path to CSV, Parquet, Arrow or NumPy; vfl.Csv(path,
         delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy sparse matrix whose columns are in the
-        partition's order; a function of these, called by the party; see parties.sources.base.open_source), or one table of all
-        columns, to simulate.
+        partition's order; a function of these, called by the party; see parties.sources.opening.open_source), or one
+        table of all columns, to simulate.
     engine : 'ray' (one actor per party and one for the coordinator) or 'inprocess'. Both give the same model for the
         same seeded noise.
     address : a Ray cluster; None uses the Ray that this process is connected to, or starts a local one.

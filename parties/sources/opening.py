@@ -1,0 +1,125 @@
+"""Opening of any kind of source.
+
+A new kind of data is a module in this folder and a line in `_opened`. This module imports all kinds; none imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from parties.sources import files, plugins, sparse, tables
+from parties.sources.base import BY_POSITION, Origin
+from parties.sources.csv import Csv
+from parties.sources.sparse import SparseSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from parties.sources.base import Content, Source
+    from vfl.partition import FeaturePartition
+
+
+def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source | SparseSource:
+    """Open one party's data; where a path is given, call this in the party's process.
+
+    spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
+        path with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns
+        are `columns` in order; a structured array; a SciPy sparse matrix, likewise, or an .npz file of one, which may also
+        hold the ids of its rows under the id column's name; (ids, sparse matrix); the address
+        NAME://... of an installed source (parties.sources.plugins); or a function without arguments that returns one of
+        these, called here.
+    columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
+
+    Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
+    """
+    numbers: Content = "number"
+    contents = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, numbers)
+    source = _opened(spec, contents, party)
+    if not isinstance(source, SparseSource):  # it has seen to its names
+        source.origin.check_columns(source.names, contents)
+    return source
+
+
+def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
+    if plugins.is_address(spec):
+        spec = plugins.fetch(spec, Origin(party, f"source {spec!r}"))
+    if callable(spec) and not hasattr(spec, "__arrow_c_stream__"):
+        spec = plugins.called(spec, Origin(party, "the source"))
+    if isinstance(spec, str | Path | Csv):
+        return files.open_file(spec, contents, party)
+    origin = Origin(party, "the table")
+    if sparse.is_sparse(spec):
+        return sparse.SparseSource(spec, contents, origin)
+    if isinstance(spec, tuple) and len(spec) == 2 and sparse.is_sparse(spec[1]):
+        return sparse.SparseSource(spec[1], contents, origin, ids=spec[0])
+    return tables.open_table(spec, tuple(contents), origin)
+
+
+def read_table(spec: Any, columns: Sequence[str]) -> pa.Table:
+    """Read some columns of any source that `open_source` takes into one Arrow table, to simulate several parties.
+
+    Columns of a CSV file become numbers where every field is one or missing, else text. Raises as `open_source`.
+    """
+    source = _opened(spec, _texts(columns), None)
+    if isinstance(source, SparseSource):
+        raise source.origin.error("is a sparse matrix, where a table is wanted: give its dense array (.toarray())")
+    source.origin.check_columns(source.names, columns)
+    return _whole(source, columns)
+
+
+def split_table(
+    table: Any, partition: FeaturePartition, *, label: bool = True, ids: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Give every party its columns of one table, to simulate from a single frame.
+
+    table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are all features in
+        the partition's order, then the label.
+    label : whether the label is wanted. ids : {party: id column}, where the parties get one; not in a 2-D array or
+        sparse matrix.
+
+    Returns {party: Arrow table, or sparse matrix of one}, without a party of which nothing is wanted. Raises
+    PartitionError when the table lacks a column, else as `open_source`.
+    """
+    ids = ids or {}
+    columns = (*partition.features, *((partition.label_column,) if label else ()), *ids.values())
+    wanted = tuple(dict.fromkeys(columns))
+    parts = {
+        party: (*partition.wanted(party, label=label), *((ids[party],) if party in ids else ()))
+        for party in partition.parties
+    }
+    source = _opened(table, _texts(wanted), None)
+    if isinstance(source, SparseSource):
+        return {party: source.select(part) for party, part in parts.items() if part}
+    partition.check(source.names, label=label)
+    source.origin.check_columns(source.names, wanted)
+    whole = _whole(source, wanted)
+    if source.origin.by_position:
+        whole = whole.replace_schema_metadata({BY_POSITION: ""})
+    return {party: whole.select(list(part)) for party, part in parts.items() if part}
+
+
+def _texts(columns: Sequence[str]) -> dict[str, Content]:
+    return dict.fromkeys(columns, "text")
+
+
+def _whole(source: Source, columns: Sequence[str]) -> pa.Table:
+    batches = list(source.batches(columns))
+    if not sum(batch.num_rows for batch in batches):
+        raise source.origin.error("there are no records")
+    table = pa.Table.from_batches(batches)
+    return (
+        table if source.typed else pa.table([_numbers_if_all(column) for column in table.columns], names=list(columns))
+    )
+
+
+def _numbers_if_all(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow.compute as pc  # a party that starts need not wait for it
+
+    try:
+        return pc.utf8_trim_whitespace(text).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return text

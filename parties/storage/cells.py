@@ -1,0 +1,151 @@
+"""Conversion of cells: numbers, truth values and categories, each from the cell and its declaration alone.
+
+An error names the column and the remedy; it holds neither cells nor counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, Schema, canonical_category
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
+
+    from parties.sources.base import Content, Origin
+    from vfl.schema import Category, Label
+    from vfl.types import Integers, Vector
+
+MISSING = -1
+UNKNOWN = -2
+
+
+def contents_of(schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None) -> dict[str, Content]:
+    """Return how `open_source` should read a party's columns, in order, and its label (column, declaration) last."""
+    kinds: dict[type, Content] = {Numeric: "number", Boolean: "boolean", Categorical: "text"}
+    contents = {column: kinds[type(schema[column])] for column in columns}
+    if label is not None:
+        contents[label[0]] = "text" if isinstance(label[1], BinaryLabel) else "number"
+    return contents
+
+
+def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
+    """Return bounds in the storage's precision: float32 may round them outwards, beyond a sensitivity."""
+    exact = np.asarray(bounds, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        stored = exact.astype(dtype)
+    return np.where(abs(stored.astype(np.float64)) > abs(exact), np.nextafter(stored, dtype.type(0)), stored)
+
+
+def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
+    """Return a column's cells as (m,) float64 of its own, NaN where missing. Raises DataError for other content."""
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    kind = cells.type
+    if _is_text(kind):
+        raise origin.not_a_number(column)
+    numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
+    if not any(fits(kind) for fits in numeric):
+        raise origin.error(f"column {column!r} holds values of type {kind}, not numbers: convert or leave it out")
+    values = cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    # Arrow's own memory may be shared with the user's table, and is read-only.
+    return np.array(values, dtype=np.float64)
+
+
+def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
+    """Return a column's cells as (m,) float64, NaN where missing; text is read as Arrow reads truth values.
+
+    The caller checks that what is not missing is 0 or 1. Raises DataError.
+    """
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    if _is_text(cells.type):
+        text = cells
+        cells = _unless_refused(lambda: text.cast(pa.string()).cast(pa.bool_()))
+        if cells is None:
+            raise origin.not_boolean(column)
+    return numbers(cells, column, origin)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    names = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary", "is_binary_view")
+    return any(getattr(pa.types, name)(kind) for name in names if hasattr(pa.types, name))
+
+
+def _unless_refused(convert: Callable[[], pa.Array]) -> pa.Array | None:
+    """Return convert(), or None where Arrow refuses; its message would quote a cell."""
+    try:
+        return convert()
+    except pa.ArrowInvalid:
+        return None
+
+
+def lookup(categories: Iterable[Category]) -> Callable[[object], int]:
+    """Return the function from a cell to the position of its category, MISSING or UNKNOWN.
+
+    Text is compared as a number where all categories are numbers: '1.0' in a file is the declared 1.
+    """
+    listed = tuple(categories)
+    codes = {canonical_category(category): code for code, category in enumerate(listed)}
+    numeric = all(isinstance(c, int | float) and not isinstance(c, bool) for c in listed)
+
+    def code_of(value: object) -> int:
+        if value is None or value != value:  # NaN
+            return MISSING
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
+        text = canonical_category(value)
+        if text not in codes and isinstance(value, str):
+            text = as_number(value) if numeric else value.strip()
+        return codes.get(text, UNKNOWN)
+
+    return code_of
+
+
+def as_number(text: str) -> str:
+    """Return text in the canonical form of the number that it spells, if it does, and else as it is in lower case."""
+    try:
+        return canonical_category(float(text))
+    except ValueError:
+        return text.strip().lower()
+
+
+def codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin: Origin) -> Integers:
+    """Return (m,) code_of(cell), calling it once for each distinct cell. Raises DataError for lists and the like."""
+    if not pa.types.is_dictionary(cells.type):
+        if pa.types.is_nested(cells.type):
+            raise origin.error(
+                f"column {column!r} holds values of type {cells.type}, not categories: convert or leave it out"
+            )
+        cells = cells.dictionary_encode()
+    table = np.array([*(code_of(value) for value in cells.dictionary.to_pylist()), MISSING], dtype=np.int64)
+    positions: Integers = cells.indices.cast(pa.int64()).fill_null(len(table) - 1).to_numpy(zero_copy_only=False)
+    return table[positions]
+
+
+def infinite(column: str) -> str:
+    """Return what is wrong with a column that is not finite in its storage."""
+    return (
+        f"column {column!r} holds infinite values, or larger ones than the storage can: declare its bounds, to which "
+        "they are then clamped"
+    )
+
+
+def missing(column: str) -> str:
+    """Return what is wrong with a column that lacks cells and a fill."""
+    return f"column {column!r} has missing values: declare fill={{{column!r}: value}}, or complete it"
+
+
+def filled(values: Vector, fill: float | None, column: str, origin: Origin) -> Vector:
+    """Replace NaN by `fill`, in place. Raises DataError where a cell is missing and there is no fill."""
+    absent = np.isnan(values)
+    if absent.any():
+        if fill is None:
+            raise origin.error(missing(column))
+        values[absent] = fill
+    return values

@@ -1,0 +1,265 @@
+"""Dense storage: a party's columns declared, filled, clamped, scaled, and kept column by column.
+
+What is wrong with the data is an error at their owner, before any release; no message holds a cell or count.
+Values outside the declared bounds are never an error: a refusal that the others can see would tell of one record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from parties.storage.cells import (
+    MISSING,
+    UNKNOWN,
+    codes,
+    filled,
+    infinite,
+    lookup,
+    missing,
+    numbers,
+    toward_zero,
+    truths,
+)
+from parties.storage.labels import LabelReader
+from vfl.kernels import dense as kernels
+from vfl.problem import INTERCEPT
+from vfl.schema import Boolean, Categorical, Numeric, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from parties.sources.base import Origin, Source
+    from vfl.schema import Label, Scaling
+    from vfl.types import Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """A party's (n, p) features, column-major, so that a block of consecutive columns is one piece of memory.
+
+    array : float64, or float32 if so asked; finite, within the reach of its scaling; not writeable.
+    names : (p,) of the coordinates; the last may be the intercept, a column of ones.
+    """
+
+    array: Matrix
+    names: tuple[str, ...]
+    kernels: ClassVar[Any] = kernels
+
+    @property
+    def n_records(self) -> int:
+        """Return n."""
+        return int(self.array.shape[0])
+
+    @property
+    def n_coordinates(self) -> int:
+        """Return p, with the intercept."""
+        return int(self.array.shape[1])
+
+    def block(self, start: int, stop: int) -> Matrix:
+        """Return the view (n, stop − start) of columns start..stop; contiguous in column-major order."""
+        return self.array[:, start:stop]
+
+    def column(self, j: int) -> Vector:
+        """Return column j, (n,) float64."""
+        return self.array[:, j].astype(np.float64)
+
+    def parted(self, held_out: npt.NDArray[np.bool_]) -> tuple[Columns, Columns]:
+        """Return the columns of the records that are trained on, and of those held out, (n,) booleans; each a copy."""
+        parts = []
+        for rows in (~held_out, held_out):
+            array = np.empty((int(rows.sum()), self.n_coordinates), dtype=self.array.dtype, order="F")
+            for j in range(self.n_coordinates):
+                np.compress(rows, self.array[:, j], out=array[:, j])
+            array.flags.writeable = False
+            parts.append(Columns(array, self.names))
+        return parts[0], parts[1]
+
+    def warm(self, *, private: bool) -> None:
+        """Load or compile the kernels that a run needs."""
+        kernels.warm(self.array.dtype, private=private)
+
+
+def read_columns(
+    source: Source,
+    columns: Sequence[str],
+    schema: Schema,
+    scaling: Scaling,
+    *,
+    intercept: bool = False,
+    label: tuple[str, Label] | None = None,
+    dtype: npt.DTypeLike = np.float64,
+) -> tuple[Columns, Vector | None]:
+    """Read a source once, chunk by chunk, into columns and labels; needs the memory of these and of one chunk.
+
+    columns : in the order of the coordinates, which need not be that of the source.
+    scaling : of these columns (Scaling.of).
+    intercept : append a column of ones.
+    label : (column, declaration) at the label party.
+    dtype : of the storage, float64 or float32; the work is done in float64.
+
+    Returns the columns and y, (n,) float64: ±1 for a binary label, else as declared. Raises DataError.
+    """
+    n, p = source.at_most, len(scaling.features) + intercept
+    store = np.empty(n * p, dtype=dtype)
+    array = store.reshape((n, p), order="F")
+    labels = LabelReader(label, source.origin, n) if label else None
+    writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
+    # Without a column to read, any one tells the number of records.
+    wanted = list(dict.fromkeys([*columns, *([label[0]] if label else [])])) or source.names[:1]
+    count = 0
+    for batch in source.batches(wanted):
+        rows = slice(count, count + batch.num_rows)
+        for column, write in writers.items():
+            write(batch.column(column), array[rows])
+        if labels:
+            labels.add(batch.column(labels.column), rows)
+        count = rows.stop
+    if count == 0:
+        raise source.origin.error("there are no records")
+    if intercept:
+        array[:count, -1] = 1.0
+    if count < n:
+        # The columns move together in place: blank lines may have left room between them.
+        del array, writers
+        for j in range(1, p):
+            store[j * count : (j + 1) * count] = store[j * n : j * n + count]
+        store.resize(count * p, refcheck=False)
+        array = store.reshape((count, p), order="F")
+    array.flags.writeable = False
+    names = (*scaling.features, *((INTERCEPT,) if intercept else ()))
+    return Columns(array, names), None if labels is None else labels.values(count)
+
+
+def check_types(
+    source: Source,
+    columns: Sequence[str],
+    schema: Schema,
+    scaling: Scaling,
+    *,
+    label: tuple[str, Label] | None = None,
+) -> None:
+    """Check what can be seen of the columns' types without looking at cells; arguments as for `read_columns`.
+
+    Raises DataError, as `read_columns` would after an alignment that may have taken long. A text file is converted as it
+    is read, so that its first piece is looked at.
+    """
+    labels = LabelReader(label, source.origin, 0) if label else None
+    writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
+    wanted = [*dict.fromkeys([*columns, *([label[0]] if label else [])])]
+    batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
+    if batch is None:
+        return
+    nothing = np.empty((0, len(scaling.features)))
+    for column, write in writers.items():
+        write(batch.column(column).slice(0, 0), nothing)
+    if labels:
+        labels.add(batch.column(labels.column).slice(0, 0), slice(0, 0))
+
+
+def _writers(
+    columns: Sequence[str], schema: Schema, scaling: Scaling, origin: Origin, dtype: np.dtype[Any]
+) -> dict[str, Callable[[pa.Array, Matrix], None]]:
+    """Return {column: function that writes a chunk of it to its coordinates in rows of the array}."""
+    kinds: dict[type, Callable[..., Callable[[pa.Array, Matrix], None]]] = {
+        Numeric: _number_writer,
+        Boolean: _boolean_writer,
+        Categorical: _category_writer,
+    }
+    writers = {}
+    first = 0
+    for column in columns:
+        declared = schema[column]
+        coordinates = [_Coordinate(scaling, first + k, dtype) for k in range(len(declared.features(column)))]
+        writers[column] = kinds[type(declared)](column, declared, coordinates, origin)
+        first += len(coordinates)
+    return writers
+
+
+class _Coordinate:
+    """Scales the values of one coordinate and keeps them within its reach, to the last bit of the storage."""
+
+    def __init__(self, scaling: Scaling, j: int, dtype: np.dtype[Any]) -> None:
+        self.j = j
+        self.shift, self.width = scaling.shift[j], scaling.width[j]
+        lo, hi = scaling.lo[j], scaling.hi[j]
+        self.bounded = bool(np.isfinite(lo) and np.isfinite(hi))
+        self.lo, self.hi = toward_zero(lo, dtype), toward_zero(hi, dtype)
+
+    def scale(self, values: Vector) -> Matrix:
+        """Return (x − shift)/width in the storage's precision, clamped; overwrites `values`."""
+        with np.errstate(over="ignore"):
+            if self.shift:
+                values -= self.shift
+            if self.width != 1.0:
+                values /= self.width
+            stored = values.astype(self.lo.dtype, copy=False)
+        return np.clip(stored, self.lo, self.hi, out=stored) if self.bounded else stored
+
+
+def _number_writer(
+    column: str, declared: Numeric, coordinates: Sequence[_Coordinate], origin: Origin
+) -> Callable[[pa.Array, Matrix], None]:
+    coordinate, *indicator = coordinates
+
+    def write(cells: pa.Array, rows: Matrix) -> None:
+        values = numbers(cells, column, origin)
+        _indicate(np.isnan(values), indicator, rows)
+        stored = coordinate.scale(filled(values, declared.instead, column, origin))
+        if not coordinate.bounded and not np.isfinite(stored).all():
+            raise origin.error(infinite(column))
+        rows[:, coordinate.j] = stored
+
+    return write
+
+
+def _boolean_writer(
+    column: str, declared: Boolean, coordinates: Sequence[_Coordinate], origin: Origin
+) -> Callable[[pa.Array, Matrix], None]:
+    coordinate, *indicator = coordinates
+
+    def write(cells: pa.Array, rows: Matrix) -> None:
+        values = truths(cells, column, origin)
+        _indicate(np.isnan(values), indicator, rows)
+        values = filled(values, declared.instead, column, origin)
+        if not ((values == 0) | (values == 1)).all():
+            raise origin.not_boolean(column)
+        rows[:, coordinate.j] = coordinate.scale(values)
+
+    return write
+
+
+def _category_writer(
+    column: str, declared: Categorical, coordinates: Sequence[_Coordinate], origin: Origin
+) -> Callable[[pa.Array, Matrix], None]:
+    code_of = lookup(declared.categories)
+    fill = None if declared.fill is None else code_of(declared.fill)
+    own, indicator = coordinates[: len(declared.texts)], coordinates[len(declared.texts) :]
+
+    def write(cells: pa.Array, rows: Matrix) -> None:
+        found = codes(cells, code_of, column, origin)
+        _indicate(found == MISSING, indicator, rows)
+        if fill is not None:
+            found[found == MISSING] = fill
+        if not indicator and (found == MISSING).any():
+            raise origin.error(missing(column))
+        if declared.unknown == "refuse" and (found == UNKNOWN).any():
+            raise origin.error(
+                f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
+                "them: Categorical(..., unknown='zero')"
+            )
+        for code, coordinate in enumerate(own):
+            rows[:, coordinate.j] = coordinate.scale((found == code).astype(np.float64))
+
+    return write
+
+
+def _indicate(absent: npt.NDArray[np.bool_], indicator: Sequence[_Coordinate], rows: Matrix) -> None:
+    """Write which cells are missing to the column's indicator, if it has one."""
+    for coordinate in indicator:
+        rows[:, coordinate.j] = coordinate.scale(absent.astype(np.float64))

@@ -1,0 +1,72 @@
+"""Reader of the label, chunk by chunk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, numbers
+from vfl.schema import BinaryLabel, RealLabel, canonical_category
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parties.sources.base import Origin
+    from vfl.schema import Label
+    from vfl.types import Vector
+
+_MINUS_ONE = 2
+
+
+class LabelReader:
+    """Collects the label, chunk by chunk, and says what is wrong with it."""
+
+    def __init__(self, label: tuple[str, Label], origin: Origin, at_most: int) -> None:
+        self.column, declared = label
+        self._declared = declared
+        self._origin = origin
+        self._values = np.empty(at_most)
+        if isinstance(declared, BinaryLabel):
+            # Without declared classes: 0, 1 and −1, spelt as numbers, text or truth values.
+            self._code_of = _undeclared_class if declared.classes is None else lookup(declared.listed)
+
+    def add(self, cells: pa.Array, rows: slice) -> None:
+        """Take the label's cells of some records."""
+        if isinstance(self._declared, RealLabel):
+            values = numbers(cells, self.column, self._origin)
+            absent = np.isnan(values)
+        else:
+            found = codes(cells, self._code_of, self.column, self._origin)
+            absent = found == MISSING
+            values = found.astype(np.float64)
+        if absent.any():
+            raise self._origin.error(
+                f"label {self.column!r} has missing values: a record without a label must be left out"
+            )
+        self._values[rows] = values
+
+    def values(self, count: int) -> Vector:
+        """Return y, (count,)."""
+        values = self._values[:count]
+        if isinstance(self._declared, RealLabel):
+            if self._declared.bounds is not None:
+                return np.clip(values, *self._declared.bounds)
+            if not np.isfinite(values).all():
+                raise self._origin.error(f"label {self.column!r} holds infinite values: declare its bounds")
+            return values.copy() if count < len(self._values) else values
+        if self._declared.classes is not None:
+            if (values < 0).any():
+                raise self._origin.misread(f"label {self.column!r} holds values other than the two declared classes")
+            return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)
+        if (values == UNKNOWN).any() or ((values == 0).any() and (values == _MINUS_ONE).any()):
+            raise self._origin.misread(f"label {self.column!r} is not binary: declare classes=(negative, positive)")
+        return np.where(values == 1, 1.0, -1.0)
+
+
+def _undeclared_class(value: object) -> int:
+    """Return 0, 1 or _MINUS_ONE for what a binary label may hold without declared classes."""
+    if value is None or value != value:  # NaN
+        return MISSING
+    text = as_number(value) if isinstance(value, str) else canonical_category(value)
+    return {"0": 0, "false": 0, "1": 1, "true": 1, "-1": _MINUS_ONE}.get(text, UNKNOWN)
