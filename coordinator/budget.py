@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coordinator.folds import Folds
 from vfl.errors import LedgerError, PrivacyError, SpecificationError
 from vfl.privacy.events import ReleaseKey, on_part
-from vfl.privacy.ledger import ChargeAhead, FitBook, Head, SqliteLedger
+from vfl.privacy.ledger import ChargeAhead, DatasetBook, FitBook, Head, SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +86,7 @@ class Budget:
                 "leave out the ledger, the data set and the output folder, or use sampling='disjoint'"
             )
         ledger = SqliteLedger(self.ledger)
-        book = ledger.book(self.account(job))
+        book = DatasetBook(ledger, self.account(job))
         if self.resumed and (self.head is not None or self._status(ledger)):
             return book.resume(self.run, job=job.digest, head=self.head)
         if job.dataset is None:

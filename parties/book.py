@@ -16,7 +16,7 @@ from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError,
 from vfl.messages import Backward, BookHeads, Descend, Phase, Piece, Query
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import Accounting, SqliteLedger
+from vfl.privacy.ledger import Accounting, DatasetBook, SqliteLedger
 from vfl.privacy.ledger.composition import cost
 from vfl.privacy.spending import UNIT_BITS
 from vfl.types import Adjacency
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Head
-    from vfl.privacy.ledger.scoped import DatasetReservation
+    from vfl.privacy.ledger.dataset import DatasetReservation
 
 OTHERS = ReleaseKey(-1)
 """The entry that stands for what other participants released in a run; no release of this party has its number."""
@@ -187,7 +187,7 @@ class PartyBook:
             raise PrivacyError("a book has nothing to set aside for a job without privacy")
         self._policy.check_demand(self._job, self._party, privacy.epsilon, problem.delta)
         self._keep_cap()
-        book = self._ledger.book(self._account)
+        book = DatasetBook(self._ledger, self._account)
         with self._ledger.read() as state:
             known = run in state.dataset_of
         if known:

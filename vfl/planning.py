@@ -15,6 +15,7 @@ from vfl.arguments import require_whole
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
 from vfl.holdout import Side
+from vfl.job.flags import flags_of
 from vfl.losses import loss_of
 from vfl.messages import Backward, Moments, Query, Unnoised
 from vfl.privacy.accountants import choose_accountant
@@ -213,9 +214,7 @@ class Plan:
     @property
     def flags(self) -> tuple[str, ...]:
         """What a certificate of this plan would say is not charged, in words."""
-        from vfl.certificate import flags_of
-
-        return flags_of(self)
+        return flags_of(self.job)
 
     @cached_property
     def round_trips(self) -> int:

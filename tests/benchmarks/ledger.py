@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import ChargeAhead, SqliteLedger
+from vfl.privacy.ledger import ChargeAhead, DatasetBook, SqliteLedger
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def ledger(folder: Path, charges: int, batch: int) -> Callable[[int], None]:
     """Charge releases one by one, `batch` in a transaction."""
     book = SqliteLedger(folder / f"ledger-{batch}.sqlite")
     book.set_cap("data", epsilon=1.0, delta=1e-9)
-    inner = book.book("data").reserve([(EVENT, charges * ROUNDS)], job="job", run="run")
+    inner = DatasetBook(book, "data").reserve([(EVENT, charges * ROUNDS)], job="job", run="run")
     upcoming = ((ReleaseKey(i), EVENT) for i in range(charges * ROUNDS))
     reservation = ChargeAhead(inner, upcoming, batch=batch) if batch > 1 else inner
 

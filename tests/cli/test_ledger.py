@@ -20,7 +20,7 @@ from vfl.launch.train import resume
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.gaussian_dp import mu_of
-from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.ledger import DatasetBook, SqliteLedger
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
     """A ledger with a cap of ε = 2, of which one run of ε = 1 is settled and one open, half of it charged."""
     path = tmp_path / "book.db"
     ledger("cap", path, "credit", "--epsilon", 2, "--delta", DELTA)
-    book = SqliteLedger(path).book("credit")
+    book = DatasetBook(SqliteLedger(path), "credit")
     whole = book.reserve([(EVENT, 10)], job="1" * 64, run="first")
     whole.charge([(ReleaseKey(k), EVENT) for k in range(10)])
     whole.settle()
@@ -74,7 +74,7 @@ class TestShow:
     def test_an_id_is_whole_at_any_width(self, path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
         """It is there to be copied, into vfl ledger settle."""
         run = "0123456789abcdef" * 2
-        SqliteLedger(path).book("credit").reserve([(EVENT, 1)], job="3" * 64, run=run)
+        DatasetBook(SqliteLedger(path), "credit").reserve([(EVENT, 1)], job="3" * 64, run=run)
         monkeypatch.setenv("COLUMNS", str(width))
         said = ledger("show", path)
         line = next(line for line in said.splitlines() if run in line)
@@ -97,13 +97,15 @@ class TestShow:
         assert "no data set 'credti' (did you mean 'credit'?)" in refused(SpecificationError, "show", path, "credti")
 
     def test_readable_when_exhausted_and_by_auditors(self, path: Path) -> None:
-        SqliteLedger(path).book("credit").resume("second", job="2" * 64).charge([(ReleaseKey(9), EVENT)])
+        DatasetBook(SqliteLedger(path), "credit").resume("second", job="2" * 64).charge([(ReleaseKey(9), EVENT)])
         path.chmod(0o400)
         assert "credit: cap" in ledger("show", path)
 
     def test_names_are_text_and_never_markup(self, tmp_path: Path) -> None:
         ledger("cap", tmp_path / "b.db", "[red]x[/red]", "--epsilon", 1, "--delta", DELTA)
-        SqliteLedger(tmp_path / "b.db").book("[red]x[/red]").reserve([(EVENT, 1)], job="j", run="[bold]r[/bold]")
+        DatasetBook(SqliteLedger(tmp_path / "b.db"), "[red]x[/red]").reserve(
+            [(EVENT, 1)], job="j", run="[bold]r[/bold]"
+        )
         said = ledger("show", tmp_path / "b.db")
         assert "[red]x[/red]: cap" in said
         assert "[bold]r[/bold]" in said
@@ -163,7 +165,7 @@ class TestAudit:
         head = SqliteLedger(path).head()
         assert head.hash in ledger("verify", path)
         noted = f"{head.seq}:{head.hash}"
-        SqliteLedger(path).book("credit").resume("second", job="2" * 64)
+        DatasetBook(SqliteLedger(path), "credit").resume("second", job="2" * 64)
         assert f"goes through {noted}" in ledger("verify", path, "--head", noted)
         assert json.loads(ledger("verify", path, "--head", noted, "--json"))["ok"] is True
         other = f"{head.seq}:{'0' * 64}"
@@ -269,7 +271,7 @@ class TestSettle:
         assert "reserved nothing in the ledger" in refused(SpecificationError, "settle", "third", "--ledger", path)
 
     def test_what_was_never_charged_is_refunded(self, path: Path) -> None:
-        SqliteLedger(path).book("credit").reserve([(EVENT, 1)], job="3" * 64, run="third")
+        DatasetBook(SqliteLedger(path), "credit").reserve([(EVENT, 1)], job="3" * 64, run="third")
         assert "nothing was charged" in ledger("settle", "third", "--ledger", path)
         assert SqliteLedger(path).show()[0].runs[2].status == "refunded"
 

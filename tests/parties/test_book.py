@@ -26,7 +26,7 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Ledger, SqliteLedger
-from vfl.privacy.ledger.scoped import DatasetReservation
+from vfl.privacy.ledger.dataset import DatasetReservation
 from vfl.privacy.noise import CryptographicNoise
 from vfl.solvers.gcd import GCD
 

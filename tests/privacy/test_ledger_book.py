@@ -19,7 +19,7 @@ from vfl.privacy import gaussian_dp, zcdp
 from vfl.privacy.accountants import GaussianAccountant, ZCdpAccountant
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, ReleaseKey
-from vfl.privacy.ledger import Accounting, Book, ChargeAhead, FitBook, Reservation, SqliteLedger
+from vfl.privacy.ledger import Accounting, Book, ChargeAhead, DatasetBook, FitBook, Reservation, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import cost
 from vfl.types import Adjacency
@@ -56,7 +56,7 @@ def make(request, tmp_path) -> Callable[[], Book]:
             return FitBook(EPSILON, DELTA)
         ledger = SqliteLedger(tmp_path / f"{next(made)}.sqlite")
         ledger.set_cap("credit", epsilon=EPSILON, delta=DELTA)
-        return ledger.book("credit")
+        return DatasetBook(ledger, "credit")
 
     return build
 
@@ -252,7 +252,7 @@ def test_what_is_no_event_raises(text):
 
 
 def test_jobs_share_the_cap_and_a_settled_rest_is_free_again(ledger):
-    book = ledger.book("credit")
+    book = DatasetBook(ledger, "credit")
     half = calibrated(2)
     first = book.reserve([(half, 1)], job="a", run="1")
     second = book.reserve([(half, 1)], job="b", run="2")
@@ -273,10 +273,10 @@ def test_jobs_share_the_cap_and_a_settled_rest_is_free_again(ledger):
 
 def test_charges_after_restart_and_resume(ledger):
     event = calibrated(10)
-    old = ledger.book("credit").reserve([(event, 10)], job="a", run="1")
+    old = DatasetBook(ledger, "credit").reserve([(event, 10)], job="a", run="1")
     old.charge([(ReleaseKey(i), event) for i in range(4)])
     head = ledger.head()
-    book = SqliteLedger(ledger.path).book("credit")
+    book = DatasetBook(SqliteLedger(ledger.path), "credit")
     with pytest.raises(BudgetError, match="another job"):
         book.resume("1", job="b")
     with pytest.raises(BudgetError, match="resume"):
@@ -300,19 +300,19 @@ def test_charges_after_restart_and_resume(ledger):
 
 
 def test_an_open_reservation_counts_in_full_in_every_process(ledger):
-    ledger.book("credit").reserve([(calibrated(1), 1)], job="a", run="1")
+    DatasetBook(ledger, "credit").reserve([(calibrated(1), 1)], job="a", run="1")
     (balance,) = SqliteLedger(ledger.path).show()
     assert balance.spent == 0
     assert balance.committed > 0.999
-    assert not SqliteLedger(ledger.path).book("credit").preview([(gaussian(1e-6), 1)]).fits
+    assert not DatasetBook(SqliteLedger(ledger.path), "credit").preview([(gaussian(1e-6), 1)]).fits
 
 
 def test_caps_are_raised_by_entries_and_never_cut_below_what_is_spent(ledger):
-    ledger.book("credit").reserve([(calibrated(1), 1)], job="a", run="1")
+    DatasetBook(ledger, "credit").reserve([(calibrated(1), 1)], job="a", run="1")
     with pytest.raises(BudgetError, match=r"cannot be ε = 0\.5"):
         ledger.set_cap("credit", epsilon=0.5, delta=DELTA)
     ledger.set_cap("credit", epsilon=2.0, delta=DELTA)
-    assert ledger.book("credit").preview([(calibrated(1), 1)]).fits
+    assert DatasetBook(ledger, "credit").preview([(calibrated(1), 1)]).fits
     assert [e["kind"] for e in json.loads(ledger.export())["entries"]] == ["cap", "reserve", "cap"]
 
 
@@ -320,7 +320,7 @@ def test_one_name_has_one_adjacency_and_one_accounting(ledger):
     with pytest.raises(BudgetError, match="one name has one adjacency"):
         ledger.set_cap("credit", epsilon=1.0, delta=DELTA, adjacency="add-or-remove-one")
     ledger.set_cap("credit", epsilon=1.0, delta=DELTA, accounting=Accounting.ZCDP)
-    book = ledger.book("credit")
+    book = DatasetBook(ledger, "credit")
     with pytest.raises(PrivacyError, match="adjacency"):
         book.reserve([(Gaussian("add-or-remove-one", 0.001, 1.0, 1), 1)], job="a", run="1")
     book.reserve([(gaussian(0.001), 1)], job="a", run="1")
@@ -331,7 +331,7 @@ def test_one_name_has_one_adjacency_and_one_accounting(ledger):
 
 
 def test_a_gaussian_scope_admits_selections_through_their_gaussian_pair(ledger):
-    book = ledger.book("credit")
+    book = DatasetBook(ledger, "credit")
     book.reserve([(gaussian(MU / 2), 1)], job="a", run="1")
     selection = book.reserve([(BoundedRange(R1, 0.01), 10)], job="b", run="2")
     selection.charge([(ReleaseKey(0), BoundedRange(R1, 0.01))])
@@ -340,7 +340,7 @@ def test_a_gaussian_scope_admits_selections_through_their_gaussian_pair(ledger):
 
 def test_a_data_set_without_a_cap_may_not_be_spent_on(ledger):
     with pytest.raises(BudgetError, match="vfl ledger cap"):
-        ledger.book("credti").reserve([(gaussian(1e-3), 1)], job="a", run="1")
+        DatasetBook(ledger, "credti").reserve([(gaussian(1e-3), 1)], job="a", run="1")
     for name in ("", "a\nb"):
         with pytest.raises(SpecificationError, match="printable"):
             ledger.set_cap(name, epsilon=1.0, delta=DELTA)
@@ -349,7 +349,7 @@ def test_a_data_set_without_a_cap_may_not_be_spent_on(ledger):
 
 
 def test_replay_under_another_accountant(ledger):
-    book = ledger.book("credit")
+    book = DatasetBook(ledger, "credit")
     for run in "12":
         reservation = book.reserve([(calibrated(10), 5)], job="a", run=run)
         reservation.charge([(ReleaseKey(i), calibrated(10)) for i in range(5)])
@@ -360,15 +360,15 @@ def test_replay_under_another_accountant(ledger):
 
 def test_reservations_travel_as_a_path(ledger):
     event = calibrated(3)
-    reservation = pickle.loads(pickle.dumps(ledger.book("credit").reserve([(event, 3)], job="a", run="1")))  # noqa: S301
+    reservation = pickle.loads(pickle.dumps(DatasetBook(ledger, "credit").reserve([(event, 3)], job="a", run="1")))  # noqa: S301
     reservation.charge([(ReleaseKey(0), event)])
-    assert ledger.book("credit").resume("1", job="a").charged() == {ReleaseKey(0)}
+    assert DatasetBook(ledger, "credit").resume("1", job="a").charged() == {ReleaseKey(0)}
 
 
 def test_charging_ahead_charges_before_and_falls_back_at_the_end(ledger):
     event = calibrated(10)
     upcoming = [(ReleaseKey(i), event) for i in range(12)]
-    inner = ledger.book("credit").reserve([(event, 10)], job="a", run="1")
+    inner = DatasetBook(ledger, "credit").reserve([(event, 10)], job="a", run="1")
     ahead = ChargeAhead(inner, iter(upcoming), batch=4)
     assert isinstance(ahead, Reservation)
     writes = []
@@ -390,7 +390,7 @@ def test_the_next_batch_is_written_while_this_one_is_made(ledger, monkeypatch):
     """And nothing is made before its write has returned, however long that takes, or when it fails."""
     event = calibrated(9)
     upcoming = [(ReleaseKey(i), event) for i in range(9)]
-    inner = ledger.book("credit").reserve([(event, 9)], job="a", run="1")
+    inner = DatasetBook(ledger, "credit").reserve([(event, 9)], job="a", run="1")
     may_write, threads = threading.Event(), []
     true = type(inner).charge
 
@@ -419,7 +419,7 @@ def test_the_next_batch_is_written_while_this_one_is_made(ledger, monkeypatch):
 def test_a_failure_to_write_ahead_stops_the_next_release(ledger, monkeypatch):
     event = calibrated(9)
     upcoming = [(ReleaseKey(i), event) for i in range(9)]
-    inner = ledger.book("credit").reserve([(event, 9)], job="a", run="1")
+    inner = DatasetBook(ledger, "credit").reserve([(event, 9)], job="a", run="1")
     ahead = ChargeAhead(inner, upcoming, batch=3, overlap=True)
     true = type(inner).charge
 
@@ -439,7 +439,7 @@ def test_a_failure_to_write_ahead_stops_the_next_release(ledger, monkeypatch):
 @pytest.mark.parametrize("overlap", [False, True])
 def test_charging_ahead_never_costs_the_last_release(ledger, overlap):
     event = calibrated(5)
-    inner = ledger.book("credit").reserve([(event, 5)], job="a", run="1")
+    inner = DatasetBook(ledger, "credit").reserve([(event, 5)], job="a", run="1")
     upcoming = [(ReleaseKey(i), event) for i in range(20)]
     ahead = ChargeAhead(inner, upcoming, batch=3, overlap=overlap)
     for item in upcoming[:5]:
@@ -466,10 +466,10 @@ def test_what_is_spent_never_decreases_and_stays_under_the_cap(tmp_path_factory,
         run = str(which)
         try:
             if step == "reserve":
-                held[run] = ledger.book("credit").reserve([(event, which + 1)], job="a", run=run)
+                held[run] = DatasetBook(ledger, "credit").reserve([(event, which + 1)], job="a", run=run)
             elif step == "reopen":
                 ledger = SqliteLedger(ledger.path)
-                held = {name: ledger.book("credit").resume(name, job="a") for name in held}
+                held = {name: DatasetBook(ledger, "credit").resume(name, job="a") for name in held}
             elif run in held:
                 calls = {
                     "charge": lambda r: r.charge([(ReleaseKey(next(keys)), event)]),

@@ -16,7 +16,7 @@ import pytest
 
 from vfl.errors import LedgerError
 from vfl.privacy.events import BoundedRange, Gaussian, ReleaseKey
-from vfl.privacy.ledger import Head, SqliteLedger
+from vfl.privacy.ledger import DatasetBook, Head, SqliteLedger
 from vfl.privacy.ledger.chain import Entry, genesis, link
 from vfl.types import Adjacency
 
@@ -29,12 +29,14 @@ def original(tmp_path_factory) -> Path:
     ledger = SqliteLedger(tmp_path_factory.mktemp("original") / "book.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
     for run in ("done", "open"):
-        reservation = ledger.book("credit").reserve([(EVENT, 20)], job="j", run=run)
+        reservation = DatasetBook(ledger, "credit").reserve([(EVENT, 20)], job="j", run=run)
         reservation.charge([(ReleaseKey(i), EVENT) for i in range(3)])
         if run == "done":
             reservation.settle()
-    ledger.book("credit").resume("open", job="j")
-    ledger.book("credit").reserve([(BoundedRange(Adjacency.REPLACE_ONE, 1e-3), 1)], job="j", run="never").refund()
+    DatasetBook(ledger, "credit").resume("open", job="j")
+    DatasetBook(ledger, "credit").reserve(
+        [(BoundedRange(Adjacency.REPLACE_ONE, 1e-3), 1)], job="j", run="never"
+    ).refund()
     ledger.note("bank", Head(7, "ab" * 32))
     ledger._store._connection.close()  # which moves all of the write-ahead log into the file
     return ledger.path
@@ -60,9 +62,9 @@ def refuses_everything(path: Path, match: str = "damaged at entry") -> None:
         lambda ledger: ledger.show(),
         lambda ledger: ledger.export(),
         lambda ledger: ledger.set_cap("credit", epsilon=2.0, delta=1e-9),
-        lambda ledger: ledger.book("credit").preview([(EVENT, 1)]),
-        lambda ledger: ledger.book("credit").reserve([(EVENT, 1)], job="j", run="new"),
-        lambda ledger: ledger.book("credit").resume("open", job="j"),
+        lambda ledger: DatasetBook(ledger, "credit").preview([(EVENT, 1)]),
+        lambda ledger: DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new"),
+        lambda ledger: DatasetBook(ledger, "credit").resume("open", job="j"),
     ):
         with pytest.raises(LedgerError, match=match):
             use(SqliteLedger(path))
@@ -116,14 +118,14 @@ def test_a_process_that_has_seen_the_end_notices_its_removal(ledger):
     last = ledger.head().seq
     alter(ledger.path, f"DELETE FROM entries WHERE seq = {last}")  # noqa: S608
     with pytest.raises(LedgerError, match="replaced by an older"):
-        ledger.book("credit").reserve([(EVENT, 1)], job="j", run="new")
+        DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
 
 
 def test_a_process_that_has_seen_the_end_notices_another_one(ledger):
     last = ledger.head().seq
     alter(ledger.path, f"UPDATE entries SET hash = zeroblob(32) WHERE seq = {last}")  # noqa: S608
     with pytest.raises(LedgerError, match="replaced by an older"):
-        ledger.book("credit").reserve([(EVENT, 1)], job="j", run="new")
+        DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
 
 
 def test_a_restored_backup_is_noticed_by_the_head_noted_elsewhere(ledger):
@@ -133,7 +135,7 @@ def test_a_restored_backup_is_noticed_by_the_head_noted_elsewhere(ledger):
         contextlib.closing(sqlite3.connect(backup)) as target,
     ):
         source.backup(target)
-    reservation = ledger.book("credit").resume("open", job="j")
+    reservation = DatasetBook(ledger, "credit").resume("open", job="j")
     reservation.charge([(ReleaseKey(9), EVENT)])
     head = ledger.head()
     ledger.require(head)
@@ -142,7 +144,7 @@ def test_a_restored_backup_is_noticed_by_the_head_noted_elsewhere(ledger):
     with pytest.raises(LedgerError, match="older or another copy"):
         restored.require(head)
     with pytest.raises(LedgerError, match="older or another copy"):
-        restored.book("credit").resume("open", job="j", head=head)
+        DatasetBook(restored, "credit").resume("open", job="j", head=head)
     assert ledger.noted("bank") == Head(7, "ab" * 32)
     assert ledger.noted("telco") is None
 
@@ -265,7 +267,7 @@ def test_opened_for_reading_it_refuses_writes(ledger):
     auditor.verify()
     assert len(auditor.show()[0].runs) == 3
     with pytest.raises(LedgerError, match="nothing was charged or released: it cannot be written"):
-        auditor.book("credit").reserve([(EVENT, 1)], job="j", run="new")
+        DatasetBook(auditor, "credit").reserve([(EVENT, 1)], job="j", run="new")
     with pytest.raises(LedgerError, match="cannot be written"):
         auditor.set_cap("credit", epsilon=9.0, delta=1e-9)
 
@@ -296,7 +298,7 @@ def test_a_folder_that_may_not_be_written():
                 os.setgid(65534)
                 os.setuid(65534)
             with pytest.raises(LedgerError, match="nothing was charged or released"):
-                ledger.book("credit").reserve([(EVENT, 1)], job="j", run="new")
+                DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run="new")
 
         in_child(action)
         folder.chmod(0o755)
@@ -307,7 +309,7 @@ def test_a_folder_that_may_not_be_written():
 
 
 def test_a_full_database_charges_nothing(ledger):
-    reservation = ledger.book("credit").resume("open", job="j")
+    reservation = DatasetBook(ledger, "credit").resume("open", job="j")
     store = ledger._store
     with store.reading():
         pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -320,14 +322,14 @@ def test_a_full_database_charges_nothing(ledger):
         while True:
             reservation.charge([(ReleaseKey(done), EVENT)])
             done += 1
-    assert len(SqliteLedger(ledger.path).book("credit").resume("open", job="j").charged()) == done
+    assert len(DatasetBook(SqliteLedger(ledger.path), "credit").resume("open", job="j").charged()) == done
     store._connection.execute("PRAGMA max_page_count = 1000000")
-    ledger.book("credit").resume("open", job="j").charge([(ReleaseKey(done), EVENT)])
+    DatasetBook(ledger, "credit").resume("open", job="j").charge([(ReleaseKey(done), EVENT)])
     ledger.verify()
 
 
 def test_a_write_that_fails_below_charges_nothing(ledger):
-    reservation = ledger.book("credit").resume("open", job="j")
+    reservation = DatasetBook(ledger, "credit").resume("open", job="j")
     read, write = os.pipe()
 
     def action() -> None:
@@ -347,7 +349,7 @@ def test_a_write_that_fails_below_charges_nothing(ledger):
     os.close(read)
     os.close(write)
     assert done > 4
-    assert len(SqliteLedger(ledger.path).book("credit").resume("open", job="j").charged()) == done
+    assert len(DatasetBook(SqliteLedger(ledger.path), "credit").resume("open", job="j").charged()) == done
 
 
 def test_an_interrupted_write_leaves_nothing(ledger):

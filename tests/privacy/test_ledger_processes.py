@@ -16,7 +16,7 @@ from vfl.errors import BudgetError, BudgetExceeded, LedgerError
 from vfl.privacy import gaussian_dp
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import ChargeAhead, SqliteLedger
+from vfl.privacy.ledger import ChargeAhead, DatasetBook, SqliteLedger
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_four_processes_asking_for_more_than_the_cap_get_exactly_the_cap(tmp_pat
         refused = 0
         for i in range(SLOTS // 2):
             try:
-                reservation = ledger.book("credit").reserve([(EVENT, 1)], job="j", run=f"{worker}-{i}")
+                reservation = DatasetBook(ledger, "credit").reserve([(EVENT, 1)], job="j", run=f"{worker}-{i}")
             except BudgetExceeded:
                 refused += 1
                 continue
@@ -99,7 +99,7 @@ def test_a_kill_never_leaves_a_release_uncharged(tmp_path, batch, repetition):
     event = Gaussian(Adjacency.REPLACE_ONE, 1e-6, 1.0, 1)
     ledger = SqliteLedger(tmp_path / "book.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    inner = ledger.book("credit").reserve([(event, 100_000)], job="j", run="r")
+    inner = DatasetBook(ledger, "credit").reserve([(event, 100_000)], job="j", run="r")
     drawn, noise = os.pipe()
 
     def train() -> None:
@@ -120,7 +120,7 @@ def test_a_kill_never_leaves_a_release_uncharged(tmp_path, batch, repetition):
     os.close(drawn)
     after = SqliteLedger(ledger.path)
     after.verify()
-    charged = after.book("credit").resume("r", job="j").charged()
+    charged = DatasetBook(after, "credit").resume("r", job="j").charged()
     assert {ReleaseKey(i) for i in range(released)} <= charged
     assert len(charged) <= released + batch
 
@@ -128,7 +128,7 @@ def test_a_kill_never_leaves_a_release_uncharged(tmp_path, batch, repetition):
 def test_a_ledger_in_use_survives_a_fork(tmp_path):
     ledger = SqliteLedger(tmp_path / "book.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    reservation = ledger.book("credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
     reservation.charge([(ReleaseKey(0), EVENT)])
     with ledger._lock:  # another thread may hold it at the fork
         pid = fork(lambda: reservation.charge([(ReleaseKey(1), EVENT)]))
@@ -141,7 +141,7 @@ def test_a_ledger_in_use_survives_a_fork(tmp_path):
 def test_threads_share_an_instance(tmp_path):
     ledger = SqliteLedger(tmp_path / "book.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    reservation = ledger.book("credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
     refused = []
 
     def charge(part: int) -> None:
@@ -163,8 +163,8 @@ def test_threads_share_an_instance(tmp_path):
 def test_two_resumes_of_one_run_at_once_leave_one(tmp_path):
     ledger = SqliteLedger(tmp_path / "book.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    ledger.book("credit").reserve([(EVENT, SLOTS)], job="j", run="r")
-    holders = [SqliteLedger(ledger.path).book("credit").resume("r", job="j") for _ in range(2)]
+    DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    holders = [DatasetBook(SqliteLedger(ledger.path), "credit").resume("r", job="j") for _ in range(2)]
     with pytest.raises(BudgetError, match="resumed by another"):
         holders[0].charge([(ReleaseKey(0), EVENT)])
     holders[1].charge([(ReleaseKey(0), EVENT)])
@@ -173,7 +173,7 @@ def test_two_resumes_of_one_run_at_once_leave_one(tmp_path):
 def test_a_ledger_held_for_too_long_is_an_error(tmp_path):
     ledger = SqliteLedger(tmp_path / "book.sqlite", timeout=0.05)
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
-    reservation = ledger.book("credit").reserve([(EVENT, SLOTS)], job="j", run="r")
+    reservation = DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")
     other = SqliteLedger(ledger.path)
     with other._store.writing(), pytest.raises(LedgerError, match="another process held it"):
         reservation.charge([(ReleaseKey(0), EVENT)])

@@ -13,7 +13,7 @@ from vfl.holdout import Split
 from vfl.privacy import accountants
 from vfl.privacy.events import BoundedRange, Event, Gaussian, OnPart, PoissonSubsampledGaussian, ReleaseKey, on_part
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
-from vfl.privacy.ledger import Accounting, FitBook, SqliteLedger
+from vfl.privacy.ledger import Accounting, DatasetBook, FitBook, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import plan_cost
 from vfl.privacy.spending import UNIT_BITS, views
@@ -166,11 +166,11 @@ class TestBooks:
         ledger.set_cap("d", epsilon=1.0, delta=DELTA)
         for run, dearer, cheaper in (("one", "a", "b"), ("two", "b", "a"), ("three", "a", "b"), ("four", "b", "a")):
             plan = [(on(dearer, mu), 1), (on(cheaper, mu / 2), 1)]
-            reservation = ledger.book("d").reserve(plan, job="j", run=run)
+            reservation = DatasetBook(ledger, "d").reserve(plan, job="j", run=run)
             reservation.charge([(ReleaseKey(k), event) for k, (event, _) in enumerate(plan)])
             reservation.settle()
         with pytest.raises(BudgetExceeded):
-            ledger.book("d").reserve([(on("held out", mu), 1)], job="j", run="five")
+            DatasetBook(ledger, "d").reserve([(on("held out", mu), 1)], job="j", run="five")
         (balance,) = ledger.show()
         assert balance.spent == pytest.approx(1.0, rel=1e-9)
         replayed = ledger.replay("d", accountants.GaussianAccountant())
@@ -180,7 +180,7 @@ class TestBooks:
     def test_one_part_does_not_borrow_from_the_other(self, tmp_path: Path) -> None:
         ledger = SqliteLedger(tmp_path / "l.db")
         ledger.set_cap("d", epsilon=4.0, delta=DELTA)
-        reservation = ledger.book("d").reserve([(on("a", 0.5), 1), (on("b", 0.25), 1)], job="j", run="r")
+        reservation = DatasetBook(ledger, "d").reserve([(on("a", 0.5), 1), (on("b", 0.25), 1)], job="j", run="r")
         reservation.charge(
             [(ReleaseKey(0), on("b", 0.25)), (ReleaseKey(1), on("b", 0.25)), (ReleaseKey(2), on("b", 0.25))]
         )

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from vfl.certificate.document import FORMAT, SCHEMA, Certificate, Signature
-from vfl.certificate.issue import certify, flags_of
+from vfl.certificate.issue import certify
+from vfl.certificate.verification import Check, Report, verify
 
-if TYPE_CHECKING:
-    from vfl.certificate.verification import Check as Check
-    from vfl.certificate.verification import Report as Report
-
-__all__ = ["FORMAT", "SCHEMA", "Certificate", "Signature", "certify", "flags_of"]
+__all__ = ["FORMAT", "SCHEMA", "Certificate", "Check", "Report", "Signature", "certify", "verify"]

@@ -25,10 +25,7 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from vfl.certificate.verification import Report
-    from vfl.planning import Plan
     from vfl.security.signatures import SigningKey
-    from vfl.solvers.protocol import Released
 
     Events = tuple[tuple[Event, int], ...]
 
@@ -140,32 +137,6 @@ class Certificate:
         if self.signature is not None:
             del plain["signature"]["value"]
         return f"vfl certificate {FORMAT}\n{canonical(plain)}".encode()
-
-    def verify(
-        self,
-        *,
-        model: Mapping[str, Any] | None = None,
-        findings: Mapping[str, Any] | None = None,
-        plan: Plan | None = None,
-        released: tuple[Released, ...] = (),
-        ledger: str | Path | None = None,
-        key: str | Path | None = None,
-    ) -> Report:
-        """Check the signature, compute ε again from the events, and compare with what is given; return the findings.
-
-        model, findings : what model.json and findings.json hold, {} where there is none of the latter.
-        plan : of the job and n, which fixes what must have been reserved.
-        released : what the run's log says its first queries released. ledger : path of the ledger.
-        key : public key of who should have signed, as 64 hexadecimal digits or the path of a PEM file.
-        What is not given is not checked, and the report says so.
-
-        Raises OutputError that names all that does not hold.
-        """
-        from vfl.certificate.verification import examine
-
-        report = examine(self, model=model, findings=findings, plan=plan, released=released, ledger=ledger, key=key)
-        report.require()
-        return report
 
     def to_json(self) -> str:
         """Return the text of the certificate's file. Numbers read back to the bit; ε is null where there is none."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import reveals
 from vfl.certificate.document import Certificate
+from vfl.job.flags import flags_of
 from vfl.messages import Moments
 from vfl.privacy.events import Gaussian, bare
 from vfl.privacy.ledger.codec import canonical
@@ -38,9 +39,6 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 
-UNCHARGED = "trained with privacy=None: the model is not differentially private"
-NOT_PRIVATE = "NOT PRIVATE"
-
 AMPLIFIED = (
     "; it counts that nobody knows which records a step sampled, so it is for those who see the model: participants see "
     "the batches"
@@ -65,24 +63,6 @@ GEOMETRY: Mapping[str, str] = {
 }
 
 
-def flags_of(plan: Plan) -> tuple[str, ...]:
-    """Return a sentence for everything data-dependent that the job leaves uncharged."""
-    privacy = plan.job.privacy
-    if privacy is None:
-        return (UNCHARGED,)
-    flags = []
-    if privacy.noise is not None:
-        flags.append(f"{NOT_PRIVATE}: the noise is seeded, so whoever knows the seed can take it off")
-    if privacy.smoothness == "data":
-        flags.append(
-            f"{NOT_PRIVATE} as a whole: means and smoothness of the columns were computed from the data and not charged "
-            "(smoothness='data'); ε would hold only if these had been fixed public numbers"
-        )
-    if plan.job.uncharged:
-        flags.append(f"{NOT_PRIVATE} as a whole: {plan.job.uncharged}")
-    return tuple(flags)
-
-
 def who_sees_what(job: Job, *, private: bool) -> dict[str, str]:
     """Return what each kind of participant sees, in words; numbers that only participants know are not among them."""
     said = WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED)
@@ -95,14 +75,14 @@ def who_sees_what(job: Job, *, private: bool) -> dict[str, str]:
 def planned(plan: Plan) -> dict[str, Any]:
     """Return the fields of a certificate that the job and n decide, before any data are touched."""
     job, problem, solver = plan.job, plan.problem, plan.solver
-    private = problem.private and not flags_of(plan)
+    private = problem.private and not flags_of(plan.job)
     clip = getattr(solver, "clip", None) if problem.private else None
     isotropic = getattr(solver, "noise_geometry", "scaled") == "isotropic"
     geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
     geometry += IN_SPREADS if getattr(solver, "label_share", None) else ""
     return {
         "private": private,
-        "flags": flags_of(plan),
+        "flags": flags_of(plan.job),
         "reserved": _counted(plan.releases),
         "noise": "none" if job.privacy is None else type(job.privacy.noise or CryptographicNoise()).__name__,
         "solver": {"name": solver.name, **_options(solver)},

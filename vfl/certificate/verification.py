@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl import markup
 from vfl.certificate.issue import (
-    NOT_PRIVATE,
-    UNCHARGED,
     findings_digest,
-    flags_of,
     is_exact,
     model_digest,
     moments_digest,
@@ -26,6 +23,7 @@ from vfl.certificate.issue import (
 )
 from vfl.certificate.words import sentences
 from vfl.errors import OutputError, VflError
+from vfl.job.flags import NOT_PRIVATE, UNCHARGED, flags_of
 from vfl.privacy.events import Event
 from vfl.privacy.ledger import Accounting, SqliteLedger
 from vfl.privacy.ledger.codec import as_json, from_json
@@ -95,17 +93,28 @@ class _Mismatch(Exception):
     """What does not hold, in words."""
 
 
-def examine(
+def verify(
     certificate: Certificate,
     *,
-    model: Mapping[str, Any] | None,
-    findings: Mapping[str, Any] | None,
-    plan: Plan | None,
-    released: Sequence[Released],
-    ledger: str | Path | None,
-    key: str | Path | None,
+    model: Mapping[str, Any] | None = None,
+    findings: Mapping[str, Any] | None = None,
+    plan: Plan | None = None,
+    released: Sequence[Released] = (),
+    ledger: str | Path | None = None,
+    key: str | Path | None = None,
 ) -> Report:
-    """Return every finding; see `Certificate.verify`. A `key` that is none raises SpecificationError."""
+    """Check the signature, compute ε again from the events, and compare the certificate with everything given.
+
+    The report names each check, its outcome, and each check that lacked its input. `Report.require` raises on a failure.
+
+    model, findings : contents of model.json and of findings.json; {} for a run that measured nothing.
+    plan : plan of the job for n records, which fixes the releases that the run must have reserved.
+    released : values that the first queries released, from the run's log.
+    ledger : path of the ledger that the run was charged to.
+    key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.
+
+    Raises SpecificationError for a `key` that is no key.
+    """
     wanted = None if key is None else signatures.public_key(key)
     looks: tuple[tuple[str, Callable[[], str | None], str], ...] = (
         ("signature", lambda: _signature(certificate), ""),
@@ -260,7 +269,7 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
     for name, value in planned(plan).items():
         if name != "flags" and not alike(getattr(certificate, name), value):
             raise _Mismatch(f"the job and n decide the field {name!r}, and not as the certificate states it{elsewhere}")
-    missing = [flag for flag in flags_of(plan) if flag not in certificate.flags]
+    missing = [flag for flag in flags_of(plan.job) if flag not in certificate.flags]
     if missing:
         raise _Mismatch(f"the job demands a flag that the certificate lacks: {missing[0]}")
     own = not certificate.dataset or is_exact(certificate.reserved)

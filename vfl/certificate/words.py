@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vfl.certificate.document import Certificate
+from typing import Protocol
 
 _LARGEST = 700.0
 """ε beyond which e^ε is no number that means anything to anybody."""
@@ -19,7 +16,70 @@ _SHOWN = 16
 """Digits of a key that people compare at a glance; vfl verify compares and prints all."""
 
 
-def described(certificate: Certificate) -> str:
+class Signed(Protocol):
+    """Signer and time of a signature."""
+
+    @property
+    def public_key(self) -> str:
+        """Key of the signer, in hexadecimal."""
+        ...
+
+    @property
+    def signed(self) -> str:
+        """Time of signing, in UTC."""
+        ...
+
+
+class Stated(Protocol):
+    """The fields of a certificate that are put into words."""
+
+    @property
+    def private(self) -> bool:
+        """False when the certificate gives no guarantee."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """ε of the guarantee; inf when there is none."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """δ of the guarantee."""
+        ...
+
+    @property
+    def adjacency(self) -> str:
+        """Relation between the two data sets that the guarantee compares."""
+        ...
+
+    @property
+    def basis(self) -> str:
+        """Releases from which ε is computed: 'charged', 'reserved' or 'none'."""
+        ...
+
+    @property
+    def scope(self) -> str:
+        """Other uses of the same data that the guarantee covers or leaves out."""
+        ...
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Data-dependent values that were not charged, a sentence each."""
+        ...
+
+    @property
+    def dataset(self) -> str:
+        """Name of the data set in its ledger; '' for a budget of this one fit."""
+        ...
+
+    @property
+    def signature(self) -> Signed | None:
+        """None until the certificate is signed."""
+        ...
+
+
+def described(certificate: Stated) -> str:
     """Return the guarantee in one sentence with symbols, its scope, its flags and its signer, a line each."""
     if math.isfinite(certificate.epsilon):
         said = (
@@ -40,7 +100,7 @@ def described(certificate: Certificate) -> str:
     return "\n".join(lines)
 
 
-def sentences(certificate: Certificate) -> tuple[str, str]:
+def sentences(certificate: Stated) -> tuple[str, str]:
     """Return the guarantee in two sentences that need no mathematics: what holds, and what that leaves open.
 
     Whoever prints them has verified the certificate. Differential privacy in these words: the probability of any
@@ -68,7 +128,7 @@ def sentences(certificate: Certificate) -> tuple[str, str]:
     return holds, leaves
 
 
-def _extent(certificate: Certificate) -> str:
+def _extent(certificate: Stated) -> str:
     if certificate.dataset:
         return (
             "this one training (what all trainings on these records come to is limited by the ledger of the data set "

@@ -249,14 +249,14 @@ def _settled_id(run: str, path: Path) -> Statement | None:
 def _settled(path: Path, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
     """Take the run over, so that its process can charge no more, and close it; None when it never was charged."""
     from vfl.errors import SpecificationError
-    from vfl.privacy.ledger import SqliteLedger
+    from vfl.privacy.ledger import DatasetBook, SqliteLedger
 
     ledger = SqliteLedger(path)
     found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)
     if found is not None and found.status != "open":
         raise SpecificationError(f"run {run!r} is {found.status}: there is nothing left to settle")
     _require_ledger(dataset, run)
-    reservation = ledger.book(dataset).resume(run, job=job, head=head)
+    reservation = DatasetBook(ledger, dataset).resume(run, job=job, head=head)
     if reservation.charged():
         return reservation.settle()
     reservation.refund()

@@ -20,7 +20,7 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.events import of_run
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
-from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.ledger import DatasetBook, SqliteLedger
 from vfl.schema import canonical_category
 from vfl.security.signatures import signing_key
 
@@ -211,7 +211,9 @@ def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | None
     dataset = jobs[0].dataset
     if ledger is None or dataset is None or jobs[0].privacy is None:
         return
-    asked = SqliteLedger(str(ledger)).book(dataset).preview(_together([make_plan(job, n_records) for job in jobs]))
+    asked = DatasetBook(SqliteLedger(str(ledger)), dataset).preview(
+        _together([make_plan(job, n_records) for job in jobs])
+    )
     if not asked.fits:
         raise BudgetExceeded(
             f"{len(jobs)} classes together ask for ε = {asked.asked:.4g} at δ = {asked.delta:.3g} of data set "

@@ -13,7 +13,7 @@ import numpy as np
 from parties.alignment.reading import joined_rows
 from parties.prediction import ModelPart, added
 from vfl import markup
-from vfl.certificate import Certificate
+from vfl.certificate import Certificate, verify
 from vfl.certificate.issue import model_digest
 from vfl.errors import OutputError
 from vfl.evaluation import Findings
@@ -261,12 +261,16 @@ class Result:
         return labels_of(self.job, margins)
 
     def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
-        """Check the certificate against model, job and ledger, and return the findings; see `Certificate.verify`.
+        """Check the certificate against model, job and ledger, and return the findings; see `vfl.certificate.verify`.
 
         Raises OutputError that names all that does not hold.
         """
         plan = make_plan(self.job, self.certificate.n_records)
-        return self.certificate.verify(model=self.document(), findings=self.told(), plan=plan, ledger=ledger, key=key)
+        report = verify(
+            self.certificate, model=self.document(), findings=self.told(), plan=plan, ledger=ledger, key=key
+        )
+        report.require()
+        return report
 
     def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
         """Write model, signed certificate and job to a folder that is new, empty, or this run's own; returns it.

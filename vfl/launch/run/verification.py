@@ -6,8 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vfl.certificate import Certificate
-from vfl.certificate.verification import Check, Report, examine
+from vfl.certificate import Certificate, Check, Report, verify
 from vfl.errors import OutputError, VflError
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import LEDGER
@@ -36,7 +35,7 @@ def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | 
     run = Path(run)
     if run.is_file():
         certificate = Certificate.load(run)
-        return examine(certificate, model=None, findings=None, plan=None, released=(), ledger=ledger, key=key)
+        return verify(certificate, ledger=ledger, key=key)
     check_finished(run)
     certificate = Certificate.load(run / CERTIFICATE)
     result, model = Result.load(run), read_model(run)
@@ -45,7 +44,7 @@ def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | 
     if ledger is None and not certificate.dataset and certificate.ledger and (run / LEDGER).exists():
         ledger = run / LEDGER
     facts: dict[str, Any] = {"model": model, "findings": result.told(), "plan": plan, "released": released}
-    report = examine(certificate, **facts, ledger=ledger, key=key)
+    report = verify(certificate, **facts, ledger=ledger, key=key)
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
         found["units"] = _units(result, model)

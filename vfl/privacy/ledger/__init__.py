@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from vfl.privacy.ledger.ahead import ChargeAhead
-from vfl.privacy.ledger.book import Book, FitBook, Preview, Reservation, Statement
 from vfl.privacy.ledger.chain import Head
 from vfl.privacy.ledger.composition import Accounting
+from vfl.privacy.ledger.dataset import DatasetBook, DatasetReservation
 from vfl.privacy.ledger.durable import Balance, Ledger, RunBalance, SqliteLedger
-from vfl.privacy.ledger.scoped import DatasetBook, DatasetReservation
+from vfl.privacy.ledger.fit import FitBook
+from vfl.privacy.ledger.reservation import Book, Preview, Reservation, Statement
 
 __all__ = [
     "Accounting",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from vfl.privacy.events import Event, ReleaseKey
-    from vfl.privacy.ledger.book import Reservation, Statement
+    from vfl.privacy.ledger.reservation import Reservation, Statement
 
     Items = list[tuple[ReleaseKey, Event]]
 

@@ -1,4 +1,4 @@
-"""The ledger: one durable book for all jobs on a steward's data sets. `scoped` shows it to one job as a `Book`."""
+"""Durable ledger of every release on a steward's data sets. `DatasetBook` gives one job access to one data set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from vfl.privacy.accountants import Accountant
     from vfl.privacy.events import Event, ReleaseKey
-    from vfl.privacy.ledger.scoped import DatasetBook
     from vfl.privacy.ledger.state import Scope
     from vfl.privacy.ledger.store import Rows, Store
 
@@ -164,12 +163,6 @@ class Ledger:
 
         self._store.create()
         self.write(decide)
-
-    def book(self, dataset: str) -> DatasetBook:
-        """Return the book of one data set, for a job."""
-        from vfl.privacy.ledger.scoped import DatasetBook
-
-        return DatasetBook(self, dataset)
 
     def show(self) -> tuple[Balance, ...]:
         """Return every data set's account; readable when exhausted."""

@@ -1,15 +1,15 @@
-"""A ledger as one job sees it: the book of one data set, and the reservation of one run."""
+"""Budget of one data set in a ledger, and the reservations that its runs hold."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from vfl.errors import BudgetError, BudgetExceeded, LedgerError, PrivacyError
-from vfl.privacy.ledger.book import Preview, Statement, adjacency_of, require_adjacency
 from vfl.privacy.ledger.chain import Head, Kind
 from vfl.privacy.ledger.codec import as_json, canonical, encode
 from vfl.privacy.ledger.composition import Accounting, accounting_for, epsilon_of, plan_cost
 from vfl.privacy.ledger.durable import Draft
+from vfl.privacy.ledger.reservation import Preview, Statement, adjacency_of, require_adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

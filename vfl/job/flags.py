@@ -1,0 +1,29 @@
+"""Flags: sentences about data-dependent values that a job releases without charging for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vfl.job.specification import Job
+
+UNCHARGED = "trained with privacy=None: the model is not differentially private"
+NOT_PRIVATE = "NOT PRIVATE"
+
+
+def flags_of(job: Job) -> tuple[str, ...]:
+    """Return one sentence for each data-dependent value that the job leaves uncharged; () when everything is charged."""
+    privacy = job.privacy
+    if privacy is None:
+        return (UNCHARGED,)
+    flags = []
+    if privacy.noise is not None:
+        flags.append(f"{NOT_PRIVATE}: the noise is seeded, so whoever knows the seed can take it off")
+    if privacy.smoothness == "data":
+        flags.append(
+            f"{NOT_PRIVATE} as a whole: means and smoothness of the columns were computed from the data and not charged "
+            "(smoothness='data'); ε would hold only if these had been fixed public numbers"
+        )
+    if job.uncharged:
+        flags.append(f"{NOT_PRIVATE} as a whole: {job.uncharged}")
+    return tuple(flags)
