@@ -1,4 +1,4 @@
-"""Shared by all tests: one local Ray for the session, started by the first test that asks for it; the command line."""
+"""Fixtures of all tests, a local Ray and the command line among them, and the division of the suite among processes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
 
 PARTIES = ("bank", "telco", "hospital", "clinic", "lab")
 
+MOST_WORKERS = 8
+"""More processes do not help: the tests that share a Ray run one after another."""
+
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:  # before NumPy is imported: workers share the cores
+    os.environ.setdefault(
+        "OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+    )
+
 # Ray reads these once, when it is first imported, and any test may be the first to import it.
 os.environ |= {
     "RAY_AUTH_MODE": "disabled",
@@ -24,15 +32,29 @@ os.environ |= {
 }
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return one worker per core for the whole suite; run chosen files and slow tests in this process."""
+    whole = config.args == config.getini("testpaths") and config.option.markexpr == "not slow"
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS) if whole else 0
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep on one worker the tests that share a Ray, and those that share a module's fixtures and caches."""
+    for item in items:
+        group = "ray" if "local_ray" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_key(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Results are signed with a key of this session: whoever runs the tests keeps his own out of them."""
+    """Sign results with a key of this session, so that the user's own key is never used."""
     os.environ["VFL_KEY"] = str(tmp_path_factory.mktemp("key") / "signing.pem")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Indexes of aligned records are left in a folder of this session; Ray's workers are started after this."""
+    """Keep the indexes of aligned records in a folder of this session; Ray's workers start later and inherit it."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
@@ -56,7 +78,7 @@ def local_ray() -> Iterator[Any]:
 
 
 class Said(NamedTuple):
-    """What a command came to."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

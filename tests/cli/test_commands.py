@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -506,11 +506,13 @@ class TestHelp:
         assert said.out.startswith(f"Usage: vfl {command} ")
 
     def test_it_is_instant(self) -> None:
+        """Processor time is measured, because other tests run at the same time."""
         seconds = []
-        for _ in range(8):
-            start = time.perf_counter()
+        for _ in range(4):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             self.run("--help")
-            seconds.append(time.perf_counter() - start)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert min(seconds) < 0.3
 
     def test_it_imports_nothing_heavy(self) -> None:

@@ -567,9 +567,9 @@ def test_a_fit_takes_a_fraction_of_a_second():
     model = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, y)
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         model.fit(X, y)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert min(seconds) < 1.0
 
 
