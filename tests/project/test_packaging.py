@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
+import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
+import types
 import zipfile
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import vfl
+from vfl import errors
 from vfl.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,34 +107,51 @@ def test_every_third_party_import_is_declared(pyproject):
     assert {shipped_as.get(name, name) for name in foreign} <= declared
 
 
-def test_every_public_name_can_be_had():
-    assert [name for name in vfl.__all__ if getattr(vfl, name, None) is None] == []
-    with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
-        vfl.nonesuch  # noqa: B018  # the access is the test
+class TestPublicNames:
+    def test_each_can_be_imported(self):
+        assert [name for name in vfl.__all__ if getattr(vfl, name, None) is None] == []
+        with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
+            vfl.nonesuch  # noqa: B018  # the access is the test
 
+    def test_none_is_hidden_by_a_module_of_the_same_name(self):
+        # Importing vfl.NAME sets NAME on the package; users do not see whether this happens before the lazy lookup.
+        code = (
+            "import importlib, vfl\n"
+            "modules = {name: importlib.import_module(module) for name, module in vfl._MODULES.items()}\n"
+            "print([name for name, module in modules.items() if getattr(vfl, name) is not getattr(module, name)])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert (done.stdout, done.stderr) == ("[]\n", "")
 
-def test_a_public_name_is_not_hidden_by_a_module_of_that_name():
-    # Importing vfl.plan sets `plan` on the package, before or after the lazy lookup, in an order that users do not see.
-    code = (
-        "import importlib, vfl\n"
-        "homes = {name: importlib.import_module(home) for name, home in vfl._HOMES.items()}\n"
-        "print([name for name, home in homes.items() if getattr(vfl, name) is not getattr(home, name)])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    def test_the_stub_holds_nothing_but_exports(self):
+        """A stub without an alias exports nothing, and any other statement would not reach `vfl.__all__`."""
+        stub = ast.parse((ROOT / "vfl" / "__init__.pyi").read_text(encoding="utf-8")).body[1:]  # after the docstring
+        assert {type(statement) for statement in stub} == {ast.ImportFrom}
+        names = [alias for statement in stub for alias in statement.names]
+        assert [alias.name for alias in names] == [alias.asname for alias in names]
 
+    def test_dir_and_all_agree(self):
+        assert dir(vfl) == sorted(vfl.__all__)
+        assert len(set(vfl.__all__)) == len(vfl.__all__)
 
-def test_public_names_are_the_same_for_people_and_for_type_checkers():
-    checked = {
-        alias.name: node.module
-        for block in ast.parse((ROOT / "vfl" / "__init__.py").read_text(encoding="utf-8")).body
-        if isinstance(block, ast.If)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert checked == vfl._HOMES
-    assert set(vfl.__all__) == {*vfl._HOMES, "__version__"}
+    def test_every_error_is_public(self):
+        defined = {name for name, value in vars(errors).items() if isinstance(value, type)}
+        assert defined == {name for name, module in vfl._MODULES.items() if module == "vfl.errors"}
+
+    def test_each_is_documented_under_docs_api(self):
+        """A page names the object itself, or the module whose members it lists."""
+        pages = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
+        documented = re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
+        shown = [pkgutil.resolve_name(path) for path in documented]
+        modules = [value.__name__ for value in shown if isinstance(value, types.ModuleType)]
+        missing = [
+            name
+            for name in vfl.__all__
+            if name != "__version__"
+            and not any(getattr(vfl, name) is value for value in shown)
+            and not getattr(vfl, name).__module__.startswith(tuple(modules))
+        ]
+        assert missing == []
 
 
 def test_the_package_runs_as_the_command():
@@ -149,5 +170,5 @@ def test_the_wheel_holds_all_of_it(tmp_path):
     ours = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     examples = {path.relative_to(ROOT).as_posix() for path in (ROOT / "vfl" / "examples").glob("*.toml")}
     assert examples
-    assert ours | examples | {f"{package}/py.typed" for package in PACKAGES} <= held
+    assert ours | examples | {"vfl/__init__.pyi"} | {f"{package}/py.typed" for package in PACKAGES} <= held
     assert {name.split("/")[0] for name in held} == {*PACKAGES, f"vfl-{__version__}.dist-info"}

@@ -1,0 +1,70 @@
+"""Public names, with the modules that define them; `vfl/__init__.py` imports each on first use."""
+
+from parties.sources.csv import Csv as Csv
+from vfl.certificate import Certificate as Certificate
+from vfl.errors import (
+    BudgetError as BudgetError,
+    BudgetExceeded as BudgetExceeded,
+    ConsentRefused as ConsentRefused,
+    DataError as DataError,
+    FederationError as FederationError,
+    JobFileError as JobFileError,
+    LedgerError as LedgerError,
+    OutputError as OutputError,
+    PartitionError as PartitionError,
+    PartyLost as PartyLost,
+    PlacementError as PlacementError,
+    PrivacyError as PrivacyError,
+    SpecificationError as SpecificationError,
+    UnknownEvent as UnknownEvent,
+    VersionMismatch as VersionMismatch,
+    VflError as VflError,
+)
+from vfl.estimators import (
+    VerticalElasticNet as VerticalElasticNet,
+    VerticalLasso as VerticalLasso,
+    VerticalLinearRegression as VerticalLinearRegression,
+    VerticalLogisticRegression as VerticalLogisticRegression,
+    VerticalRidge as VerticalRidge,
+)
+from vfl.evaluation import Evaluation as Evaluation
+from vfl.job import Job as Job
+from vfl.launch.alignment import align as align
+from vfl.launch.bounds import private_bounds as private_bounds
+from vfl.launch.evaluation import evaluate as evaluate
+from vfl.launch.one_vs_rest import train_one_vs_rest as train_one_vs_rest
+from vfl.launch.prediction import predict as predict
+from vfl.launch.run.result import Result as Result
+from vfl.launch.run.warnings import PrivacyWarning as PrivacyWarning
+from vfl.launch.train import resume as resume, train as train
+from vfl.partition import FeaturePartition as FeaturePartition
+from vfl.penalties import (
+    L1 as L1,
+    L2 as L2,
+    Box as Box,
+    ElasticNet as ElasticNet,
+    GroupLasso as GroupLasso,
+    NoPenalty as NoPenalty,
+)
+from vfl.planning import Plan as Plan, plan as plan, recommend as recommend
+from vfl.privacy.ledger import SqliteLedger as SqliteLedger
+from vfl.privacy.noise import SeededNoise as SeededNoise
+from vfl.privacy.specification import Privacy as Privacy
+from vfl.schema import (
+    Boolean as Boolean,
+    Categorical as Categorical,
+    Dropped as Dropped,
+    Numeric as Numeric,
+)
+from vfl.solvers import (
+    CD as CD,
+    GCD as GCD,
+    GD as GD,
+    SCD as SCD,
+    SGD as SGD,
+    SVRG as SVRG,
+    NoisyGram as NoisyGram,
+    OutputPerturbation as OutputPerturbation,
+    SkGD as SkGD,
+)
+from vfl.version import __version__ as __version__
