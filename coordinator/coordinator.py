@@ -6,10 +6,10 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from coordinator.books import PartyBooks
 from coordinator.budget import Budget, Reserved
 from coordinator.executor import Executor
 from coordinator.margins import Margins
+from coordinator.party_books import PartyBooks
 from coordinator.recovery import Recovery
 from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
 from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError

@@ -249,14 +249,15 @@ def circles_of_files(modules: dict[str, Module]) -> list[str]:
 
 
 def third_parties(modules: dict[str, Module]) -> list[str]:
-    """Numba stays in the kernels; Ray in the actors and in vfl.launch."""
+    """Only the kernels import Numba; only the actors, their transport and vfl.launch import Ray."""
     found = []
     for module in modules.values():
         for imported in module.imports:
             top = imported.target.split(".")[0]
             if top in ("numba", "llvmlite") and not module.name.startswith("vfl.kernels"):
                 found.append(f"{_at(module, imported.line)} imports {top}")
-            if top == "ray" and not (_under(module.name, "vfl.launch") or module.name.endswith(".actor")):
+            with_ray = _under(module.name, "vfl.launch") or module.name.endswith((".actor", ".ray_transport"))
+            if top == "ray" and not with_ray:
                 found.append(f"{_at(module, imported.line)} imports ray")
     return found
 

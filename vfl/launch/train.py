@@ -128,7 +128,6 @@ def train(
     if path is None and job.dataset is None:
         path = str(folder.resolve() / checkpoint.LEDGER)
     budget = Budget(uuid.uuid4().hex, path)
-    budget.check(job)
     jobfile.write(job, folder / jobfile.NAME)
     kept = {**(environment or {}), "policies": agreed, "indexes": how.folders, "cores": cores}
     start = checkpoint.Start(job.digest, budget.run, budget.ledger, kept)

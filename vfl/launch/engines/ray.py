@@ -234,7 +234,7 @@ def run(
     ):
         import ray
 
-        from coordinator.actor import answer_of
+        from coordinator.ray_transport import answer_of
 
         if job.id is not None:
             yield from _aligned(how, actors, handed, coordinator, place)
@@ -284,7 +284,7 @@ def predict(
 
     place, how = Place(address, faults=Faults(on_party_lost="abort")), Arrangement(cores=cores)
     with _federation(None, sources, place, how, policies=None) as (actors, handed, coordinator):
-        from coordinator.actor import answer_of
+        from coordinator.ray_transport import answer_of
 
         asked = {name: actors[name].prepare_prediction.remote(parts[name], name, handed[name]) for name in sources}
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
@@ -308,7 +308,7 @@ def predict(
 def _aligned(
     how: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Place
 ) -> Iterator[Aligning | Aligned]:
-    from coordinator.actor import answer_of
+    from coordinator.ray_transport import answer_of
 
     # The salt goes to the parties and not to the coordinator.
     salt, cores = new_salt(), cores_of(place, how, len(actors))

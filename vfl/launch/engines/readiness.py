@@ -79,7 +79,7 @@ def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> Non
 
 def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked], seconds: float) -> None:
     """Return when every actor runs, and runs this version of vfl; PlacementError or VersionMismatch otherwise."""
-    from coordinator.actor import answer_of
+    from coordinator.ray_transport import answer_of
     from vfl.errors import PartyLost
 
     versions = {actor.version.remote(): name for name, actor in actors.items()}

@@ -1,0 +1,174 @@
+"""Transports over the parties' Ray actors: queries of a run, and sets of an alignment."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from vfl.errors import PartyLost, VflError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from vfl.alignment import IdsGreeting, Indexed
+    from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
+    from vfl.privacy.events import ReleaseKey
+    from vfl.security.psi import Points
+    from vfl.types import Integers, Vector
+
+INLINE_BYTES = 100_000
+"""Size up to which an argument is cheaper inline than through the object store."""
+PAUSE_SECONDS = 0.2
+"""Pause between two requests to an actor that Ray is restarting."""
+
+
+class RayTransport:
+    """Asks the parties' actors, all addressed ones at once; every wait has a limit.
+
+    actors : {party: handle}.
+    timeout : seconds to wait for one answer.
+    sources : {party: what it is told to load when it is back}.
+    n_bytes : of per-record vectors asked and answered so far.
+    party_seconds : that the parties spent on their answers so far, the slowest of each question.
+    """
+
+    def __init__(self, actors: Mapping[str, Any], timeout: float, sources: Mapping[str, Any] | None = None) -> None:
+        self._actors = actors
+        self._timeout = timeout
+        self._sources = sources or {}
+        self._labels: tuple[Vector, Any] | None = None
+        self.n_bytes = 0
+        self.party_seconds = 0.0
+
+    def greet(self) -> dict[str, Greeting]:
+        """Return every party's greeting."""
+        return self._gather({name: actor.greet.remote() for name, actor in self._actors.items()})
+
+    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
+        """Return the heads of the books of the parties that are told."""
+        return self._gather({name: self._actors[name].hear.remote(notice) for name, notice in notices.items()})
+
+    def labels(self, party: str) -> Vector:
+        """Return y, (n,)."""
+        labels: Vector = self._gather({party: self._actors[party].labels.remote()})[party]
+        return labels
+
+    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
+        """Put each share to its party, all at the same time; n-vectors that several need are stored once."""
+        shared = len(shares) > 1
+        weights, margins = (self._argument(v, shared) for v in (records.weights, records.margins))
+        labels = self._argument_labels(records.labels)
+        refs = {
+            name: self._actors[name].answer.remote(share, key, weights, margins, labels)
+            for name, share in shares.items()
+        }
+        replies: dict[str, Reply] = self._gather(refs)
+        sent = sum(vector.nbytes for vector in (records.weights, records.margins, records.labels) if vector is not None)
+        self.n_bytes += len(shares) * sent
+        self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
+        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+        return replies
+
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Wait until Ray has restarted the party's actor, where it restarts it, and have it load its data again."""
+        until = time.monotonic() + seconds
+        while True:
+            left = max(until - time.monotonic(), 0.1)
+            try:
+                answer_of(party, self._actors[party].load.remote(self._sources[party]), left)
+                greeting: Greeting = answer_of(party, self._actors[party].greet.remote(), left)
+            except PartyLost:
+                if time.monotonic() + PAUSE_SECONDS > until:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+            else:
+                return greeting
+
+    def _argument(self, vector: Vector | None, shared: bool) -> Any:
+        return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector
+
+    def _argument_labels(self, labels: Vector | None) -> Any:
+        """Labels are the same in every visit: stored once, then passed by reference."""
+        if labels is None or labels.nbytes <= INLINE_BYTES:
+            return labels
+        if self._labels is None or self._labels[0] is not labels:
+            self._labels = (labels, ray.put(labels))
+        return self._labels[1]
+
+    def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
+
+
+class RayAlignment:
+    """Carries an alignment between the parties' actors; sets go from party to party through the object store.
+
+    Only what the coordinator compares is brought to it.
+    """
+
+    def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
+        self._actors, self._timeout = actors, timeout
+
+    def greet(self) -> dict[str, IdsGreeting]:
+        """Return what every party says of its ids."""
+        return self._gather({name: actor.greet_ids.remote() for name, actor in self._actors.items()})
+
+    def begin(self, pending: str | None) -> None:
+        """Have all parties begin."""
+        self._gather({name: actor.begin.remote(pending) for name, actor in self._actors.items()})
+
+    def multiply(
+        self, step: Mapping[str, str], sets: Mapping[str, Any]
+    ) -> Generator[tuple[str, int], None, dict[str, Any]]:
+        """Have all parties multiply at the same time; the sets returned are references."""
+        streams = {
+            self._actors[party]
+            .multiply.options(num_returns="streaming")
+            .remote(owner, sets[owner] if owner != party else None): party
+            for party, owner in step.items()
+        }
+        while streams:
+            ready, _ = ray.wait(list(streams), num_returns=1, timeout=self._timeout)
+            if not ready:
+                silent = ", ".join(repr(party) for party in streams.values())
+                raise PartyLost(f"{silent} did not answer within {self._timeout:g} s")
+            try:
+                ref = next(ready[0])
+            except StopIteration:
+                del streams[ready[0]]
+                continue
+            yield streams[ready[0]], answer_of(streams[ready[0]], ref, self._timeout)
+        return {owner: self._actors[party].take.remote(owner) for party, owner in step.items()}
+
+    def fetch(self, sets: Mapping[str, Any]) -> dict[str, Points]:
+        """Return the sets' points."""
+        return self._gather(sets)
+
+    def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
+        """Tell every party its positions."""
+        return self._gather({name: self._actors[name].conclude.remote(own) for name, own in positions.items()})
+
+    def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
+
+
+def answer_of(name: str, ref: Any, timeout: float) -> Any:
+    """Wait for one answer of an actor: errors that it raised come through as they are, its loss is a PartyLost."""
+    try:
+        return ray.get(ref, timeout=timeout)
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, RayError):  # it could not fetch what it was sent
+            raise PartyLost(f"{name!r} was cut off: {_first_line(cause)}", name) from error
+        raise (cause if isinstance(cause, VflError) else error) from None
+    except GetTimeoutError:
+        raise PartyLost(f"{name!r} did not answer within {timeout:g} s", name) from None
+    except RayError as error:
+        raise PartyLost(f"{name!r} died: {_first_line(error)}", name) from error
+
+
+def _first_line(error: Exception) -> str:
+    """Return what happened, without the tables of ids that Ray adds."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
