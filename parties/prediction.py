@@ -13,7 +13,8 @@ from parties.alignment.participant import Alignment
 from parties.alignment.reading import holds_ids, raw_ids
 from parties.loading import load_features
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
-from vfl.job.file import decode, encode
+from vfl.job.file import decode
+from vfl.job.plain import encode
 from vfl.version import __version__
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from vfl.estimators import (
 )
 from vfl.evaluation import Evaluation as Evaluation
 from vfl.job import Job as Job
-from vfl.launch.alignment import align as align
+from vfl.launch.align import align as align
 from vfl.launch.bounds import private_bounds as private_bounds
-from vfl.launch.evaluation import evaluate as evaluate
+from vfl.launch.evaluate import evaluate as evaluate
 from vfl.launch.one_vs_rest import train_one_vs_rest as train_one_vs_rest
-from vfl.launch.prediction import predict as predict
+from vfl.launch.predict import predict as predict
 from vfl.launch.run.result import Result as Result
 from vfl.launch.run.warnings import PrivacyWarning as PrivacyWarning
 from vfl.launch.train import resume as resume, train as train

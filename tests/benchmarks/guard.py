@@ -62,7 +62,7 @@ def pass_over_bare() -> dict[str, float]:
 
 def visit_over_trip() -> dict[str, float]:
     """Return a visit on Ray, less what the party computed, over a bare round trip of the same vectors."""
-    from vfl.launch.engines.ray import connected
+    from vfl.launch.engines.connection import connected
 
     with connected(5, None) as ray:
         return {"visit on Ray / bare round trip": min(rounds.visits(ray, rounds.table(None), 6))}

@@ -23,7 +23,7 @@ import vfl
 from tests.benchmarks.command import alone
 from tests.benchmarks.results import Result, Settings, Task
 from tests.benchmarks.timing import follow
-from vfl.launch.engines.ray import connected
+from vfl.launch.engines.connection import connected
 from vfl.launch.train import stream
 
 if TYPE_CHECKING:

@@ -262,7 +262,7 @@ def test_a_missing_file_is_told_before_ray_starts(
     (folder / "bank.csv").write_text("income,age,default\n", encoding="utf-8")
     (folder / "telco.csv").write_text("calls\n", encoding="utf-8")
     (folder / "job.toml").write_text(PARTS.replace("bank.csv", "bnk.csv"), encoding="utf-8")
-    monkeypatch.setattr("vfl.launch.engines.ray.import_ray", lambda: pytest.fail("Ray was imported"))
+    monkeypatch.setattr("vfl.launch.engines.connection.import_ray", lambda: pytest.fail("Ray was imported"))
     answer = call(command, "job.toml")
     assert answer.code == 3
     assert "bnk.csv': is not there (did you mean 'bank.csv'?); mend bank = ... under [data], or" in answer.err

@@ -18,8 +18,8 @@ from vfl.errors import DataError, PartyLost, VersionMismatch
 from vfl.job.faults import Faults
 from vfl.job.placement import Placement
 from vfl.kernels import dense as kernels
-from vfl.launch.alignment import Arrangement, usable_cores
 from vfl.launch.engines import ray as cluster
+from vfl.launch.engines.arrangement import Arrangement, usable_cores
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import Greeting
@@ -249,7 +249,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
     ],
 )
 def test_a_party_computes_with_the_cores_that_it_is_given(monkeypatch, address, cores, cpus, each):
-    monkeypatch.setattr("vfl.launch.alignment.usable_cores", lambda: 8)
+    monkeypatch.setattr("vfl.launch.engines.arrangement.usable_cores", lambda: 8)
     place = cluster.Place(address, Placement(party_cpus=cpus))
     assert cluster.cores_of(place, Arrangement(cores=cores), 2) == each
 

@@ -90,7 +90,7 @@ CODE = """
 import sys
 import numpy as np
 import vfl
-from vfl.launch.engines.ray import import_ray
+from vfl.launch.engines.connection import import_ray
 
 folder = {"_plasma_directory": sys.argv[1]} if sys.argv[1:] else {}
 off = {"automatic_object_spilling_enabled": False}

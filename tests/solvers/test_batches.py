@@ -20,7 +20,8 @@ from parties.party import Party
 from parties.storage.dense import Columns
 from tests.solvers import setting
 from vfl.errors import JobFileError, PrivacyError, SpecificationError
-from vfl.job.file import decode, encode
+from vfl.job.file import decode
+from vfl.job.plain import encode
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.messages import Fold, Piece, Query, Records, Sample
 from vfl.planning import plan as make_plan

@@ -257,7 +257,8 @@ class TestPublicRules:
             make_plan(job(clip=math.inf, privacy=private()), 100)
 
     def test_job_files_know_it(self) -> None:
-        from vfl.job.file import decode, encode
+        from vfl.job.file import decode
+        from vfl.job.plain import encode
 
         spec = job(rule="GS-q", rounds=7)
         assert decode(encode(spec)) == spec

@@ -34,8 +34,8 @@ def command(
     """
     from vfl.alignment import reveals
     from vfl.cli.progress import Progress
-    from vfl.launch.alignment import align
-    from vfl.launch.simulation import data_of
+    from vfl.launch.align import align
+    from vfl.launch.sources import data_of
 
     spec, environment = read_job(job, assignments)
     if (address or environment.address) is None:

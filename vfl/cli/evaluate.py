@@ -28,7 +28,7 @@ def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
     the job aligns records by ids, so are these.
     """
     from vfl.errors import SpecificationError
-    from vfl.launch.evaluation import evaluate
+    from vfl.launch.evaluate import evaluate
     from vfl.launch.run.result import Result
 
     result = Result.load(run)

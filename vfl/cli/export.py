@@ -28,7 +28,8 @@ def command(run: Path, party: str | None, output: Path, *, plain: bool) -> None:
     clamps and encodes as declared; it neither joins parties nor says what may be said of its privacy.
     """
     from vfl.errors import OutputError, SpecificationError
-    from vfl.launch.run.result import Result, write_whole
+    from vfl.launch.run.folder import write_whole
+    from vfl.launch.run.result import Result
 
     if plain and party is not None:
         raise SpecificationError("a party's part is no scikit-learn model: give --party or --sklearn")

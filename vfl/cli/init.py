@@ -27,7 +27,7 @@ def command(files: tuple[str, ...], label: str | None, ids: tuple[str, ...], out
     from vfl.errors import OutputError, SpecificationError
     from vfl.job.drafted import MARK
     from vfl.launch.draft import draft
-    from vfl.launch.run.result import write_whole
+    from vfl.launch.run.folder import write_whole
 
     sources: dict[str, str] = {}
     for file in files:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from vfl.job import Job
-    from vfl.job.file import Environment
+    from vfl.job.environment import Environment
 
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -220,7 +220,7 @@ def _settled_folder(folder: Path) -> Statement | None:
     from vfl.errors import SpecificationError
     from vfl.job import file as jobfile
     from vfl.launch.run import checkpoint
-    from vfl.launch.run.result import check_folder
+    from vfl.launch.run.folder import check_folder
 
     check_folder(folder)
     job, _ = jobfile.read(folder / jobfile.NAME)

@@ -30,22 +30,22 @@ from vfl.cli.jobs import job_argument, read_job, require_files
 def command(job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, as_json: bool) -> None:
     """Show what JOB would release, with which noise and at which ε, and what it would cost; touches no party's records."""
     from vfl.alignment import reveals
-    from vfl.launch.noted import noted_records
-    from vfl.launch.simulation import data_of
-    from vfl.launch.unaligned import unaligned
+    from vfl.launch.align import remembered_records
+    from vfl.launch.row_order import row_order_warnings
+    from vfl.launch.sources import data_of
     from vfl.planning import plan
     from vfl.privacy.events import OnPart, bare
 
     spec, environment = read_job(job, assignments)
     noted = None
     if records is None and environment.table is None:
-        noted = noted_records(spec, environment.data)
+        noted = remembered_records(spec, environment.data)
         if noted is None:
             first = "; or align them, vfl align JOB, which notes it" if spec.ids else ""
             raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
     if records is None and noted is None:
         require_files(environment)
-    warnings = unaligned(spec, environment.data)
+    warnings = row_order_warnings(spec, environment.data)
     records = records or noted or int(data_of(spec, environment).num_rows)
     planned = plan(spec, records)
     if plot is not None:

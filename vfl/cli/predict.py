@@ -14,7 +14,7 @@ import click
 from vfl.cli.jobs import named_sources
 
 if TYPE_CHECKING:
-    from vfl.launch.prediction import Predictions
+    from vfl.launch.predict import Predictions
     from vfl.launch.run.result import Result
 
 
@@ -65,8 +65,8 @@ def command(
     """
     from vfl.cli.progress import Progress
     from vfl.errors import OutputError
-    from vfl.launch.prediction import predict
-    from vfl.launch.run.result import write_whole
+    from vfl.launch.predict import predict
+    from vfl.launch.run.folder import write_whole
 
     model, data = _model(run, parts, sources)
     if output is not None and output.exists():

@@ -19,9 +19,11 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     """Go on with the run in the folder RUN, from what its log says was released; a finished run is only shown."""
     from vfl.cli.progress import Progress
     from vfl.job import file as jobfile
+    from vfl.job.environment import Environment
     from vfl.launch.run import checkpoint
-    from vfl.launch.run.result import MODEL, Result, check_folder
-    from vfl.launch.simulation import data_of
+    from vfl.launch.run.folder import MODEL, check_folder
+    from vfl.launch.run.result import Result
+    from vfl.launch.sources import data_of
     from vfl.launch.train import resume
 
     if (run / MODEL).exists():
@@ -33,7 +35,7 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     job, _ = jobfile.read(run / jobfile.NAME)
     kept = dict(checkpoint.read(run, job)[0].environment)
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
-    environment = jobfile.Environment(**kept)
+    environment = Environment(**kept)
     data = data_of(job, environment)
     earlier = checkpoint.charged_before(run, job)
     with resumable(run), Progress(quiet=as_json, earlier=earlier) as progress:

@@ -60,9 +60,9 @@ def command(
     """
     from vfl.cli.progress import Progress
     from vfl.launch import train
-    from vfl.launch.engines.ray import check_address
-    from vfl.launch.simulation import data_of
-    from vfl.launch.unaligned import unaligned
+    from vfl.launch.engines.connection import check_address
+    from vfl.launch.row_order import row_order_warnings
+    from vfl.launch.sources import data_of
 
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
     address = address or environment.address
@@ -71,7 +71,7 @@ def command(
     ledger = ledger or environment.ledger
     if address is None:
         require_files(environment)
-    warnings = unaligned(spec, environment.data)
+    warnings = row_order_warnings(spec, environment.data)
     folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     kept = {**environment.to_dict(), "engine": engine, "address": address}
     with resumable(folder), Progress(quiet=as_json) as progress:

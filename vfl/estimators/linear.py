@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sklearn.base import RegressorMixin
 
-from vfl.estimators.declared import DEFAULT_BOUNDS
+from vfl.estimators.columns import DEFAULT_BOUNDS
 from vfl.estimators.vertical import VerticalModel
 from vfl.launch.run.warnings import PrivacyWarning
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty

@@ -20,11 +20,11 @@ from coordinator.rounds import Round
 from parties.sources.sparse import is_sparse
 from vfl.arguments import require_number
 from vfl.errors import PrivacyError, SpecificationError
-from vfl.estimators import declared
+from vfl.estimators import columns
 from vfl.estimators.convergence import warn_unless_converged
 from vfl.job import Job
 from vfl.launch.run.result import Result
-from vfl.launch.run.warnings import PrivacyWarning, aloud
+from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
 from vfl.launch.train import stream
 from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
@@ -94,7 +94,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         valid: tuple[Any, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, accept_sparse=SPARSE)
         if self.bounds is None and self.epsilon is not None:  # public facts: it tells nothing of X
             warnings.warn(
-                f"bounds are not declared, so every column is clamped to {declared.DEFAULT_BOUNDS}, whatever X holds: "
+                f"bounds are not declared, so every column is clamped to {columns.DEFAULT_BOUNDS}, whatever X holds: "
                 "declare bounds=(lo, hi), or a pair for every column, from what is publicly known",
                 PrivacyWarning,
                 stacklevel=3,  # who called fit
@@ -118,8 +118,8 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
 
         Sets certificate_, result_ and n_iter_.
         """
-        names = declared.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
-        partition = declared.partition_of(self.partition, names)
+        names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
+        partition = columns.partition_of(self.partition, names)
         plain = self.epsilon is None and self.bounds is None  # nothing is clamped that nobody asked to be
         label = {} if label_bounds is None else {partition.label_column: label_bounds}
         job = Job(
@@ -129,17 +129,17 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             loss=loss,
             penalty=penalty,
             solver=self._chosen_solver(),
-            bounds=({} if plain else declared.bounds_of(self.bounds, names)) | label,
+            bounds=({} if plain else columns.bounds_of(self.bounds, names)) | label,
             scaling="none" if plain else "bounds",
             classes=classes,
             intercept=bool(self.fit_intercept),
             dataset=self.dataset,
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
-        sources = declared.sources_of(partition, names, X, y)
+        sources = columns.sources_of(partition, names, X, y)
         result, self.n_iter_ = self._run(job, sources)
         if job.privacy is None:
-            features = declared.sources_of(partition, names, X)
+            features = columns.sources_of(partition, names, X)
             warn_unless_converged(result, features, sources[partition.label_party], tol=self.tol)
         else:
             certificate = result.certificate
@@ -201,7 +201,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         with contextlib.closing(stream(job, sources, engine=self.engine, ledger=ledger)) as events:  # type: ignore[type-var]
             for event in events:
                 if isinstance(event, Plan):
-                    aloud(event)
+                    warn_of_plan(event)
                 elif isinstance(event, Round):
                     updates += sum(len(u) for u in event.released) if event.kind not in BOUGHT_FIRST else 0
                 elif isinstance(event, Result):
@@ -215,5 +215,5 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         job = self.result_.job
         if is_sparse(X) and not job.sparse:  # its columns are shifted, as they were in training
             X = X.toarray()
-        names = declared.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
-        return self.result_.decision_function(declared.sources_of(job.partition, names, X))
+        names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
+        return self.result_.decision_function(columns.sources_of(job.partition, names, X))

@@ -1,5 +1,8 @@
-"""The job: what to train, on whose columns, under what guarantee; and the file it is kept in."""
+"""The job (what to train, on whose columns, under which guarantee) and the file that holds it."""
 
 from __future__ import annotations
 
-from vfl.job.specification import Job as Job
+from vfl.job import file
+from vfl.job.job import Job as Job
+
+Job.from_toml = staticmethod(file.read)

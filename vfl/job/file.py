@@ -31,98 +31,32 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation
+from vfl.job.environment import Environment
 from vfl.job.faults import Faults
+from vfl.job.job import Job
 from vfl.job.placement import Placement
-from vfl.job.specification import Job
+from vfl.job.plain import FORMAT, to_toml
 from vfl.losses import LOSSES
 from vfl.partition import FeaturePartition
 from vfl.penalties import PENALTIES
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
-from vfl.schema import Schema, declarations
+from vfl.schema import declarations
 from vfl.solvers import SOLVERS, SkGD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-FORMAT = 1
 NAME = "job.toml"
 EXAMPLE = "example:"
 ADDRESS = "://"
 TOP = "the job file"
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """Where a job runs and where the data lie; none of it changes what the job is.
-
-    data : {party: path, or NAME://... of a source that is installed there}, each opened by that party's actor.
-    table : one table for all parties, to simulate; a path, or 'example:NAME'.
-    address : Ray cluster; None starts a local one.
-    ledger : file in which the budget of the job's data set is kept.
-    policies : {party: path of its owner's policy}, each read by that party's actor.
-    indexes : {party: folder for the index of its aligned rows}, each written by that party's actor.
-    cores : of each party, to align records and to compute; None lets the engine decide.
-    placement : where on the cluster the actors run.
-    faults : what becomes of a party that is lost.
-    """
-
-    data: Mapping[str, str] = field(default_factory=dict)
-    table: str | None = None
-    address: str | None = None
-    ledger: str | None = None
-    policies: Mapping[str, str] = field(default_factory=dict)
-    indexes: Mapping[str, str] = field(default_factory=dict)
-    cores: int | None = None
-    placement: Placement = field(default_factory=Placement)
-    faults: Faults = field(default_factory=Faults)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-
-    def __post_init__(self) -> None:
-        for name, kind in (("placement", Placement), ("faults", Faults)):  # plain where `to_dict` wrote them
-            value = getattr(self, name)
-            if isinstance(value, Mapping):
-                object.__setattr__(self, name, kind(**value))
-        if self.table is not None and self.data:
-            raise JobFileError("give [data] with a source for each party, or [simulation] with one table, not both")
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {name: plain for name, plain in fields.items() if plain is not None}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
-
-
-def encode(job: Job) -> dict[str, Any]:
-    """Return the job as nested plain values; `decode` gives it back."""
-    fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job) if f.init}
-    partition: FeaturePartition = fields.pop("partition")
-    plain: dict[str, Any] = {"format": FORMAT, **{k: _plain(v) for k, v in fields.items() if v is not None}}
-    plain["partition"] = partition.to_dict()
-    plain["columns"] = Schema(job.columns).to_dict()
-    plain["penalty"] = {"kind": job.penalty.name, **_plain(job.penalty)}
-    plain["solver"] = {"kind": job.solver.name, **_plain(job.solver)}
-    if not isinstance(job.loss, str):
-        plain["loss"] = {"kind": job.loss.name, **_plain(job.loss)}
-    if job.privacy is None:
-        plain["privacy"] = "none"
-    scalars = {k: v for k, v in plain.items() if not isinstance(v, dict)}
-    return scalars | {k: v for k, v in plain.items() if isinstance(v, dict)}
 
 
 def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
@@ -259,13 +193,6 @@ def decode(plain: Mapping[str, Any]) -> Job:
         raise JobFileError(f"the job file: loss must be text, not {plain['loss']!r}")
     _check_types(Job, plain, TOP)
     return Job(**plain)
-
-
-def to_toml(job: Job) -> str:
-    """Return the job as the text of a job file."""
-    import tomli_w
-
-    return tomli_w.dumps(encode(job))
 
 
 def write(job: Job, path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vfl.job.specification import Job
+    from vfl.job.job import Job
 
 UNCHARGED = "trained with privacy=None: the model is not differentially private"
 NOT_PRIVATE = "NOT PRIVATE"

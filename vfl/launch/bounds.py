@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-import uuid
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
 from vfl.errors import SpecificationError, nearest
-from vfl.launch.run import warnings as running
-from vfl.launch.sources import sources_of
+from vfl.launch.engines import dispatch
+from vfl.launch.engines.place import place_of
+from vfl.launch.run.execution import new_budget
+from vfl.launch.run.warnings import count_run, warn_of_plan
+from vfl.launch.sources import paths_of, sources_of
 from vfl.losses import loss_of
 from vfl.penalties import NoPenalty
 from vfl.planning import layout_of
@@ -25,11 +25,10 @@ from vfl.solvers.ranges import ColumnRanges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from vfl.job import Job
     from vfl.privacy.noise import SeededNoise
-
-ENGINES = ("ray", "inprocess")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,7 @@ def private_bounds(
         raise SpecificationError(
             "private_bounds does not align records yet: give sources whose rows are in the same order, and a draft without id"
         )
-    if engine not in ENGINES:
-        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
+    place = place_of(engine, address)
     features = [name for names in layout_of(job).columns.values() for name in names if name != INTERCEPT]
     spec = replace(
         job,
@@ -106,22 +104,19 @@ def private_bounds(
         evaluation=None,
         diagnostics=False,
     )
-    budget = Budget(uuid.uuid4().hex, None if ledger is None else str(Path(ledger).resolve()))
-    budget.check(spec)
-    paths = {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
-    sources = sources_of(spec.partition, data)
-    if engine == "ray":
-        from vfl.launch.engines import ray as cluster
-
-        events = cluster.run(spec, sources, budget, Log(), place=cluster.Place(address), policies=paths)
-    else:
-        from vfl.launch.engines import inprocess
-
-        events = inprocess.run(spec, sources, budget, Log(), policies=paths)
+    budget = new_budget(spec, ledger)
+    events = dispatch.run(
+        spec,
+        sources_of(spec.partition, data),
+        budget,
+        Log(),
+        place=place,
+        policies=paths_of(spec.partition, policies, "policy"),
+    )
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
         for event in watched:
-            running.aloud(event)
-            running.count(spec, event)
+            warn_of_plan(event)
+            count_run(spec, event)
             if isinstance(event, Outcome):
                 return _bought(event, asked)
     raise AssertionError("a run ended without its outcome")

@@ -22,7 +22,7 @@ from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from vfl.errors import DataError, SpecificationError, nearest
 from vfl.job.drafted import MARK
-from vfl.job.file import FORMAT
+from vfl.job.plain import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

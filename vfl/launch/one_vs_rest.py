@@ -11,10 +11,8 @@ import numpy as np
 
 from vfl import markup
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
-from vfl.launch.alignment import Arrangement
-from vfl.launch.run import warnings as running
-from vfl.launch.sources import paths_of
-from vfl.launch.train import arranged, ledger_path, place_of
+from vfl.launch.run.execution import finish, new_budget, settings_of
+from vfl.launch.run.warnings import count_run, warn_of_plan
 from vfl.planning import Plan
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import choose_accountant
@@ -31,8 +29,9 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.job.faults import Faults
     from vfl.job.placement import Placement
+    from vfl.launch.engines.arrangement import Arrangement
+    from vfl.launch.run.execution import Watch
     from vfl.launch.run.result import Result
-    from vfl.launch.train import Watch
     from vfl.privacy.events import Event
     from vfl.schema import Category
     from vfl.types import Vector
@@ -146,9 +145,6 @@ def train_one_vs_rest(
     jobs, epsilon = jobs_of(job, classes, n_records)
     _require_room(jobs, n_records, ledger)
     plans = [make_plan(each, n_records) for each in jobs]
-    if watch is None:
-        running.aloud(plans[0])
-    running.count(job, *plans)
 
     def both(event: Any) -> None:
         if isinstance(event, Plan) and event.n_records != n_records:
@@ -156,34 +152,40 @@ def train_one_vs_rest(
         if watch is not None:
             watch(event)
 
-    book = ledger_path(job, ledger)
-    places, agreed = paths_of(job.partition, indexes, "index"), paths_of(job.partition, policies, "policy")
     signer = None if key is None else signing_key(key)
-    where = place_of(engine, address, placement, faults)
+    first = settings_of(
+        job,
+        engine=engine,
+        address=address,
+        ledger=ledger,
+        policies=policies,
+        indexes=indexes,
+        cores=cores,
+        placement=placement,
+        faults=faults,
+    )
+    if watch is None:
+        warn_of_plan(plans[0])
+    count_run(job, *plans)
+
+    each = [
+        replace(first, budget=new_budget(single, ledger), arrangement=arrangement, counted=False)
+        for single, arrangement in zip(jobs, _aligned_once(jobs, first.arrangement), strict=True)
+    ]
     results = tuple(
-        arranged(
-            each,
-            data,
-            replace(how, folders=places, cores=cores),
-            where,
-            ledger=book,
-            policies=agreed,
-            signer=signer,
-            watch=both,
-            counted=False,
-        )
-        for each, how in zip(jobs, _aligned_once(jobs), strict=True)
+        finish(single, data, settings, watches=(both,), signer=signer)
+        for single, settings in zip(jobs, each, strict=True)
     )
     delta = 0.0 if jobs[0].privacy is None else float(jobs[0].privacy.delta or 0.0)
     return OneVsRest(tuple(classes), results, epsilon, delta)
 
 
-def _aligned_once(jobs: Sequence[Job]) -> tuple[Arrangement, ...]:
-    """Return how each class aligns: the first for all, by an index that every party keeps until the last has loaded."""
+def _aligned_once(jobs: Sequence[Job], arrangement: Arrangement) -> tuple[Arrangement, ...]:
+    """Return the arrangement of each class: the first aligns, and every party keeps its index until the last has loaded."""
     if jobs[0].id is None:
-        return (Arrangement(),) * len(jobs)
+        return (arrangement,) * len(jobs)
     run, last = uuid.uuid4().hex, len(jobs) - 1
-    return tuple(Arrangement(run=run, resumed=k > 0, required=k > 0, last=k == last) for k in range(len(jobs)))
+    return tuple(replace(arrangement, run=run, resumed=k > 0, required=k > 0, last=k == last) for k in range(len(jobs)))
 
 
 def _noised(privacy: Any, number: int) -> Any:

@@ -1,4 +1,4 @@
-"""Which data go to which party: a source for each, or one table that is split to simulate them."""
+"""The source of each party: given one by one, or split from one table to simulate the parties."""
 
 from __future__ import annotations
 
@@ -6,10 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vfl import examples
 from vfl.errors import SpecificationError, nearest
+from vfl.job.file import EXAMPLE
 
 if TYPE_CHECKING:
+    from vfl.job import Job
+    from vfl.job.environment import Environment
     from vfl.partition import FeaturePartition
+
+
+def data_of(job: Job, environment: Environment) -> Any:
+    """Return the data to train on: {party: source}, or the one table of a simulated job, which is read here."""
+    if environment.table is None:
+        return dict(environment.data)
+    from parties.sources.opening import read_table
+
+    if environment.table.startswith(EXAMPLE):
+        return examples.table(environment.table.removeprefix(EXAMPLE))
+    columns = dict.fromkeys((*job.partition.features, job.partition.label_column, *job.ids.values()))
+    return read_table(environment.table, tuple(columns))
 
 
 def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None, what: str) -> dict[str, str]:

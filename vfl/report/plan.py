@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.certificate.issue import planned
 from vfl.errors import OutputError, SpecificationError, VflError
-from vfl.launch.run.result import write_whole
+from vfl.launch.run.folder import write_whole
 from vfl.planning import plan as make_plan
 from vfl.report import charts
 from vfl.report.markup import Child, Markup, element, join, page, section, style, table

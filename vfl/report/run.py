@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.launch.run.result import check_finished, write_whole
+from vfl.launch.run.folder import check_finished, write_whole
 from vfl.report.course import course
 from vfl.report.facts import gathered
 from vfl.report.guarantee import checks, particulars, promise, tiles, verdict, who

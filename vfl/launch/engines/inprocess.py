@@ -9,7 +9,7 @@ from coordinator.coordinator import Coordinator
 from parties.alignment.participant import Alignment
 from parties.loading import consented, load
 from vfl.errors import PartyLost
-from vfl.launch.alignment import Arrangement
+from vfl.launch.engines.arrangement import Arrangement
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
@@ -96,19 +96,19 @@ def run(
     log: Log,
     *,
     policies: Mapping[str, str] | None = None,
-    how: Arrangement | None = None,
+    arrangement: Arrangement | None = None,
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
     """Load every party here, each under its owner's policy, then yield the plan, the rounds and the outcome.
 
-    how : the alignment is made before, if the job asks for one.
+    arrangement : the alignment is made before, if the job asks for one.
     """
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     agreed = {name: consented(job, name, (policies or {}).get(name)) for name in there}
-    how = how or Arrangement()
+    arrangement = arrangement or Arrangement()
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
-        indexes = yield from _aligned(job, there, how)
-    threads = how.cores_each(1)  # they compute one after the other
+        indexes = yield from _aligned(job, there, arrangement)
+    threads = arrangement.cores_each(1)  # they compute one after the other
     parties = {
         name: load(job, name, source, agreed[name], index=indexes.get(name), threads=threads)
         for name, source in there.items()
@@ -117,23 +117,23 @@ def run(
 
 
 def align_only(
-    job: Job, sources: Mapping[str, Any], how: Arrangement, *, policies: Mapping[str, str] | None = None
+    job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, policies: Mapping[str, str] | None = None
 ) -> Iterator[Aligning | Aligned]:
     """Yield the progress of an alignment, then its outcome; every owner is asked before its data are opened."""
     for name in sources:
         consented(job, name, (policies or {}).get(name))
-    yield from _aligned(job, sources, how)
+    yield from _aligned(job, sources, arrangement)
 
 
 def _aligned(
-    job: Job, sources: Mapping[str, Any], how: Arrangement
+    job: Job, sources: Mapping[str, Any], arrangement: Arrangement
 ) -> Generator[Aligning | Aligned, None, dict[str, Index]]:
     alignments: dict[str, Alignment] = {}
-    salt, cores = new_salt(), how.cores_each(1)
+    salt, cores = new_salt(), arrangement.cores_each(1)
     try:
         for name, source in sources.items():
-            alignments[name] = Alignment(job, name, source, salt=salt, cores=cores, keeping=how.keeping(name))
-        yield (yield from align(InProcessAlignment(alignments), required=how.required))
+            alignments[name] = Alignment(job, name, source, salt=salt, cores=cores, keeping=arrangement.keeping(name))
+        yield (yield from align(InProcessAlignment(alignments), required=arrangement.required))
         return {name: alignment.settled() for name, alignment in alignments.items()}
     finally:
         for alignment in alignments.values():

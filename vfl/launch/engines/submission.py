@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError
 from vfl.job.placement import COORDINATOR
+from vfl.launch.engines.connection import import_ray, unreachable
 from vfl.launch.engines.readiness import PIN
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ class JobServer:
     """
 
     def __init__(self, address: str | None) -> None:
-        from vfl.launch.engines.ray import import_ray, unreachable
-
         ray = import_ray()
         try:
             from ray.job_submission import JobSubmissionClient

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +17,7 @@ from vfl.certificate.issue import model_digest
 from vfl.errors import OutputError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
-from vfl.launch.run import checkpoint
+from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model, write_whole
 from vfl.launch.sources import sources_of
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
@@ -32,72 +31,14 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.types import Vector
 
-FORMAT = 1
-MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
 PART = ".part.json"
 _SHOWN = 20
 """Coefficients that a result shows of itself."""
 
 
-def fresh_folder(folder: str | Path) -> Path:
-    """Make a folder, or accept one that is empty; OutputError otherwise."""
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise OutputError(f"the output folder {str(folder)!r} is not empty: name a new one")
-    except OSError as error:
-        raise OutputError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
-    return folder
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    try:
-        part = path.with_name(path.name + ".part")
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
-
-
 def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
     """Return the part of model.json that a certificate names."""
     return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
-
-
-def check_folder(folder: Path) -> None:
-    """Raise OutputError for what cannot be the folder of a run."""
-    if folder.is_file():
-        raise OutputError(f"{str(folder)!r} is a file: name the folder that a run left")
-    if not folder.exists():
-        raise OutputError(f"there is no folder {str(folder)!r}: name the one that a run left, runs/NAME-TIME")
-
-
-def check_finished(folder: Path) -> None:
-    """Raise OutputError for what is no folder, and for one of a run that was cut off, with the remedy."""
-    check_folder(folder)
-    if (folder / checkpoint.NAME).exists() and not (folder / MODEL).exists():
-        raise OutputError(f"the run in {str(folder)!r} is not finished: go on with vfl resume {folder}")
-    if not (folder / MODEL).exists():
-        raise OutputError(f"there is no saved model in {str(folder)!r}: name the folder that a run left")
-
-
-def read_model(folder: Path) -> dict[str, Any]:
-    """Return what the model.json of a run holds; OutputError when there is none that this vfl reads."""
-    check_finished(folder)
-    try:
-        model = json.loads((folder / MODEL).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise OutputError(f"cannot read {str(folder / MODEL)!r}: {error.strerror}") from error
-    except ValueError as error:
-        raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
-    if not isinstance(model, dict) or model.get("format") != FORMAT:
-        raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
-    return model
 
 
 def said_records(job: Job, n_records: int) -> str:

@@ -10,7 +10,8 @@ from vfl.certificate import Certificate, Check, Report, verify
 from vfl.errors import OutputError, VflError
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import LEDGER
-from vfl.launch.run.result import CERTIFICATE, Result, check_finished, read_model
+from vfl.launch.run.folder import CERTIFICATE, check_finished, read_model
+from vfl.launch.run.result import Result
 from vfl.planning import plan as make_plan
 
 if TYPE_CHECKING:

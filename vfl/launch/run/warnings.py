@@ -60,7 +60,7 @@ class RunningTotal:
 of_this_process = RunningTotal()
 
 
-def count(job: Job, *events: object) -> None:
+def count_run(job: Job, *events: object) -> None:
     """Add the plans of a run that begins to this process's total, unless a ledger counts it or its noise is seeded.
 
     events : other than plans are passed over.
@@ -71,7 +71,7 @@ def count(job: Job, *events: object) -> None:
         of_this_process.add(releases, plans[0].problem.delta or 0.0)
 
 
-def aloud(event: object) -> None:
+def warn_of_plan(event: object) -> None:
     """Raise what a plan warns of as PrivacyWarning: for whoever is not shown the plan."""
     if isinstance(event, Plan):
         for warning in event.warnings:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
 
 
-def unaligned(job: Job, files: Mapping[str, str]) -> tuple[str, ...]:
+def row_order_warnings(job: Job, files: Mapping[str, str]) -> tuple[str, ...]:
     """Return the warning, if there is a column named like an id that the job makes no feature of.
 
     files : {party: path}; what is not on this machine, or is no file, is passed over.

@@ -9,13 +9,14 @@ import numbers
 from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl import markup
 from vfl.arguments import provides, require, require_number
 from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation
 from vfl.holdout import Split
+from vfl.job.plain import encode, to_toml
 from vfl.losses import Loss, loss_of
 from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
@@ -26,9 +27,10 @@ from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from vfl.job.environment import Environment
     from vfl.penalties import Penalty
     from vfl.privacy.noise import NoiseSource
     from vfl.schema import Category, Declaration
@@ -99,6 +101,9 @@ class Job:
     diagnostics: bool = False
     name: str = "job"
     schema: Schema = field(init=False, repr=False)
+
+    from_toml: ClassVar[Callable[[str | Path], tuple[Job, Environment]]]
+    """Read a job file: `vfl.job.file.read`, which vfl.job attaches here because that module imports this one."""
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -333,22 +338,11 @@ class Job:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the job as plain tables and lists; `vfl.job.file.decode` gives it back."""
-        from vfl.job.file import encode
-
         return encode(self)
 
     def to_toml(self) -> str:
         """Return the text of a job file."""
-        from vfl.job.file import to_toml
-
         return to_toml(self)
-
-    @staticmethod
-    def from_toml(path: str | Path) -> tuple[Job, Any]:
-        """Read a job file; returns the job and its environment (vfl.job.file.Environment)."""
-        from vfl.job.file import read
-
-        return read(path)
 
     @property
     def digest(self) -> str:

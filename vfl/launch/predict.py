@@ -11,6 +11,8 @@ from parties.alignment.reading import holds_ids, joined_rows, raw_ids
 from parties.prediction import PartGreeting, added, agreed, part_of
 from vfl.alignment import Aligned, Aligning
 from vfl.errors import SpecificationError
+from vfl.job.faults import Faults
+from vfl.launch.engines.place import place_of
 from vfl.launch.run.result import Result, labels_of
 from vfl.launch.sources import sources_of
 from vfl.version import __version__
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from parties.prediction import ModelPart
     from vfl.job import Job
     from vfl.types import Vector
-
-ENGINES = ("ray", "inprocess")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,18 +62,15 @@ def predict(
 
     Raises SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
-    if engine not in ENGINES:
-        raise SpecificationError(f"unknown engine {engine!r}; give one of: {', '.join(ENGINES)}")
-    if address is not None and engine != "ray":
-        raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
+    place = place_of(engine, address, faults=Faults(on_party_lost="abort"))
     if isinstance(model, Result) and not _by_party(model.job, data):
         return _of_table(model, data)
     parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
-    if engine == "inprocess":
+    if place is None:
         return _here(parts, sources)
-    from vfl.launch.engines import ray as cluster
+    from vfl.launch.engines import ray as ray_engine
 
-    for event in cluster.predict(parts, sources, address=address, cores=cores):
+    for event in ray_engine.predict(parts, sources, place=place, cores=cores):
         if isinstance(event, tuple):
             job, ids, margins = event
         elif watch is not None and not isinstance(event, Aligned):

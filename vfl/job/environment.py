@@ -1,0 +1,51 @@
+"""The environment of a job: where it runs and where its data lie. It is not part of the job's digest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vfl.errors import JobFileError
+from vfl.job.faults import Faults
+from vfl.job.placement import Placement
+from vfl.job.plain import plain_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Where a job runs and where the data lie; none of it changes what the job is.
+
+    data : {party: path, or NAME://... of a source that is installed there}, each opened by that party's actor.
+    table : one table for all parties, to simulate; a path, or 'example:NAME'.
+    address : Ray cluster; None starts a local one.
+    ledger : file in which the budget of the job's data set is kept.
+    policies : {party: path of its owner's policy}, each read by that party's actor.
+    indexes : {party: folder for the index of its aligned rows}, each written by that party's actor.
+    cores : of each party, to align records and to compute; None lets the engine decide.
+    placement : where on the cluster the actors run.
+    faults : what becomes of a party that is lost.
+    """
+
+    data: Mapping[str, str] = field(default_factory=dict)
+    table: str | None = None
+    address: str | None = None
+    ledger: str | None = None
+    policies: Mapping[str, str] = field(default_factory=dict)
+    indexes: Mapping[str, str] = field(default_factory=dict)
+    cores: int | None = None
+    placement: Placement = field(default_factory=Placement)
+    faults: Faults = field(default_factory=Faults)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return {f.name: plain_of(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    def __post_init__(self) -> None:
+        for name, kind in (("placement", Placement), ("faults", Faults)):  # plain where `to_dict` wrote them
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                object.__setattr__(self, name, kind(**value))
+        if self.table is not None and self.data:
+            raise JobFileError("give [data] with a source for each party, or [simulation] with one table, not both")

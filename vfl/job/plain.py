@@ -1,0 +1,51 @@
+"""Jobs as nested tables, lists and scalars: the form in which they are filed, sent and hashed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vfl.schema import Schema
+
+if TYPE_CHECKING:
+    from vfl.job.job import Job
+    from vfl.partition import FeaturePartition
+
+FORMAT = 1
+
+
+def encode(job: Job) -> dict[str, Any]:
+    """Return the job as nested plain values, from which `vfl.job.file.decode` builds it again."""
+    fields = {f.name: getattr(job, f.name) for f in dataclasses.fields(job) if f.init}
+    partition: FeaturePartition = fields.pop("partition")
+    plain: dict[str, Any] = {"format": FORMAT, **{k: plain_of(v) for k, v in fields.items() if v is not None}}
+    plain["partition"] = partition.to_dict()
+    plain["columns"] = Schema(job.columns).to_dict()
+    plain["penalty"] = {"kind": job.penalty.name, **plain_of(job.penalty)}
+    plain["solver"] = {"kind": job.solver.name, **plain_of(job.solver)}
+    if not isinstance(job.loss, str):
+        plain["loss"] = {"kind": job.loss.name, **plain_of(job.loss)}
+    if job.privacy is None:
+        plain["privacy"] = "none"
+    scalars = {k: v for k, v in plain.items() if not isinstance(v, dict)}
+    return scalars | {k: v for k, v in plain.items() if isinstance(v, dict)}
+
+
+def plain_of(value: Any) -> Any:
+    """Return dataclasses and mappings as dicts, sequences as lists; fields that are None are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: plain_of(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: plain for name, plain in fields.items() if plain is not None}
+    if isinstance(value, Mapping):
+        return {str(key): plain_of(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_of(item) for item in value]
+    return value
+
+
+def to_toml(job: Job) -> str:
+    """Return the job as the text of a job file."""
+    import tomli_w
+
+    return tomli_w.dumps(encode(job))

@@ -1,0 +1,102 @@
+"""`align`: the records that all parties have, found as a step by itself; its n is remembered for `vfl plan`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from parties.alignment.index import file_of, label, place
+from vfl.alignment import Aligned, Aligning
+from vfl.errors import OutputError, SpecificationError
+from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.engines.dispatch import align_only
+from vfl.launch.engines.place import place_of
+from vfl.launch.run.folder import write_whole
+from vfl.launch.sources import paths_of, sources_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from vfl.job import Job
+    from vfl.job.placement import Placement
+
+FORMAT = 1
+
+
+def align(
+    job: Job,
+    data: Any,
+    *,
+    engine: str = "ray",
+    address: str | None = None,
+    policies: Mapping[str, str | Path] | None = None,
+    indexes: Mapping[str, str | Path] | None = None,
+    cores: int | None = None,
+    placement: Placement | None = None,
+    again: bool = False,
+    watch: Callable[[Aligning], None] | None = None,
+) -> Aligned:
+    """Align the records of the job's parties by private set intersection; nobody learns an id that is not its own.
+
+    A party whose data are a file keeps its index for later runs of the job. Those runs start training at once, and refuse
+    to start if the file has changed. An interrupted alignment continues where it stopped. If every party still holds the
+    index of an alignment of the same files, that alignment is used again: each party compares its file and its ids with
+    what it kept.
+
+    indexes : {party: folder for its index}; parties.alignment.index names the default.
+    cores : for each party; None divides this machine's cores among the parties that work at the same time, and takes one
+        on a cluster.
+    again : make a new alignment in any case. watch : called with the progress. All others : as for `train`.
+
+    Returns n and the sizes of the sets, which the participants learn. Raises as `train` does.
+    """
+    if job.id is None:
+        raise SpecificationError(
+            f"job {job.name!r} names no id column: set id, one name for all parties or one for each"
+        )
+    agreed = paths_of(job.partition, policies, "policy")
+    arrangement = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, later=True, again=again)
+    sources = sources_of(job.partition, data, ids=job.ids)
+    events = align_only(job, sources, arrangement, place=place_of(engine, address, placement), policies=agreed)
+    for event in events:
+        if isinstance(event, Aligned):
+            aligned = event
+        elif watch is not None:
+            watch(event)
+    _remember(job, sources, aligned)
+    return aligned
+
+
+def remembered_records(job: Job, sources: Mapping[str, Any]) -> int | None:
+    """Return n of the last alignment of the same parties, id columns and paths by this user; None if there was none.
+
+    The files may have changed since. A run then refuses them until they are aligned again.
+    """
+    path = _memory(job, sources)
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
+    except (OSError, ValueError):
+        return None
+    n = plain.get("n_records") if isinstance(plain, dict) and plain.get("format") == FORMAT else None
+    return n if isinstance(n, int) and n > 0 else None
+
+
+def _remember(job: Job, sources: Mapping[str, Any], aligned: Aligned) -> None:
+    """Write n, which is public, to this user's own place; a failure to write it does not fail the alignment."""
+    path = _memory(job, sources)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"format": FORMAT, "n_records": aligned.n_records}))
+    except (OSError, OutputError):
+        return
+
+
+def _memory(job: Job, sources: Mapping[str, Any]) -> Path | None:
+    """Return the file that remembers n; None unless every party's data are a file."""
+    files = {party: file_of(source) for party, source in sources.items()}
+    if not job.ids or not all(files.get(party) for party in job.ids):
+        return None
+    return place(None) / f"{label('noted', list(job.ids.items()), job.id_kind, list(files.items()))}.noted"

@@ -1,0 +1,102 @@
+"""Connecting this process to Ray: to the cluster at an address, or to a local Ray that is started here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import PlacementError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUIET = {
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Set before Ray is imported: it must not upload the working directory nor report usage."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+def import_ray() -> Any:
+    """Import Ray with what it must not do switched off."""
+    for name, value in QUIET.items():
+        os.environ[name] = value
+    import ray
+
+    return ray
+
+
+def unreachable(what: str, where: str, error: Exception, remedy: str) -> PlacementError:
+    """Return the error for a cluster that does not let this process in: in one line, where Ray takes forty.
+
+    what, where : that was asked. error : of Ray's. remedy : unless it is the token that is wrong, of which Ray does not
+        always tell.
+    """
+    how = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token"
+    if type(error).__name__ == "AuthenticationError" or "authenticat" in str(error).lower():
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+        return PlacementError(
+            f"the {what} at {where} is closed to this process, whose token is wrong or missing: {how}"
+            + (f" (now {path!r}; RAY_AUTH_TOKEN comes first where it is set)" if path else "")
+        )
+    said = next(iter(str(error).splitlines()), type(error).__name__)  # more is a paragraph on Ray Client
+    return PlacementError(f"no {what} answers at {where}: {said} ({remedy}; where the cluster asks for a token, {how})")
+
+
+def check_address(address: str | None) -> None:
+    """Raise PlacementError where `address`, or RAY_ADDRESS for 'auto', cannot name a cluster to run on as its node."""
+    named = os.environ.get("RAY_ADDRESS") if address == "auto" else None
+    said = f"RAY_ADDRESS={named}, which 'auto' stands for," if named else repr(address)
+    asked = named or address or ""
+    if asked.startswith("ray://"):
+        raise PlacementError(
+            f"{said} is Ray Client, behind which this process is no node of the cluster and cannot keep a run: "
+            "run on a node with --address auto, or send the job there with: vfl submit JOB"
+        )
+    if asked.startswith(("http://", "https://")):
+        raise PlacementError(
+            f"{said} is a job server's, to which a job is sent with: vfl submit JOB. To run here, on a node of the "
+            "cluster, give --address HEAD:6379, or unset RAY_ADDRESS and give --address auto"
+        )
+
+
+@contextlib.contextmanager
+def connected(n_actors: int, address: str | None) -> Iterator[Any]:
+    """Yield Ray as this process is connected already, or to `address`, or to a local one that ends with the context."""
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)  # inherited by the workers of a local Ray
+    try:
+        if address is None:
+            ray.init(
+                address="local",  # whatever RAY_ADDRESS names, or somebody else has running on this machine
+                num_cpus=n_actors,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                _system_config={"automatic_object_spilling_enabled": False},
+            )
+        else:
+            check_address(address)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+                remedy = "on a node of the cluster give --address auto; elsewhere send the job, with: vfl submit JOB"
+                raise unreachable("Ray cluster", repr(address), error, remedy) from error
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+    try:
+        yield ray
+    finally:
+        ray.shutdown()

@@ -1,0 +1,130 @@
+"""The execution of one run, from its settings to its events and its result."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.budget import Budget
+from coordinator.coordinator import Outcome
+from coordinator.rounds import Log, Made
+from vfl.errors import SpecificationError
+from vfl.launch.engines import dispatch
+from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.engines.place import place_of
+from vfl.launch.run.result import Result
+from vfl.launch.run.warnings import count_run
+from vfl.launch.run.witness import Witness
+from vfl.launch.sources import paths_of, sources_of
+from vfl.planning import check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from coordinator.budget import Reserved
+    from coordinator.rounds import Lost, Round
+    from vfl.alignment import Aligned, Aligning
+    from vfl.job import Job
+    from vfl.job.faults import Faults
+    from vfl.job.placement import Placement
+    from vfl.launch.engines.place import Place
+    from vfl.planning import Plan
+    from vfl.security.signatures import SigningKey
+
+    Event = Aligning | Aligned | Plan | Reserved | Round | Lost
+    Watch = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that a run needs besides its job and its data. All paths are absolute.
+
+    budget : account that the run charges. place : on a Ray cluster; None runs in this process.
+    policies : {party: path of its owner's policy}. arrangement : of the alignment, and the cores of each party.
+    log : releases of earlier processes of the same run.
+    counted : count the run in this process's total of private runs (vfl.launch.run.warnings).
+    """
+
+    budget: Budget
+    place: Place | None
+    policies: Mapping[str, str]
+    arrangement: Arrangement
+    log: Log = field(default_factory=Log)
+    counted: bool = True
+
+
+def settings_of(
+    job: Job,
+    *,
+    engine: str,
+    address: str | None,
+    ledger: str | Path | None,
+    policies: Mapping[str, str | Path] | None,
+    indexes: Mapping[str, str | Path] | None = None,
+    cores: int | None = None,
+    placement: Placement | None = None,
+    faults: Faults | None = None,
+) -> Settings:
+    """Return the settings of a new run, from the options of `vfl.launch.train.train`; refuse those that do not fit."""
+    return Settings(
+        budget=new_budget(job, ledger),
+        place=place_of(engine, address, placement, faults),
+        policies=paths_of(job.partition, policies, "policy"),
+        arrangement=Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores),
+    )
+
+
+def new_budget(job: Job, ledger: str | Path | None) -> Budget:
+    """Return the budget of a new run; refuse a job and a ledger that do not go together."""
+    if ledger is not None and job.dataset is None:
+        raise SpecificationError(
+            "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
+        )
+    budget = Budget(uuid.uuid4().hex, None if ledger is None else str(Path(ledger).resolve()))
+    budget.check(job)
+    return budget
+
+
+def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Result]:
+    """Execute a run: yield its events as they happen, then its result, not yet signed."""
+    sources = sources_of(job.partition, data, ids=job.ids)
+    if job.id is not None and not settings.arrangement.required:
+        check(job)  # before an alignment that may take hours
+    events = dispatch.run(
+        job,
+        sources,
+        settings.budget,
+        settings.log,
+        place=settings.place,
+        policies=settings.policies,
+        arrangement=settings.arrangement,
+    )
+    witness = Witness(settings.budget, settings.log)
+    with contextlib.closing(events) as watched:  # type: ignore[type-var]
+        for event in watched:
+            if settings.counted:
+                count_run(job, event)
+            witness.note(event)
+            if isinstance(event, Outcome):
+                yield witness.result(event)
+            elif not isinstance(event, Made):
+                yield event
+
+
+def finish(
+    job: Job, data: Any, settings: Settings, *, watches: tuple[Callable[[Event], None], ...], signer: SigningKey | None
+) -> Result:
+    """Execute a run to its end and return its result, signed if there is a key.
+
+    watches : each is called with every event.
+    """
+    with contextlib.closing(events_of(job, data, settings)) as events:  # type: ignore[type-var]
+        for event in events:
+            if isinstance(event, Result):
+                return event if signer is None else replace(event, certificate=event.certificate.signed(signer))
+            for watch in watches:
+                watch(event)
+    raise AssertionError("a run ended without its outcome")
