@@ -13,6 +13,7 @@ from vfl.errors import PrivacyError, SpecificationError
 from vfl.planning import plan, problem_of
 from vfl.privacy.geometry import Clip
 from vfl.solvers.smoothness import Curvature
+from vfl.solvers.visits import Walk
 
 N = 200
 COLUMNS = ("a0", "a1", "b0")
@@ -68,7 +69,7 @@ def test_the_clip_is_the_papers_rule() -> None:
     problem = problem_of(job(privacy=private()), N)
     solver = vfl.CD(clip=1.5).resolve(problem)
     M = np.array([1.0, 4.0, 9.0, 2.0])
-    for step in solver._steps(problem, Curvature(np.zeros(4), M)):
+    for step in Walk(solver, problem, Curvature(np.zeros(4), M)).steps():
         own = M[step.block.coordinates][0]
         assert step.clip.cap == 1.5
         assert step.scale[0] == pytest.approx(1 / math.sqrt(own))

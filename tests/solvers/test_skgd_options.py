@@ -31,6 +31,7 @@ from vfl.privacy import mechanisms
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.spending import mu_squared
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
+from vfl.solvers import visits
 from vfl.solvers.smoothness import Curvature
 
 if TYPE_CHECKING:
@@ -581,8 +582,9 @@ def test_a_step_is_divided_by_what_moves_with_it_and_not_by_what_might(sampling:
     solver = make_plan(job(sampling=sampling, parallel=3, passes=5, block_size=1), N).solver
     problem = problem_of(job(), N)
     known = Curvature(np.zeros(7), np.array([9.0, 1, 4, 1, 1, 1, 2]))
-    alone, widths = solver._steps(problem, known), Counter()
-    for draw in itertools.chain.from_iterable(solver._outer(problem, known)):
+    walk = visits.Walk(solver, problem, known)
+    alone, widths = walk.steps(), Counter()
+    for draw in itertools.chain.from_iterable(walk.outer()):
         widths[len(draw)] += 1
         for step in draw:
             np.testing.assert_allclose(step.rule.steps * len(draw), alone[step.block.index].rule.steps, rtol=1e-15)

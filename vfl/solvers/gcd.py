@@ -30,7 +30,7 @@ from vfl.privacy.spending import UNIT_BITS, rho
 from vfl.privacy.zcdp import rho_of
 from vfl.solvers import defaults
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.skgd import ProxStep
+from vfl.solvers.prox import ProxStep
 from vfl.solvers.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.standstill import describe, largest, require_tolerance, tolerance
 from vfl.types import Adjacency

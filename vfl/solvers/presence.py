@@ -1,0 +1,76 @@
+"""The parties that are still there, for solvers that go on without one that is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from vfl.errors import PartyLost
+from vfl.messages import Forward
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from vfl.messages import Descend, Query, Step
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.solvers.smoothness import Curvature
+    from vfl.types import Vector
+
+Addressed = TypeVar("Addressed")
+
+
+class Presence:
+    """Passes queries on, and carries a run past the loss of a party: its coordinates stay 0, and Xw is rebuilt.
+
+    known : the centres of the columns that w belongs to.
+    mask : (p,) 1 for the coordinates of parties that are there, 0 for the others.
+    """
+
+    def __init__(self, problem: Problem, known: Curvature) -> None:
+        self._whole = problem.layout.whole()
+        self._known = known
+        self._intercept = problem.intercept
+        self.mask = np.ones(problem.layout.n_coordinates)
+
+    def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:
+        """Return the entries of the parties that are there."""
+        return {party: own for party, own in visit.items() if self.mask[self._whole[party].coordinates].all()}
+
+    def parts(self, w: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
+        """Return {party: a copy of its coordinates of w} for the parties of a visit."""
+        return {party: w[self._whole[party].coordinates].copy() for party in visit}
+
+    def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
+        """Return what the query releases; None where a party was lost over it, so that nothing came of it.
+
+        w : (p,) the model that Xw belongs to. After a loss the lost party's coordinates are set to 0 in place, and Xw is
+            rebuilt from the others.
+        """
+        try:
+            return (yield query)
+        except PartyLost as lost:
+            self._lose(lost)
+            w[:] = yield from self.rebuilt(w)
+            return None
+
+    def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
+        """Return each step of the query with what it released; nothing where a party was lost over it. w : as in `put`."""
+        released = yield from self.put(query, w)
+        return () if released is None else tuple(zip(query.ordered(), released, strict=True))
+
+    def rebuilt(self, w: Vector) -> Generator[Query, Released, Vector]:
+        """Have Xw computed anew from w, (p,), over the parties that are there; return w with 0 for the others."""
+        while True:
+            v = self._known.uncentred(w * self.mask, self._intercept)
+            present = self.of({party: (block, v[block.coordinates]) for party, block in self._whole.items()})
+            try:
+                yield Forward(present, into="reset")
+            except PartyLost as lost:
+                self._lose(lost)
+            else:
+                return w * self.mask
+
+    def _lose(self, lost: PartyLost) -> None:
+        self.mask[self._whole[lost.party].coordinates] = 0.0

@@ -1,0 +1,36 @@
+"""The prox step of a block: what a released gradient does to the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vfl.messages import packed, unpacked
+
+if TYPE_CHECKING:
+    from vfl.penalties import Penalty
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProxStep:
+    """Δ = prox_{s ψ}(w_S − s √M u/n) − w_S, a function of released values.
+
+    gain : (s,) s_j/(n·scale_j), the factor of u.
+    steps : (s,) s_j, 0 for an unpenalised coordinate, where the prox is the identity.
+    """
+
+    gain: Vector
+    steps: Vector
+    penalty: Penalty
+
+    def __call__(self, w: Vector, u: Vector) -> Vector:
+        """Return Δ, (s,)."""
+        return self.penalty.prox(w - self.gain * u, self.steps) - w
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _prox_step, (packed(self.gain), packed(self.steps), self.penalty)
+
+
+def _prox_step(gain: bytes, steps: bytes, penalty: Penalty) -> ProxStep:
+    return ProxStep(unpacked(gain), unpacked(steps), penalty)
