@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from coordinator.folds import Folds
+from coordinator.samples import Samples
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
-from vfl.messages import Backward, Descend, Forward, Local, Tally
+from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally
 from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.mechanisms import release
 from vfl.privacy.noise import CryptographicNoise
@@ -80,6 +81,7 @@ class Executor:
         self._astray = 0
         self.lost_any = False
         self._pass = Folds(self._noise.private)
+        self._samples = Samples(self._noise.private)
 
     def replay(self, query: Query, released: Released, *, margins: bool = True) -> None:
         """Repeat what a query of an earlier process did to the margins; nothing is released or charged.
@@ -116,7 +118,10 @@ class Executor:
         attempt = self._attempts(self._round) + self._again + self._astray
         key = ReleaseKey(self._round, attempt=attempt)
         self._round += 1
+        sample = self._samples.next_for(query)
         charges = self._charge(query, key)
+        if sample is not None:
+            self._draw(*sample)
         before = self._margins.state()
         try:
             released = self._asked(query, key)
@@ -124,6 +129,7 @@ class Executor:
             self.lost_any = True
             self._margins.restore(before)
             self._pass.lost()
+            self._samples.lost()
             self._round -= 1
             self._again += self._noise.private
             raise Unanswered(lost, charges) from lost
@@ -144,6 +150,12 @@ class Executor:
         return release(sums, statistic.grid, query.event, self._noise, key, statistic.sensitivity)
 
     def _answer(self, query: Local, key: ReleaseKey) -> Released:
+        released = self._draw(query, key)
+        if isinstance(query, Sample):
+            self._samples.drawn(query, key)
+        return released
+
+    def _draw(self, query: Local, key: ReleaseKey) -> Released:
         released, vector = query.answer(self._margins.n_records, self._noise, key)
         self._margins.absorb(query.target, [vector] if vector is not None else [])
         return released
