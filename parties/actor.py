@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parties.prediction import ModelPart, PartGreeting
     from vfl.alignment import IdsGreeting, Indexed
     from vfl.job import Job
+    from vfl.job.task import PartyTask
     from vfl.messages import BookHeads, Greeting, Notice, Query, Reply
     from vfl.privacy.events import ReleaseKey
     from vfl.security.psi import Points
@@ -63,10 +64,10 @@ class PartyActor:
         self._loaded: Party | None = None
 
     @property
-    def _job(self) -> Job:
+    def _task(self) -> PartyTask:
         if self._given is None:
             raise FederationError(f"{self._name!r} takes part in a prediction alone, and was asked to train")
-        return self._given
+        return self._given.for_party(self._name)
 
     @property
     def _party(self) -> Party:
@@ -80,8 +81,9 @@ class PartyActor:
 
     def prepare(self, source: Any, salt: bytes, cores: int) -> None:
         """Read the party's ids for an alignment, once its owner has agreed to the job."""
-        consented(self._job, self._name, self._policy)
-        self._alignment = self._alignment_of(_opened(source), salt, cores, self._keeping)
+        task = self._task
+        consented(task, self._policy)
+        self._alignment = Alignment(task, _opened(source), salt=salt, cores=cores, keeping=self._keeping)
 
     def load(self, source: Any) -> None:
         """Read the party's columns, unless they are there; what is wrong with them is raised here, at their owner.
@@ -90,19 +92,18 @@ class PartyActor:
         """
         if self._loaded is not None:
             return
-        agreed, index, source = consented(self._job, self._name, self._policy), None, _opened(source)
-        if self._job.id is not None:
+        task = self._task
+        agreed, index, source = consented(task, self._policy), None, _opened(source)
+        if task.id is not None:
             if self._alignment is None and self._keeping.run is None:
                 raise FederationError(
                     f"party {self._name!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
                 )
             kept = replace(self._keeping, resumed=True)
-            index = (self._alignment or self._alignment_of(source, b"", 1, kept)).settled()
+            alignment = self._alignment or Alignment(task, source, salt=b"", cores=1, keeping=kept)
+            index = alignment.settled()
             self._alignment = None
-        self._loaded = load(self._job, self._name, source, agreed, index=index, threads=self._threads)
-
-    def _alignment_of(self, source: Any, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
-        return Alignment(self._job, self._name, source, salt=salt, cores=cores, keeping=keeping)
+        self._loaded = load(task, source, agreed, index=index, threads=self._threads)
 
     def prepare_prediction(self, part: ModelPart | str, name: str, source: Any) -> PartGreeting:
         """Take the party's part of a model, or read it here, and look at its new records; returns what is said of them."""

@@ -52,7 +52,7 @@ class ModelPart:
 
         Raises DataError.
         """
-        columns = load_features(self.job, self.party, source, index=index)
+        columns = load_features(self.job.for_party(self.party), source, index=index)
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         w = np.array([by_name[name] for name in columns.names])
         margins: Vector = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
@@ -142,20 +142,19 @@ class Prediction:
     """
 
     def __init__(self, part: ModelPart | str, party: str, source: Any) -> None:
-        self._part, self._party, self._source = part_of(part, party), party, source
+        self._part, self._source = part_of(part, party), source
+        self._task = self._part.job.for_party(party).features
         self._index: Index | None = None
 
     def greet(self) -> PartGreeting:
         """Return what the party says of its part and of its records."""
         part = self._part
-        ids = bool(part.job.ids) and holds_ids(part.job, self._party, self._source)
+        ids = bool(part.job.ids) and holds_ids(self._task, self._source)
         return PartGreeting(__version__, part.model, part.job, ids)
 
     def alignment(self, salt: bytes, cores: int, keeping: Keeping) -> Alignment:
         """Return the party's side of the alignment of the new records."""
-        return Alignment(
-            self._part.job, self._party, self._source, salt=salt, cores=cores, keeping=keeping, label=False
-        )
+        return Alignment(self._task, self._source, salt=salt, cores=cores, keeping=keeping)
 
     def align(self, index: Index) -> None:
         """Take the outcome of the alignment."""
@@ -173,7 +172,7 @@ class Prediction:
         margins = added(dict(enumerate(parts)), self._part.intercept)
         if not self.greet().ids:
             return None, margins
-        ids = raw_ids(self._part.job, self._party, self._source)
+        ids = raw_ids(self._task, self._source)
         if self._index is None:
             return ids, margins
         order = np.argsort(self._index.rows, kind="stable")

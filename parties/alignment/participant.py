@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vfl.alignment import Indexed, Keeping
-    from vfl.job import Job
+    from vfl.job.task import PartyTask
     from vfl.security.psi import Points
     from vfl.types import Integers
 
@@ -35,28 +35,27 @@ class Alignment:
     Its owner must have agreed to the job before this is made: it reads the id column.
 
     salt : of a new alignment, 32 bytes, the same for all parties and fresh for every run.
-    cores : that it may use. label : whether the label is wanted, as it is to train.
+    cores : that it may use.
 
     Raises DataError for ids that are missing, repeated, of another kind, or of a file that changed since `vfl align`.
     """
 
-    def __init__(
-        self, job: Job, party: str, source: Any, *, salt: bytes, cores: int, keeping: Keeping, label: bool = True
-    ) -> None:
-        self._party, self._salt, self._cores, self._keeping = party, salt, cores, keeping
+    def __init__(self, task: PartyTask, source: Any, *, salt: bytes, cores: int, keeping: Keeping) -> None:
+        self._task, self._party, party = task, task.party, task.party
+        self._salt, self._cores, self._keeping = salt, cores, keeping
         self._digest = digest_of(source, party)
-        opened = open_with_ids(job, party, source, label=label)
-        check_before(job, party, opened, label=label)
-        self._ids, self._kind = read_ids(job, party, opened)
+        opened = open_with_ids(task, source)
+        check_before(task, opened)
+        self._ids, self._kind = read_ids(task, opened)
         self._points: dict[str, Points] = {}
         self._blinder: psi.Blinder | None = None
         self._pending: Pending | None = None
         path = file_of(source)
-        described = (list(job.ids.items()), job.id_kind, party, path)
+        described = (list(task.job.ids.items()), task.job.id_kind, party, path)
         folder = place(keeping.folder)
         self._of_job = folder / (named("job", *described) + SUFFIX) if path else None
         self._of_run = folder / (named("run", keeping.run, party) + SUFFIX) if keeping.run else None
-        self.index = self._found(job)
+        self.index = self._found()
         if keeping.later or (self.index is None and keeping.run):
             self._pending = Pending(folder, named("pending", *described), party, self._ids)
 
@@ -141,7 +140,7 @@ class Alignment:
             raise FederationError(f"party {self._party!r} was asked for blinded ids before its alignment began")
         return self._blinder
 
-    def _found(self, job: Job) -> Index | None:
+    def _found(self) -> Index | None:
         """Return an index to go on with: the run's own, else the one that `vfl align` left for these files.
 
         Whoever aligns again may have changed the data; a run that begins on an index may not.
@@ -154,7 +153,7 @@ class Alignment:
         if index is None:
             return None
         try:
-            check_unchanged(index, self._digest, self._ids, job, self._party)
+            check_unchanged(index, self._digest, self._ids, self._task)
         except DataError:
             if self._keeping.later:
                 return None

@@ -13,9 +13,8 @@ from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
-from vfl.errors import DataError
-from vfl.schema import BinaryLabel, Label, RealLabel
-from vfl.security.identifiers import IdKind, alignment_hash, check_kinds, kind_of, normalise
+from vfl.errors import DataError, FederationError
+from vfl.security.identifiers import alignment_hash, check_kinds, kind_of, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,66 +22,60 @@ if TYPE_CHECKING:
     from parties.alignment.index import Index
     from parties.sources.base import Content, Origin, Source
     from vfl.job import Job
+    from vfl.job.task import PartyTask
+    from vfl.security.identifiers import IdKind
     from vfl.types import Integers, Vector
 
 
-def label_of(job: Job) -> Label:
-    """Return how the label is declared: binary for classification, else a number within its declared bounds."""
-    if job.classification:
-        return BinaryLabel(job.classes)
-    low_high = job.schema[job.partition.label_column].limits
-    return RealLabel(low_high if job.schema.unbounded([job.partition.label_column]) == () else None)
-
-
-def open_with_ids(job: Job, party: str, spec: Any, *, label: bool = True) -> Source | SparseSource:
-    """Open a party's source with all that a run reads of it, so that what is missing is found before the alignment.
-
-    label : whether the label is wanted where the party holds it.
-    """
-    held = (job.partition.label_column, label_of(job)) if label and party == job.partition.label_party else None
-    identified: dict[str, Content] = {job.ids[party]: "id"}
+def open_with_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
+    """Open a party's source with all columns that a run reads, so that one that is missing is found before the alignment."""
     # An array without names holds the ids in its first column, then what it holds without them.
-    return open_source(spec, identified | contents_of(job.schema, job.partition.columns(party), held), party=party)
+    return open_source(spec, _identified(task) | contents_of(task.schema, task.columns, task.label), party=task.party)
 
 
-def check_before(job: Job, party: str, source: Source | SparseSource, *, label: bool = True) -> None:
-    """Check what of a run's later reading can be checked before an alignment, which may take long: types of columns.
+def check_before(task: PartyTask, source: Source | SparseSource) -> None:
+    """Check the types of the columns before an alignment, which may take long.
 
-    What is wrong with cells is said later, since only the records that all have count. `label` as for `open_with_ids`.
+    Wrong cells are found later, since only the records that all parties have count.
     """
-    if isinstance(source, SparseSource):
-        return
-    held = (job.partition.label_column, label_of(job)) if label and party == job.partition.label_party else None
-    names = job.partition.canonical_columns(party)
-    check_types(source, names, job.schema, job.scaling_of(names), label=held)
+    if not isinstance(source, SparseSource):
+        check_types(source, task.canonical, task.schema, task.scaling, label=task.label)
 
 
-def _open_ids(job: Job, party: str, spec: Any) -> Source | SparseSource:
-    identified: dict[str, Content] = {job.ids[party]: "id"}
-    return open_source(spec, identified, party=party)
+def _identified(task: PartyTask) -> dict[str, Content]:
+    return {_id_of(task): "id"}
 
 
-def read_ids(job: Job, party: str, source: Source | SparseSource) -> tuple[list[bytes], IdKind]:
+def _id_of(task: PartyTask) -> str:
+    if task.id is None:
+        raise FederationError(f"party {task.party!r} was asked for ids by a job that aligns no records")
+    return task.id
+
+
+def _open_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
+    return open_source(spec, _identified(task), party=task.party)
+
+
+def read_ids(task: PartyTask, source: Source | SparseSource) -> tuple[list[bytes], IdKind]:
     """Return the ids of all rows as they are compared, and their kind. Raises DataError; see vfl.security.identifiers."""
-    column, cells = job.ids[party], _cells(source, job.ids[party])
-    kind = IdKind(job.id_kind) if job.id_kind is not None else None
-    normal = normalise(cells, party=party, column=column, kind=kind)
-    return normal, kind or kind_of(cells, party=party, column=column)
+    cells = _cells(source, _id_of(task))
+    normal = normalise(cells, party=task.party, column=task.id, kind=task.id_kind)
+    return normal, task.id_kind or kind_of(cells, party=task.party, column=task.id)
 
 
 def _cells(source: Source | SparseSource, column: str) -> list[Any]:
     return [cell for batch in source.batches([column]) for cell in batch.column(0).to_pylist()]
 
 
-def raw_ids(job: Job, party: str, spec: Any) -> list[Any]:
+def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
     """Return the ids of all rows as they are in the source, for their owner to know its records by."""
-    return _cells(_open_ids(job, party, spec), job.ids[party])
+    return _cells(_open_ids(task, spec), _id_of(task))
 
 
-def holds_ids(job: Job, party: str, spec: Any) -> bool:
-    """Whether a source holds the party's id column. Raises DataError for a file that is not there."""
+def holds_ids(task: PartyTask, spec: Any) -> bool:
+    """Return True if a source holds the party's id column. Raises DataError for a file that is not there."""
     try:
-        _open_ids(job, party, spec)
+        _open_ids(task, spec)
     except DataError:
         if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for what is no file
             raise
@@ -90,12 +83,15 @@ def holds_ids(job: Job, party: str, spec: Any) -> bool:
     return True
 
 
-def all_hold_ids(job: Job, holding: Mapping[str, bool]) -> bool:
-    """Whether records are to be joined by their ids. Raises DataError when some parties' data hold them and others' not."""
+def all_hold_ids(ids: Mapping[str, str], holding: Mapping[str, bool]) -> bool:
+    """Return True if the data of all parties hold their ids, by which records are then joined, False if none do.
+
+    ids : {party: id column}. Raises DataError when some hold them and others do not.
+    """
     lacking = [party for party, ids in holding.items() if not ids]
     if lacking and len(lacking) < len(holding):
         raise DataError(
-            f"the data of party {lacking[0]!r} have no id column {job.ids[lacking[0]]!r}, and others have one: give it for "
+            f"the data of party {lacking[0]!r} have no id column {ids[lacking[0]]!r}, and others have one: give it for "
             "all parties, or leave it out everywhere where the rows are in the same order"
         )
     return not lacking
@@ -106,15 +102,16 @@ def joined_rows(
 ) -> dict[str, Integers]:
     """Return {party: its rows in the order of the first party's} by equal ids, to predict where one process reads all.
 
-    Empty when no source holds its id column: their rows are taken to be in the same order already.
+    Empty without alignment, or when no source holds its id column: rows are taken to be in the same order already.
 
     first : whose order; None is the first of `sources`. common : leave out records that a party lacks.
 
     Raises DataError when some hold it and others do not, or, unless `common`, lack one of the first party's ids.
     """
-    if not all_hold_ids(job, {party: holds_ids(job, party, spec) for party, spec in sources.items()}):
+    tasks = {party: job.for_party(party).features for party in sources} if job.ids else {}
+    if not tasks or not all_hold_ids(job.ids, {p: holds_ids(task, sources[p]) for p, task in tasks.items()}):
         return {}
-    found = {p: read_ids(job, p, _open_ids(job, p, spec)) for p, spec in sources.items()}
+    found = {p: read_ids(task, _open_ids(task, sources[p])) for p, task in tasks.items()}
     check_kinds({party: kind for party, (_, kind) in found.items()})
     row_of = {party: {identifier: row for row, identifier in enumerate(own)} for party, (own, _) in found.items()}
     first = next(iter(sources)) if first is None else first
@@ -129,7 +126,7 @@ def joined_rows(
     return {p: np.array([rows[identifier] for identifier in wanted], np.int64) for p, rows in row_of.items()}
 
 
-def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], job: Job, party: str) -> None:
+def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: PartyTask) -> None:
     """Raise DataError unless a source is what the index was made of: the same file, and the same ids in its rows.
 
     digest, ids : of the source as it is now.
@@ -137,22 +134,20 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], job: Job, p
     same = digest == index.source and int(index.rows.max()) < len(ids)
     if not same or alignment_hash([ids[row] for row in index.rows], index.salt) != index.hash:
         raise DataError(
-            f"party {party!r}, id column {job.ids[party]!r}: the data changed after their records were aligned; restore "
+            f"party {task.party!r}, id column {task.id!r}: the data changed after their records were aligned; restore "
             "them, or align again (vfl align JOB; a run that was cut off has to start anew)"
         )
 
 
-def open_aligned(job: Job, party: str, spec: Any, index: Index, *, label: bool = True) -> AlignedSource | SparseSource:
+def open_aligned(task: PartyTask, spec: Any, index: Index) -> AlignedSource | SparseSource:
     """Open a source for its aligned rows alone, once it is seen to be what was aligned; DataError otherwise.
 
     The rows of a sparse matrix, which is read whole, are in the common order already.
-
-    label : as for `open_with_ids`.
     """
-    source = open_with_ids(job, party, spec, label=label)
+    source = open_with_ids(task, spec)
     stamp = stamp_of(spec)
-    ids, _ = read_ids(job, party, source)
-    check_unchanged(index, digest_of(spec, party), ids, job, party)
+    ids, _ = read_ids(task, source)
+    check_unchanged(index, digest_of(spec, task.party), ids, task)
     if isinstance(source, SparseSource):
         return source.ordered(index.rows)
     return AlignedSource(source, index, len(ids), lambda: stamp_of(spec) == stamp)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, Schema, canonical_category
+from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, canonical_category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from parties.sources.base import Content, Origin
-    from vfl.schema import Category, Label
+    from vfl.schema import Category, Label, Schema
     from vfl.types import Integers, Vector
 
 MISSING = -1
 UNKNOWN = -2
+_CONTENTS: dict[type, Content] = {Numeric: "number", Boolean: "boolean", Categorical: "text"}
 
 
 def contents_of(schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None) -> dict[str, Content]:
     """Return how `open_source` should read a party's columns, in order, and its label (column, declaration) last."""
-    kinds: dict[type, Content] = {Numeric: "number", Boolean: "boolean", Categorical: "text"}
-    contents = {column: kinds[type(schema[column])] for column in columns}
+    contents: dict[str, Content] = {column: _CONTENTS[type(schema[column])] for column in columns}
     if label is not None:
         contents[label[0]] = "text" if isinstance(label[1], BinaryLabel) else "number"
     return contents

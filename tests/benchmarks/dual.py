@@ -141,7 +141,7 @@ def comparison(folder, loss, strength, epsilon):
         bounds["target"] = (-1.0, 1.0)
     job = replace(case.job, loss=loss, penalty=vfl.L2(strength), intercept=False, bounds=bounds)
     sources = sources_of(job.partition, table).items()
-    return Comparison(job, {q: load(job, q, source) for q, source in sources}, table.num_rows)
+    return Comparison(job, {q: load(job.for_party(q), source) for q, source in sources}, table.num_rows)
 
 
 def main() -> None:

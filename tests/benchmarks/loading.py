@@ -60,7 +60,9 @@ def ours(path: Path, columns: list[str]) -> int:
     from parties.loading import load_features
 
     partition = vfl.FeaturePartition({"bank": columns}, label=("bank", "y"))
-    return load_features(vfl.Job(partition=partition, privacy=None, bounds={"*": (-5, 5)}), "bank", path).array.nbytes
+    return load_features(
+        vfl.Job(partition=partition, privacy=None, bounds={"*": (-5, 5)}).for_party("bank"), path
+    ).array.nbytes
 
 
 def run(who: str, path: str, kind: str) -> None:

@@ -154,7 +154,7 @@ class Bench:
     def parties(self) -> dict[str, Party]:
         """The parties as loaded."""
         sources = sources_of(self.case.job.partition, self.case.table)
-        return {q: load(self.case.job, q, source) for q, source in sources.items()}
+        return {q: load(self.case.job.for_party(q), source) for q, source in sources.items()}
 
     @functools.cached_property
     def unit(self) -> float:

@@ -66,7 +66,7 @@ def drive(coordinator: Coordinator, spec: vfl.Job) -> tuple[list[Round], Outcome
 
 
 def in_process(spec: vfl.Job, data: Any, **options: Any) -> tuple[list[Round], Outcome]:
-    parties = {name: load(spec, name, source) for name, source in sources_of(PARTITION, data).items()}
+    parties = {name: load(spec.for_party(name), source) for name, source in sources_of(PARTITION, data).items()}
     return drive(Coordinator(InProcessTransport(parties), **options), spec)
 
 

@@ -380,7 +380,7 @@ class TestKept:
 
         def meddle(*arguments: Any) -> None:
             checked(*arguments)
-            if arguments[-1] == "telco":
+            if arguments[-1].party == "telco":
                 data["telco"].assign(calls=0.25).to_csv(paths["telco"], index=False)
 
         monkeypatch.setattr(aligned, "check_unchanged", meddle)
@@ -479,7 +479,7 @@ class TestResume:
         offered = {}
         for party, path in paths.items():
             keeping = Keeping(indexes[party], later=True)
-            side = Alignment(spec, party, path, salt=SALT, cores=1, keeping=keeping)
+            side = Alignment(spec.for_party(party), path, salt=SALT, cores=1, keeping=keeping)
             offered[party] = side.greet().pending
             side.close()
         assert offered["bank"] is not None
@@ -584,7 +584,10 @@ class Recording(InProcessAlignment):
 
 def sides(data: dict[str, pd.DataFrame], parties: int = 2) -> dict[str, Alignment]:
     spec = job(parties)
-    return {party: Alignment(spec, party, frame, salt=SALT, cores=1, keeping=KEPT) for party, frame in data.items()}
+    return {
+        party: Alignment(spec.for_party(party), frame, salt=SALT, cores=1, keeping=KEPT)
+        for party, frame in data.items()
+    }
 
 
 def outcome_of(transport: Any, **options: Any) -> Aligned:

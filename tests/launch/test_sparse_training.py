@@ -144,7 +144,7 @@ def test_moments_of_columns_that_are_not_centred_are_charged_for_what_is_release
         rows = np.zeros((3, 8))
         rows[0, :5], rows[0, 5:7] = x_a, x_b
         parts = {"a": scipy.sparse.csc_array(rows[:, :5]), "b": rows[:, 5:]}
-        columns = {q: load(spec, q, part)._columns for q, part in parts.items()}
+        columns = {q: load(spec.for_party(q), part)._columns for q, part in parts.items()}
         parties = [Party(q, own, vfl.SeededNoise(0), unnoised=(Moments,)) for q, own in columns.items()]
         answers = [party.answer(query.shares()[party.name], Records(), ReleaseKey(0)) for party in parties]
         released.append(np.concatenate([answer.released[0] for answer in answers]))
@@ -169,7 +169,7 @@ def test_a_wide_sparse_job_is_never_filled() -> None:
         partition=partition, bounds={"*": (0, 1)}, sparse=["a", "b"], privacy=privacy, solver=vfl.GCD(rounds=5)
     )
     data = {"a": X[:, :50_000], "b": X[:, 50_000:], "lab": {"y": rng.integers(0, 2, n)}}
-    party = load(spec, "a", data["a"])
+    party = load(spec.for_party("a"), data["a"])
     assert isinstance(party._columns, SparseColumns)
     tracemalloc.start()
     result = vfl.train(spec, data, engine="inprocess")

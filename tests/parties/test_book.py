@@ -231,7 +231,7 @@ class TestReleases:
     @pytest.fixture
     def party(self, place: Place) -> Any:
         source = {c: table()[c] for c in PARTITION.wanted("bank")}
-        party = load(job(), "bank", source, str(place.policies["bank"]))
+        party = load(job().for_party("bank"), source, str(place.policies["bank"]))
         party.hear(Notice(Phase.OPEN, "r1", "credit"))
         return party
 
@@ -252,7 +252,7 @@ class TestReleases:
     def test_a_restarted_party_remembers(self, party: Any, place: Place) -> None:
         party.answer(*self.visit(), ReleaseKey(1))
         source = {c: table()[c] for c in PARTITION.wanted("bank")}
-        again = load(job(), "bank", source, str(place.policies["bank"]))
+        again = load(job().for_party("bank"), source, str(place.policies["bank"]))
         again.hear(Notice(Phase.OPEN, "r1", "credit"))
         with pytest.raises(ConsentRefused, match="before"):
             again.answer(*self.visit(), ReleaseKey(1))
@@ -271,7 +271,9 @@ class TestReleases:
             with pytest.raises(KeyboardInterrupt):
                 party.hear(Notice(Phase.CLOSE, "r1", "credit"))
         spent = place.balance("bank").spent
-        again = load(job(), "bank", {c: table()[c] for c in PARTITION.wanted("bank")}, str(place.policies["bank"]))
+        again = load(
+            job().for_party("bank"), {c: table()[c] for c in PARTITION.wanted("bank")}, str(place.policies["bank"])
+        )
         again.hear(Notice(Phase.OPEN, "r1", "credit"))
         again.hear(Notice(Phase.CLOSE, "r1", "credit"))
         (run,) = place.balance("bank").runs
@@ -298,7 +300,7 @@ class TestReleases:
 
     def test_a_run_that_was_not_announced(self, place: Place) -> None:
         source = {c: table()[c] for c in PARTITION.wanted("bank")}
-        party = load(job(), "bank", source, str(place.policies["bank"]))
+        party = load(job().for_party("bank"), source, str(place.policies["bank"]))
         with pytest.raises(ConsentRefused, match="this run was not announced to it"):
             party.answer(*self.visit(), ReleaseKey(1))
 

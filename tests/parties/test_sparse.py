@@ -111,7 +111,9 @@ def test_values_are_those_of_the_same_dense_columns_to_the_bit(scaling, dtype):
 def test_columns_in_the_order_of_the_blocks_and_the_label_last():
     partition = vfl.FeaturePartition({"bank": NAMES}, label=("bank", "y"), blocks={"bank": [["c", "a"], ["b"]]})
     matrix = scipy.sparse.csc_array(np.column_stack([DENSE, [0, 1, 1]]))
-    party = load(vfl.Job(partition=partition, privacy=None, bounds={"*": (-4, 4)}, sparse=["bank"]), "bank", matrix)
+    party = load(
+        vfl.Job(partition=partition, privacy=None, bounds={"*": (-4, 4)}, sparse=["bank"]).for_party("bank"), matrix
+    )
     assert party._columns.names == ("c", "a", "b", "(intercept)")
     np.testing.assert_array_equal(dense(party._columns), np.column_stack([DENSE[:, [2, 0, 1]] / 4, np.ones(3)]))
     assert party.labels().tolist() == [-1.0, 1.0, 1.0]
@@ -208,7 +210,7 @@ BROKEN = {
 def test_broken_matrices(case):
     matrix, changes, problem = BROKEN[case]
     with pytest.raises(DataError) as caught:
-        load(job(**changes), "bank", matrix)
+        load(job(**changes).for_party("bank"), matrix)
     assert str(caught.value) == TABLE + problem
     assert caught.value.__cause__ is None
 
@@ -220,16 +222,16 @@ def test_broken_files(tmp_path):
     damaged = f"party 'bank', file {str(path)!r}: is damaged, cut short or not of the kind that its name says"
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError) as caught:
-        load(job(), "bank", path)
+        load(job().for_party("bank"), path)
     assert str(caught.value).startswith(damaged)
     np.savez(
         path, format=b"csc", shape=(3, 3), data=np.ones(2), indices=np.array([0, 7]), indptr=np.array([0, 1, 2, 2])
     )
     with pytest.raises(DataError):
-        load(job(), "bank", path)
+        load(job().for_party("bank"), path)
     np.savez(path, format=b"csc", shape=(3, 3), data=np.array([{}], dtype=object), indices=[0], indptr=[0, 1, 1, 1])
     with pytest.raises(DataError):
-        load(job(), "bank", path)
+        load(job().for_party("bank"), path)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_wrong_declarations(changes, problem):
 
 
 def test_a_party_that_is_declared_sparse_may_give_a_dense_source():
-    columns = load_features(job(), "bank", DENSE)
+    columns = load_features(job().for_party("bank"), DENSE)
     np.testing.assert_array_equal(columns.array, DENSE / 4)
     assert job().scaling_of(NAMES).shift.tolist() == [0.0] * 3
     assert job(sparse=[], bounds={"*": (0, 4)}).scaling_of(NAMES).shift.tolist() == [2.0] * 3
@@ -316,8 +318,8 @@ def test_ids_of_a_sparse_matrix_that_are_wrong(source, message):
 
 
 def source_ids(spec, source):
-    party = spec.partition.parties[0]
-    return read_ids(spec, party, open_with_ids(spec, party, source, label=False))
+    task = spec.for_party(spec.partition.parties[0]).features
+    return read_ids(task, open_with_ids(task, source))
 
 
 def test_records_are_held_out_and_columns_written_out_as_from_dense_columns():

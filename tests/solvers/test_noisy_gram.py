@@ -315,7 +315,7 @@ def test_an_owners_book_refuses_pieces_that_are_not_planned(tmp_path: Path) -> N
     path = tmp_path / "bank.toml"
     path.write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 1.0\ndelta = 1e-5\n', encoding="utf-8")
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-5))
-    party = load(spec, "bank", {c: table()[c] for c in ("a0", "a1")}, str(path))
+    party = load(spec.for_party("bank"), {c: table()[c] for c in ("a0", "a1")}, str(path))
     party.hear(Notice(Phase.OPEN, "r1", "credit"))
     planned = plan(spec, N)
     pieces = [planned.solver.piece(planned.problem, k) for k in range(6)]

@@ -31,14 +31,14 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
     features : what the model was trained on, without the label. labelled : the label party's source, with it.
     """
     job, loss = result.job, loss_of(result.job.loss)
-    y = load(job, job.partition.label_party, labelled).labels()
+    y = load(job.for_party(job.partition.label_party), labelled).labels()
     r = loss.derivative(result.decision_function(features), y)
     w = dict(zip(result.coordinates, result.w, strict=True))
     # The intercept is not penalised: its step is a plain one.
     moves = [float(abs(r.mean()) / loss.curvature)] if INTERCEPT in w else []
     for party, source in features.items():
         if job.partition.columns(party):
-            columns = load_features(job, party, source)
+            columns = load_features(job.for_party(party), source)
             own = np.array([w[name] for name in columns.names])
             X, zeros, ones = columns.block(0, own.size), np.zeros(own.size), np.ones(own.size)
             M = loss.curvature * columns.kernels.plain_moments(X)[1] / len(r)

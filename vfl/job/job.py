@@ -17,6 +17,7 @@ from vfl.errors import PrivacyError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation
 from vfl.holdout import Split
 from vfl.job.plain import encode, to_toml
+from vfl.job.task import PartyTask
 from vfl.losses import Loss, loss_of
 from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
@@ -292,6 +293,10 @@ class Job:
         if self.id is None or isinstance(self.id, MappingABC):
             return dict(self.id or {})
         return dict.fromkeys(self.partition.parties, self.id)
+
+    def for_party(self, party: str) -> PartyTask:
+        """Return one party's view of the job. Raises PartitionError for a name that is no party."""
+        return PartyTask.of(self, party)
 
     def wanted(self, party: str) -> tuple[str, ...]:
         """Return all columns that the job reads of a party: its features, the label if it is held, the id."""

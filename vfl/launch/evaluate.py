@@ -32,8 +32,8 @@ def evaluate(result: Result, data: Any) -> Findings:
     """
     job = result.job
     owner, sources = job.partition.label_party, sources_of(job.partition, data)
-    joined = joined_rows(job, sources, first=owner, common=True) if job.ids else {}
-    labels = load_labels(job, sources[owner])
+    joined = joined_rows(job, sources, first=owner, common=True)
+    labels = load_labels(job.for_party(owner), sources[owner])
     parts = {party: result.part(party) for party in sources if job.partition.columns(party)}
     margins_of = {party: part.margins(sources[party]) for party, part in parts.items()}
     if joined:

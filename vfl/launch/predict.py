@@ -85,7 +85,8 @@ def _by_party(job: Job, data: Any) -> bool:
 def _of_table(result: Result, table: Any) -> Predictions:
     job = result.job
     margins, owner = result.decision_function(table), job.partition.label_party
-    ids = raw_ids(job, owner, table) if job.ids and holds_ids(job, owner, table) else None
+    task = job.for_party(owner)
+    ids = raw_ids(task, table) if job.ids and holds_ids(task, table) else None
     return _labelled(job, (owner,), margins, ids)
 
 
@@ -108,13 +109,13 @@ def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any]) -> P
     read = {party: part_of(part, party) for party, part in parts.items()}
     job = agreed({p: PartGreeting(__version__, part.model, part.job, ids=False) for p, part in read.items()})
     first = _receiver(job, tuple(sources))
-    joined = joined_rows(job, sources, first=first, common=True) if job.ids else {}
+    joined = joined_rows(job, sources, first=first, common=True)
     margins = {}
     for party in (party for party in job.partition.parties if party in sources):
         part = read[party].margins(sources[party])
         margins[party] = part[joined[party]] if joined else part
     total = added(margins, next(iter(read.values())).intercept)
-    ids = raw_ids(job, first, sources[first]) if joined else []
+    ids = raw_ids(job.for_party(first), sources[first]) if joined else []
     return _labelled(job, tuple(sources), total, [ids[row] for row in joined[first]] if joined else None)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parties.party import Party
     from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
     from vfl.job import Job
+    from vfl.job.task import PartyTask
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
@@ -103,14 +104,15 @@ def run(
     arrangement : the alignment is made before, if the job asks for one.
     """
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
-    agreed = {name: consented(job, name, (policies or {}).get(name)) for name in there}
+    tasks = {name: job.for_party(name) for name in there}
+    agreed = {name: consented(task, (policies or {}).get(name)) for name, task in tasks.items()}
     arrangement = arrangement or Arrangement()
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
-        indexes = yield from _aligned(job, there, arrangement)
+        indexes = yield from _aligned(tasks, there, arrangement)
     threads = arrangement.cores_each(1)  # they compute one after the other
     parties = {
-        name: load(job, name, source, agreed[name], index=indexes.get(name), threads=threads)
+        name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads)
         for name, source in there.items()
     }
     yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)
@@ -120,19 +122,20 @@ def align_only(
     job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, policies: Mapping[str, str] | None = None
 ) -> Iterator[Aligning | Aligned]:
     """Yield the progress of an alignment, then its outcome; every owner is asked before its data are opened."""
-    for name in sources:
-        consented(job, name, (policies or {}).get(name))
-    yield from _aligned(job, sources, arrangement)
+    tasks = {name: job.for_party(name) for name in sources}
+    for name, task in tasks.items():
+        consented(task, (policies or {}).get(name))
+    yield from _aligned(tasks, sources, arrangement)
 
 
 def _aligned(
-    job: Job, sources: Mapping[str, Any], arrangement: Arrangement
+    tasks: Mapping[str, PartyTask], sources: Mapping[str, Any], arrangement: Arrangement
 ) -> Generator[Aligning | Aligned, None, dict[str, Index]]:
     alignments: dict[str, Alignment] = {}
     salt, cores = new_salt(), arrangement.cores_each(1)
     try:
         for name, source in sources.items():
-            alignments[name] = Alignment(job, name, source, salt=salt, cores=cores, keeping=arrangement.keeping(name))
+            alignments[name] = Alignment(tasks[name], source, salt=salt, cores=cores, keeping=arrangement.keeping(name))
         yield (yield from align(InProcessAlignment(alignments), required=arrangement.required))
         return {name: alignment.settled() for name, alignment in alignments.items()}
     finally:

@@ -189,7 +189,7 @@ def predict(
         asked = {name: actors[name].prepare_prediction.remote(parts[name], name, handed[name]) for name in sources}
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
         job = agreed(greetings)
-        if len(actors) > 1 and job.ids and all_hold_ids(job, {name: said.ids for name, said in greetings.items()}):
+        if len(actors) > 1 and job.ids and all_hold_ids(job.ids, {name: said.ids for name, said in greetings.items()}):
             salt = new_salt()
             each = cores_of(place, arrangement, len(actors))
             reading = {name: actor.prepare_ids.remote(salt, each, Keeping()) for name, actor in actors.items()}

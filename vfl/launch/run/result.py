@@ -156,7 +156,7 @@ class Result:
             hold their id columns, rows are joined by them in the order of the first party's, else taken as they are.
         """
         sources = sources_of(self.job.partition, data, label=False)
-        joined = joined_rows(self.job, sources) if self.job.ids else {}
+        joined = joined_rows(self.job, sources)
         margins = {}
         for party, source in sources.items():
             if self.job.partition.columns(party):

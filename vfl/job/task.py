@@ -1,0 +1,79 @@
+"""One party's view of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from vfl.schema import BinaryLabel, RealLabel
+from vfl.security.identifiers import IdKind
+
+if TYPE_CHECKING:
+    from vfl.job import Job
+    from vfl.schema import Label, Scaling, Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PartyTask:
+    """All that one party needs to know of a job to read its data. Public, and derived from declarations alone.
+
+    job : the whole job, which the owner's policy and book judge.
+    columns : in the declared order, which is that of an array without names.
+    canonical : the same columns in the order in which they are stored, where every block is contiguous.
+    schema : the declarations of all columns of the job. scaling : of the canonical columns.
+    sparse : whether zeros have to stay zeros. storage : 'float64' or 'float32'.
+    label : (column, declaration) where the party holds the label and it is wanted. intercept : whether a column of ones
+        is stored after the others.
+    id : column by which records are aligned, None without alignment. id_kind : how ids are compared; None takes the kind
+        of the column's own type.
+    """
+
+    job: Job
+    party: str
+    columns: tuple[str, ...]
+    canonical: tuple[str, ...]
+    schema: Schema
+    scaling: Scaling
+    sparse: bool
+    storage: str
+    label: tuple[str, Label] | None
+    intercept: bool
+    id: str | None
+    id_kind: IdKind | None
+
+    @classmethod
+    def of(cls, job: Job, party: str) -> PartyTask:
+        """Derive the view of one party. Raises PartitionError for a name that is no party."""
+        partition = job.partition
+        canonical = partition.canonical_columns(party)
+        label = (partition.label_column, label_of(job)) if party == partition.label_party else None
+        return cls(
+            job=job,
+            party=party,
+            columns=partition.columns(party),
+            canonical=canonical,
+            schema=job.schema,
+            scaling=job.scaling_of(canonical),
+            sparse=party in job.sparse,
+            storage=job.storage,
+            label=label,
+            intercept=job.intercept and label is not None,
+            id=job.ids.get(party),
+            id_kind=None if job.id_kind is None else IdKind(job.id_kind),
+        )
+
+    @property
+    def features(self) -> PartyTask:
+        """The view for prediction: the columns alone, without label and intercept, in float64."""
+        return replace(self, label=None, intercept=False, storage="float64")
+
+    def __repr__(self) -> str:
+        return f"PartyTask(job {self.job.name!r}, party {self.party!r})"
+
+
+def label_of(job: Job) -> Label:
+    """Return the label's declaration: binary for classification, else a number within its declared bounds."""
+    if job.classification:
+        return BinaryLabel(job.classes)
+    column = job.partition.label_column
+    return RealLabel(None if job.schema.unbounded([column]) else job.schema[column].limits)
