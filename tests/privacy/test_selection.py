@@ -234,7 +234,7 @@ TAILS = [
 def test_the_fixed_gumbel_is_the_real_one_rounded_down(tail, bits, upper):
     with mpmath.workprec(1500):
         middle = exact_gumbel(upper, mpmath.mpf(2 * tail + 1) / 2 ** (bits + 2)) * 2**FRACTION_BITS
-        assert -(mpmath.mpf(2) ** -10) <= middle - module._fixed_gumbel(upper, tail, bits) <= 1 + mpmath.mpf(2) ** -10
+        assert module._fixed_gumbel(upper, tail, bits) == int(mpmath.floor(middle))
 
 
 @pytest.mark.parametrize(("tail", "bits"), TAILS)
@@ -249,15 +249,6 @@ def test_a_value_is_within_a_quarter_of_the_slack_for_every_g_that_the_bits_allo
             q = mpmath.mpf(end) / 2 ** (bits + 1)
             error = mpmath.mpf(value) / 2**FRACTION_BITS - (shift + exact_gumbel(upper, q))
             assert abs(error) * 8 <= mpmath.mpf(SLACK.numerator) / SLACK.denominator
-
-
-@given(numerator=st.integers(1, 2**130), denominator=st.integers(1, 2**130), precision=st.integers(140, 400))
-@settings(max_examples=150, deadline=None)
-def test_the_fixed_logarithm_is_within_its_bound(numerator, denominator, precision):
-    with mpmath.workprec(800):
-        exact = (mpmath.log(numerator) - mpmath.log(denominator)) * mpmath.mpf(2) ** precision
-        assert abs(exact - module._fixed_log(numerator, denominator, precision)) < 3 * precision
-        assert 0 <= mpmath.log(2) * 2**precision - module._log_of_two(precision) < 1
 
 
 def test_doubles_stay_within_half_of_what_the_screen_assumes():

@@ -57,7 +57,7 @@ PUBLIC = ("vfl", "vfl.errors", "vfl.examples")
 
 DRAWING = ("noise", "mechanisms", "keystream", "rounded_gaussian", "normal_tail")
 ACCOUNTING = ("accountants", "calibration", "gaussian_dp", "zcdp", "pld", "spending", "ledger")
-HEAVY = ("ray", "numba", "scipy", "pyarrow", "sklearn", "pandas")
+HEAVY = ("ray", "numba", "scipy", "flint", "pyarrow", "sklearn", "pandas")
 
 
 @dataclass(frozen=True)

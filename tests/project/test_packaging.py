@@ -95,6 +95,7 @@ def test_every_third_party_import_is_declared(pyproject):
         "dp_accounting": "dp-accounting",
         "tomli_w": "tomli-w",
         "llvmlite": "numba",
+        "flint": "python-flint",
     }
     imported = set()
     for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):

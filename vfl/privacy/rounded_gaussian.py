@@ -52,8 +52,8 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
     ndtri_error : bound on the relative error of ndtri. May be widened, never narrowed; costs time, changes no result.
 
     How: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
-    compared with both half-integers around it in integer arithmetic (vfl.privacy.normal_tail). The share of such lanes
-    is about 2⁻⁴⁷·scale, some 20 µs each: nothing at 2²⁶, dear at 2⁴⁵.
+    compared with both half-integers around it in interval arithmetic (vfl.privacy.normal_tail). The share of such
+    lanes is about 2⁻⁴⁷·scale, some 20 µs each: nothing at 2²⁶, dear at 2⁴⁵.
 
     Raises PrivacyError when scale, size or ndtri_error is out of range. Never returns an undecided value.
     """

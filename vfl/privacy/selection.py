@@ -23,8 +23,9 @@ P(j) by a factor within e^(±2e), so the probability P̃(j) of winning satisfies
 such factors enter the range: it is at most 2Δ/b + 8e, without any δ. Here e ≤ 2^-43 (`_value`), so b is the exact
 rational 2Δ/(ε - 2^-40), and the range is at most ε.
 
-V_j is an integer multiple of 2^-48, computed in integers from the score and the words of the keystream alone. It is the
-same on every platform, compares exactly, and travels as a Python integer. Doubles only tell which lanes cannot win.
+V_j is an integer multiple of 2^-48: the floor of the score and the floor of G, each exact, from the score and the words
+of the keystream alone. It is the same on every platform, compares exactly, and travels as a Python integer. Doubles only
+tell which lanes cannot win.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache, total_ordering
+from functools import total_ordering
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from flint import arb, ctx, fmpq
 
 from vfl.errors import PrivacyError
 
@@ -218,7 +220,7 @@ def _value(score: float, scale: Fraction, upper: bool, tail: int, bits: int) -> 
     upper : whether u is in the upper half.
     tail : k ≥ 2⁴⁴, so that q, the distance of u to its half's outer end, lies in [k, k + 1]·2^-(bits + 1).
 
-    The floor of the score loses at most 2^-48, that of G 2^-48 + 2^-58 (`_fixed_gumbel`). |dG/dq| is at most 2/q in
+    The floor of the score loses at most 2^-48, and so does that of G (`_fixed_gumbel`). |dG/dq| is at most 2/q in
     the lower half (G = -ln(-ln(1 - q)), -ln(1 - q) ≥ q, 1 - q ≥ 1/2) and 1/(q ln 2) in the upper (G = -ln(-ln q)), so
     that G at the middle of the interval is within 1/k ≤ 2^-44 of G anywhere in it. Altogether less than 2^-43.
     """
@@ -232,53 +234,17 @@ def _floor(score: float, scale: Fraction, fraction_bits: int) -> int:
 
 
 def _fixed_gumbel(upper: bool, tail: int, bits: int) -> int:
-    """Return G·2⁴⁸ at q = (2·tail + 1)/2^(bits + 2), rounded down, at most 1 + 2⁻¹⁰ below and 2⁻¹⁰ above.
+    """Return ⌊2⁴⁸·G⌋, exactly, at q = (2·tail + 1)/2^(bits + 2).
 
-    The precision P exceeds the bits B by 32 and by more than log2(B), so that 3P ≤ 6B units (`_fixed_log`) are at
-    most 6·2^-(B + 32). E = -ln q or -ln(1 - q) is at least q ≥ 2^(43 - B). So E is off by a relative 2^-72, and
-    ln E by at most that and 2^-92 more.
+    Arb encloses G in a ball with a proven radius (Johansson 2017). The precision doubles until all numbers in the ball
+    have the same floor.
     """
-    precision = bits + 32 + bits.bit_length()
-    whole = 1 << (bits + 2)
-    q = 2 * tail + 1
-    exponential = -_fixed_log(q if upper else whole - q, whole, precision)
-    return -_fixed_log(exponential, 1 << precision, precision) >> (precision - FRACTION_BITS)
-
-
-def _fixed_log(numerator: int, denominator: int, precision: int) -> int:
-    """Return ln(numerator/denominator)·2^P within 3P units, for P ≥ 64 and |log2| of the ratio at most P - 2.
-
-    ln x = k ln 2 + 2 artanh z, z = (f - 1)/(f + 1), with x = 2^k f and f in [0.7, 1.43], so z² < 2^-5. z is
-    within 1 unit, z² and every power of z within 1.4, every term within 2.4; there are at most P/5 + 2 terms, and what
-    is omitted is below 2 units. Doubled, that is less than P + 14; k ln 2 is within |k| < P.
-    """
-    exponent = numerator.bit_length() - denominator.bit_length()
-    if exponent >= 0:
-        denominator <<= exponent
-    else:
-        numerator <<= -exponent
-    if 5 * numerator > 7 * denominator:
-        exponent, denominator = exponent + 1, denominator << 1
-    elif 7 * numerator < 5 * denominator:
-        exponent, numerator = exponent - 1, numerator << 1
-    ratio = (abs(numerator - denominator) << precision) // (numerator + denominator)
-    artanh = _fixed_artanh(ratio, precision)
-    return exponent * _log_of_two(precision) + (2 * artanh if numerator >= denominator else -2 * artanh)
-
-
-def _fixed_artanh(ratio: int, precision: int) -> int:
-    """Return the sum of z^(2j+1)/(2j+1), rounding all down, for z = ratio·2^-precision ≥ 0."""
-    square = ratio * ratio >> precision
-    total, power, odd = 0, ratio, 1
-    while power:
-        total += power // odd
-        power = power * square >> precision
-        odd += 2
-    return total
-
-
-@lru_cache(maxsize=64)
-def _log_of_two(precision: int) -> int:
-    """Return ln 2 = 2 artanh(1/3) in units of 2^-precision, at most 1 below: the series loses less than 64 bits."""
-    extra = precision + 64
-    return 2 * _fixed_artanh((1 << extra) // 3, extra) >> 64
+    q = fmpq(2 * tail + 1, 1 << (bits + 2))
+    precision = 2 * bits
+    while True:
+        with ctx.workprec(precision):
+            gumbel = -(-arb(q if upper else 1 - q).log()).log()
+            floor = (gumbel * 2**FRACTION_BITS).floor().unique_fmpz()
+            if floor is not None:
+                return int(floor)
+        precision *= 2
