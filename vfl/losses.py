@@ -1,8 +1,8 @@
-"""Losses ℓ(v, y) of a generalised linear model: value, derivative, and the constants that privacy and steps rest on.
+"""Losses ℓ(v, y) of a generalised linear model: value, derivative, and the constants that set noise and step sizes.
 
 A loss is one frozen object, convex in v. Conventions match scikit-learn so that results compare: squared is ½(v − y)²,
-logistic is log(1 + exp(−y v)) with y = ±1, hinge is max(0, 1 − y v). Fields are public options, to be declared like
-anything else in a job: none of them is ever taken from data.
+logistic is log(1 + exp(−y v)) with y = ±1, hinge is max(0, 1 − y v). Fields are public options that the job declares;
+none of them is ever taken from data.
 
 | loss | labels | ℓ' | curvature L | slope R |
 |---|---|---|---|---|
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Loss(Protocol):
-    """What a solver may ask of a loss. All vectors are (n,) float64.
+    """Interface of a loss. All vectors are (n,) float64.
 
-    name : its name in jobs; a fused kernel of that name is used where vfl.kernels.dense has one, else `derivative` is.
+    name : its name in jobs. vfl.kernels.dense has a fused kernel for some names; other losses use `derivative`.
     classification : labels are ±1.
     curvature : L, the largest second derivative in v; M_j = L·mean(x_j²). Infinite where ℓ has a kink.
     slope : R, the largest |ℓ'|; infinite when the derivative is unbounded.
@@ -59,7 +59,7 @@ class Loss(Protocol):
         ...
 
     def response(self, v: Vector) -> Vector:
-        """Return what a margin predicts for a label that is a number, (n,): the label at which ∂ℓ/∂v is 0."""
+        """Return the numeric label that a margin predicts, (n,): the y with ∂ℓ/∂v = 0."""
         ...
 
 
@@ -116,8 +116,8 @@ class Logistic:
 class Huber:
     """½(v − y)² where |v − y| ≤ width, beyond it width·|v − y| − ½width²: derivative v − y capped at ±width, curvature 1.
 
-    The bounded derivative is what makes it worth having here: labels need no bounds, no record pulls harder than
-    `width`, and output perturbation applies. As width grows it becomes squared loss (Huber 1964).
+    The derivative is bounded: labels need no bounds, no record has a residual beyond `width`, and output perturbation
+    applies. For large widths it becomes squared loss (Huber 1964).
 
     width : in units of the label. 1.35 keeps 95 % of the efficiency under normal residuals of deviation 1.
     """
@@ -158,12 +158,12 @@ class Huber:
 class Poisson:
     """exp(v) − y v for counts y with mean exp(v), continued as a straight line beyond v = margin.
 
-    Without a clamp ℓ'' = exp(v) has no bound, so no finite M_j exists and no step is safe. With it the loss stays convex
-    and once differentiable, ℓ'' ≤ exp(margin), and the largest mean that can be predicted is exp(margin): declare it
-    above the largest mean that is plausible, and not much above, for steps are short in proportion. Labels below 0
-    count as 0. The derivative is as large as the label, so a private job declares the label's bounds or a clip.
+    Without the straight continuation, ℓ'' = exp(v) has no bound, so no finite M_j exists and no step size is safe. With it,
+    the loss stays convex and differentiable once, ℓ'' ≤ exp(margin), and the largest predicted mean is exp(margin). Declare
+    a margin just above the largest plausible mean, because steps shrink as exp(margin) grows. Labels below 0 count as 0.
+    The derivative is as large as the label, so a private job declares the label's bounds or a clip.
 
-    margin : the largest v that counts as it is; 3 allows means up to 20. On the scale of Xw with the intercept.
+    margin : the v from which the loss is straight; 3 allows means up to 20. On the scale of Xw with the intercept.
     """
 
     margin: float = 3.0
@@ -207,7 +207,7 @@ class Poisson:
 class Hinge:
     """max(0, 1 − y v), y = ±1: derivative −y where y v < 1, else 0; |derivative| ≤ 1; a kink, so no curvature.
 
-    For solvers that live without M_j: SCD by its closed dual step, SGD by shrinking ones. Coordinate descent needs
+    Use it with solvers that need no M_j: SCD has a closed dual step, SGD shrinks its steps. Coordinate descent needs
     'smoothed_hinge'.
     """
 
@@ -264,7 +264,7 @@ class SmoothedHinge:
         return share * (short - 0.5 * share * self.width)
 
     def derivative(self, v: Vector, y: Vector) -> Vector:
-        """Return −y·(1 − y v)/h, the factor kept between 0 and 1, (n,)."""
+        """Return −y·(1 − y v)/h, with the factor clipped to [0, 1], (n,)."""
         import numpy as np
 
         return -y * np.clip((1.0 - y * v) / self.width, 0.0, 1.0)
@@ -278,9 +278,9 @@ class SmoothedHinge:
 class ClassWeighted:
     """c_y·ℓ(v, y) with *declared* weights of the two classes; curvature and slope are those of ℓ times the larger weight.
 
-    Nothing is spent for it. A record's contribution is c_y r_i x_i, which is clipped (or bounded by the larger slope) like
-    any other, so under replace-one the sensitivity is that of the cap, whichever classes the two records have.
-    'balanced' weights n/(2 n_y) are refused: they are counts of labels, and move with one record.
+    Declared weights cost no privacy. A record's contribution is c_y r_i x_i, clipped (or bounded by the larger slope) like
+    any other, so under replace-one the cap alone decides the sensitivity, for any classes of the two records. 'balanced'
+    weights n/(2 n_y) are refused: they are counts of labels, which one record changes.
 
     loss : name of the loss. negative, positive : c of the two classes.
     """
@@ -296,8 +296,8 @@ class ClassWeighted:
             if isinstance(getattr(self, option), str):
                 raise SpecificationError(
                     f"class_weighted: {option} is a declared number, not {getattr(self, option)!r}: 'balanced' weights "
-                    "are computed from how many labels of each class there are, which one record changes, and nothing "
-                    "has paid for that; declare weights from what is publicly known, 1/(2·share of the class)"
+                    "are computed from the number of labels per class, which one record changes, and are not charged; "
+                    "declare weights from public knowledge, 1/(2·share of the class)"
                 )
             _positive("class_weighted", option, getattr(self, option))
         if not loss_of(self.loss).classification or self.loss == self.name:
@@ -332,7 +332,7 @@ class ClassWeighted:
 
 
 LARGEST_MARGIN = 50.0
-"""exp(50): beyond it no step would move anything."""
+"""Largest margin of Poisson loss: beyond exp(50), steps are too short to change any coordinate."""
 
 
 def _positive(loss: str, option: str, value: float) -> None:

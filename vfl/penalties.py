@@ -18,7 +18,7 @@ class Penalty(Protocol):
 
     name: ClassVar[str]
     grouped: ClassVar[bool]
-    """Whether ψ couples the coordinates of a block, so that blocks are part of the objective."""
+    """True if ψ couples the coordinates of a block, so that the blocks are part of the objective."""
 
     @property
     def convexity(self) -> float:
@@ -176,7 +176,7 @@ class Box:
             )
 
     def value(self, w: Vector) -> float:
-        """Return 0 inside, inf outside; w + (bound − w) is the bound up to rounding, so that much is inside."""
+        """Return 0 inside the box and inf outside, with a relative tolerance of 1e-12 for rounding of w + (bound − w)."""
         low, high = self.low - 1e-12 * abs(self.low), self.high + 1e-12 * abs(self.high)
         return 0.0 if bool(((w >= low) & (w <= high)).all()) else math.inf
 
@@ -195,8 +195,8 @@ class Box:
 class GroupLasso:
     """ψ(w) = λ Σ_S √|S| ‖w_S‖₂ over the blocks that the partition names (Yuan & Lin 2006). λ is on the scaled features.
 
-    Coordinates with different steps s_j share one norm, so soft-thresholding each by its own step has another fixed point
-    than the minimiser; the prox is the root of one equation in ‖u‖ instead.
+    Coordinates with different steps s_j share one norm, so thresholding each by its own step would miss the minimiser.
+    The prox solves one equation in ‖u‖ instead.
     """
 
     strength: float
@@ -226,7 +226,7 @@ class GroupLasso:
         u = v.copy()
         if self.strength == 0.0 or not moving.any():
             return u
-        with np.errstate(over="ignore"):  # infinite is above 1, too
+        with np.errstate(over="ignore"):  # an infinite sum is above 1 too
             if float(((a / t) ** 2).sum()) <= 1.0:
                 u[moving] = 0.0
                 return u
@@ -236,7 +236,7 @@ class GroupLasso:
         def excess(ρ: float) -> float:
             return float(((a / (ρ + t)) ** 2).sum()) - 1.0
 
-        # Rounding may leave no change of sign between ends that nearly meet. |∂u_j/∂ρ| ≤ 1, so ρ is needed to an ulp of ‖v‖.
+        # Rounding may hide the change of sign if the ends nearly meet. |∂u_j/∂ρ| ≤ 1, so one ulp of ‖v‖ in ρ is harmless.
         if excess(low) <= 0.0:
             ρ = low
         elif excess(high) >= 0.0:

@@ -1,4 +1,4 @@
-"""The problem as everybody may know it: objective, layout of coordinates, declared bounds, budget. No data."""
+"""Public description of the problem: objective, layout of coordinates, declared bounds, budget. No data."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ A = TypeVar("A", bound=np.ndarray)
 
 
 def _kept(array: A) -> A:
-    """Return the array, which others will share, read-only."""
+    """Make a shared array read-only, and return it."""
     array.flags.writeable = False
     return array
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each coordinate of w lives. The intercept is the last column of the label party.
+    """Position of each party's coordinates in w. The intercept is the last column of the label party.
 
     columns : {party: names of its columns in canonical order}, so that every block is contiguous.
-    explicit : {party: sizes of its blocks} when the partition names blocks; None lets the solver choose a size.
+    explicit : {party: sizes of its blocks} if the partition names blocks; None lets the solver choose the size.
     """
 
     columns: Mapping[str, tuple[str, ...]]
@@ -84,7 +84,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """F(w) = (1/n) Σ ℓ((Xw)_i, y_i) + ψ(w) on the scaled features, and what is publicly known about it.
+    """F(w) = (1/n) Σ ℓ((Xw)_i, y_i) + ψ(w) on the scaled features, with the public facts about it.
 
     reach : (p,) B_j, the largest |x_ij| that scaling and clamping allow; inf where nothing is declared.
     label_range : width of the declared label bounds, inf when undeclared; 2 for classification.
@@ -92,9 +92,9 @@ class Problem:
     epsilon, delta, mu : the budget, μ the largest Gaussian-DP parameter that (ε, δ) allows; None without privacy.
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
-    one_sided : whether most declared ranges of features keep their sign, so that columns are far from orthogonal to ones.
-    sparse : parties whose columns are never centred, so that what they do not store stays 0.
-    penalise_intercept : whether ψ counts the intercept too, which only solvers that need F strongly convex ask for.
+    one_sided : most declared ranges keep their sign, so that columns are far from orthogonal to the intercept.
+    sparse : parties whose columns are never centred, so that entries that are not stored stay 0.
+    penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
     """
 
     n_records: int
@@ -115,7 +115,7 @@ class Problem:
 
     @property
     def private(self) -> bool:
-        """Whether releases are noised and charged."""
+        """True if releases are noised and charged."""
         return self.mu is not None
 
     @cached_property
@@ -125,12 +125,12 @@ class Problem:
 
     @property
     def centred(self) -> bool:
-        """Whether released means are taken off the columns: an unpenalised intercept absorbs them."""
+        """True if columns are centred at released means, which an unpenalised intercept absorbs."""
         return INTERCEPT in self.layout.names and not self.penalise_intercept
 
     @cached_property
     def centred_coordinates(self) -> npt.NDArray[np.bool_]:
-        """Return (p,) booleans: True for features whose released means are taken off."""
+        """Return (p,) booleans: True for features that are centred at their released means."""
         free = np.zeros(self.layout.n_coordinates, dtype=bool)
         for party, block in self.layout.whole().items():
             free[block.coordinates] = self.centred and party not in self.sparse
@@ -138,7 +138,7 @@ class Problem:
 
     @cached_property
     def penalised(self) -> Vector:
-        """Return (p,) 1 where ψ counts: for features, and 0 for the intercept unless it is penalised too."""
+        """Return (p,) 1 for penalised coordinates: features, and the intercept if `penalise_intercept` is set."""
         return _kept(np.ones(self.layout.n_coordinates) if self.penalise_intercept else 1.0 - self.intercept)
 
     def describe(self) -> str:

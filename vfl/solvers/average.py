@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Average:
-    """Keeps the mean of the iterates that an option asks for.
+    """Mean of the iterates that an option selects.
 
     iterate : 'last', 'average' (of each outer round, Maranjyan et al. 2024, Alg. 1) or 'tail' (of the last half of the run).
-    skip : updates that are left out of the tail.
+    skip : number of first updates that the tail leaves out.
     """
 
     def __init__(self, iterate: str, skip: int) -> None:
@@ -22,13 +22,13 @@ class Average:
         self._skip = skip
         self._seen = 0
         self._count = 0
-        # A step moves few of p coordinates: each is added up when it moves, with how long it had its value.
+        # A step moves few of p coordinates, so each value is added when it changes, times the number of steps it lasted.
         self._value: Vector | None = None
         self._total = np.zeros(0)
         self._since = np.zeros(0)
 
     def add(self, θ: Vector, *moved: slice) -> None:
-        """Take note of an iterate, (p,). moved : a slice for each update, where it differs; nothing says everywhere."""
+        """Record an iterate, (p,). moved : one slice per update that changed it; none means all coordinates."""
         self._seen += max(1, len(moved))
         if self._iterate == "last" or (self._iterate == "tail" and self._seen <= self._skip):
             return
@@ -47,7 +47,7 @@ class Average:
         return mean
 
     def outer(self, θ: Vector) -> Vector:
-        """Return what an outer round ends with."""
+        """Return the result of an outer round."""
         mean = self._mean() if self._iterate == "average" else None
         if mean is None:
             return θ
@@ -55,6 +55,6 @@ class Average:
         return mean
 
     def final(self, w: Vector) -> Vector:
-        """Return what the run ends with, given what its last outer round ended with."""
+        """Return the result of the run from that of its last outer round."""
         mean = self._mean() if self._iterate == "tail" else None
         return np.asarray(w) if mean is None else mean

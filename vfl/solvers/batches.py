@@ -1,17 +1,17 @@
-"""Which records a step works on, and what that costs: secret Poisson samples, or disjoint public batches.
+"""Batches of records for a step, and their cost: secret Poisson samples, or disjoint public batches.
 
-Guarantee, for steps whose one record's contribution has norm at most Δ/2, under replace-one:
+Guarantee under replace-one, for steps in which one record's contribution has norm at most Δ/2:
 
-- 'poisson': every step draws its batch secretly and afresh, each record with probability q by itself, and divides by
-  the *expected* size qn, never by the realised one. A step is then a Poisson-subsampled Gaussian pair, and all steps,
-  committed to beforehand, are accounted by their privacy loss distribution (vfl.privacy.pld; extra `accounting`). It
-  holds for whoever sees the model and what was released. The coordinator draws the batch and the parties are shown
-  weights that are 0 outside it, so for them the release is what it is without sampling.
-- 'disjoint': a pass walks through disjoint batches that are public, in a new public order each time. A record takes
-  part in one release of a pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition), for everybody.
+- 'poisson': every step draws a new secret batch, each record independently with probability q, and divides by the
+  *expected* size qn, never by the realised one. A step is then a Poisson-subsampled Gaussian pair. All steps, fixed
+  beforehand, are accounted by their privacy loss distribution (vfl.privacy.pld; extra `accounting`). The amplified ε
+  holds for readers of the model and of the releases. It does not hold for the participants: the coordinator draws the
+  batch, and parties see weights that are 0 outside it.
+- 'disjoint': a pass uses disjoint public batches, in a new public order each time. A record is part of one release per
+  pass, so a pass is μ-GDP with μ = Δ/σ (parallel composition), for everybody.
 
-Batches of fixed size drawn at random, and shuffled ones, are *not* Poisson samples: no amplification is claimed for
-them, and there is no option for it.
+Random batches of fixed size and shuffled batches are *not* Poisson samples. vfl claims no amplification for them and
+does not offer them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 SAMPLINGS = ("poisson", "disjoint")
 UNVOUCHED = {
-    "shuffled": "batches of a shuffled pass are not Poisson samples, and no accountant here vouches for their "
-    "amplification",
+    "shuffled": "batches of a shuffled pass are not Poisson samples, and no accountant supports their amplification",
     "fixed": "batches of a fixed size drawn at random are not Poisson samples: under replace-one their members depend on "
     "each other",
 }
@@ -42,7 +41,7 @@ RATE_BITS = 40
 
 
 def require_sampling(solver: str, sampling: str | None) -> None:
-    """Raise SpecificationError for a sampling that nobody can vouch for, with the reason."""
+    """Raise SpecificationError for a sampling without a valid accounting, with the reason."""
     if sampling is None or sampling in SAMPLINGS:
         return
     reason = UNVOUCHED.get(sampling, "it is not known")
@@ -50,18 +49,18 @@ def require_sampling(solver: str, sampling: str | None) -> None:
 
 
 def default_sampling(problem: Problem) -> str:
-    """Return 'poisson' with privacy: amplification divides the noise. Else 'disjoint': an ordinary pass."""
+    """Return 'poisson' with privacy, because amplification divides the noise, else 'disjoint'."""
     return "poisson" if problem.private else "disjoint"
 
 
 def default_batch_size(problem: Problem) -> int:
-    """Return a twentieth of the records, at least 64: noise depends on the steps' number, not on the rate."""
+    """Return n/20, at least 64: the noise depends on the number of steps, not on the rate."""
     return min(problem.n_records, max(64, problem.n_records // 20))
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The steps of a run.
+    """Batches of all steps of a run.
 
     batch_size : expected number of records in a batch. passes : expected number of times a record is used.
     seed : orders disjoint batches; public.
@@ -75,7 +74,7 @@ class Batches:
 
     @property
     def steps_a_pass(self) -> int:
-        """Return how many batches make a pass."""
+        """Return the number of batches per pass."""
         return max(1, round(self.n_records / min(self.batch_size, self.n_records)))
 
     @property
@@ -85,28 +84,28 @@ class Batches:
 
     @property
     def rate(self) -> float:
-        """Return q, a multiple of 2⁻⁴⁰ that words can be compared with exactly."""
+        """Return q, a multiple of 2⁻⁴⁰, so that random words compare with it exactly."""
         return ((1 << RATE_BITS) // self.steps_a_pass) / (1 << RATE_BITS)
 
     @property
     def divisor(self) -> float:
-        """Return qn, by which sums over a batch are divided."""
+        """Return qn, the divisor of sums over a batch."""
         return self.rate * self.n_records
 
     @property
     def queries_a_step(self) -> int:
-        """Return 1 where a batch has to be drawn before a step; the coordinator does it alone."""
+        """Return 1 if the coordinator draws a batch before every step, else 0."""
         return int(self.sampling == "poisson")
 
     def charge(self, clip: Clip, noise_multiplier: float = 1.0) -> Charge:
-        """Return what all steps are charged as: (event, count), with σ = zΔ."""
+        """Return the charge of all steps, (event, count), with σ = zΔ."""
         Δ = clip.sensitivity
         if self.sampling == "poisson":
             return PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.rate), self.steps
         return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, clip.dimension), self.passes
 
     def draws(self) -> Iterator[tuple[Sample | None, Fold | None]]:
-        """Yield, for every step, the query that draws its batch, or the public fold that it works on."""
+        """Yield (query that draws the batch, None) or (None, public fold) for every step."""
         for number in range(self.passes):
             for k in range(self.steps_a_pass):
                 if self.sampling == "poisson":
@@ -115,13 +114,13 @@ class Batches:
                     yield None, Fold(k, self.steps_a_pass, (self.seed, number))
 
     def describe(self, *, private: bool) -> str:
-        """Return a sentence for whoever reads a plan."""
+        """Return a sentence for the plan."""
         said = f"{self.steps} steps over batches of about {self.divisor:.4g} records"
         if not private:
             return f"{said}."
         if self.sampling == "poisson":
             return (
-                f"{said}, sampled secretly: ε counts that secrecy, so it holds for whoever sees the model, not for the "
-                "participants, who see the batches; it covers this one fit and a plan committed to beforehand."
+                f"{said}, sampled secretly: ε relies on that secrecy, so it holds for readers of the model, not for the "
+                "participants, who see the batches; it covers this one fit and its fixed plan."
             )
-        return f"{said}, disjoint and public: a pass costs what one release does, for everybody."
+        return f"{said}, disjoint and public: a pass costs one release, for everybody."

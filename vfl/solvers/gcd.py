@@ -1,15 +1,15 @@
-"""DP-GCD: greedy coordinate descent, a private selection and then a private step in every round (Mangold, thesis, ch. 5).
+"""DP-GCD: greedy coordinate descent, with a private selection and a private step per round (Mangold, thesis, ch. 5).
 
-A round is two releases: the coordinate whose score is best, by the exponential mechanism over noiseless scores, and its
-clipped partial derivative with Gaussian noise (DESIGN §11). Only the winner leaves; scores and losers do not.
+A round makes two releases: the coordinate with the best score, by the exponential mechanism over exact scores, and its
+clipped partial derivative with Gaussian noise. Only the winning coordinate is released, never a score.
 
 Sensitivity of a score. In scaled units the party sums u_j = Σ_i clip(r_i x_ij/√M_j, κ), and g_j = √M_j u_j/n. Replacing
 one record moves u_j by at most Δ = 2(κ(1 + 2⁻⁵⁰) + grid/2) (vfl.privacy.geometry). Every rule below is 1-Lipschitz in
-h_j = u_j/n: so all scores share the sensitivity Δ/n, whatever M_j, w_j and ψ are, plus twice the rounding of a score as it is
-computed, which is bounded from public numbers: |h_j| ≤ Δ/2 (a mean of n contributions), w and M.
+h_j = u_j/n. All scores therefore share the sensitivity Δ/n for any M_j, w_j and ψ, plus twice the rounding error of a
+computed score. Public numbers bound that error: |h_j| ≤ Δ/2 (a mean of n contributions), w and M.
 
-Adding the noise outside of the score keeps that true for every ψ. Noise inside of the prox (the thesis) leaves plateaus
-for ψ ≠ 0, on which report-noisy-max fails.
+Noise outside the score keeps this true for every ψ. Noise inside the prox (the thesis) leaves plateaus for ψ ≠ 0, on
+which report-noisy-max fails.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ if TYPE_CHECKING:
 RULES = ("GS-r", "GS-s", "GS-q")
 CLIP_UNITS = 3.0
 BOUNDED_UNITS = 2.0
-"""κ in typical scaled gradients, at the most; the second for losses whose derivative is bounded. Greedy rounds are few, so
-their noise bears a larger clip than SkGD's passes."""
+"""Largest κ in typical scaled gradients; BOUNDED_UNITS applies to losses with a bounded derivative. Greedy rounds are few,
+so they tolerate a larger clip than the passes of SkGD."""
 ENOUGH = 2000.0
-"""μn/ln p from which κ is that: with less, cut signal costs less than the noise that passing it would bring."""
+"""μn/ln p above which κ takes its largest value. Below it, a smaller clip loses less signal than it saves noise."""
 NOISE_SHARE = 0.4
-"""The rounds that the default makes keep the largest of p Gumbel variables below this share of a score worth selecting."""
+"""Noise limit that sets the default number of rounds: the largest of p Gumbel variables over a score worth selecting."""
 PUBLIC_ROUNDS = 300
-"""Rounds a coordinate without privacy, at the most: a run stops where nothing moves."""
+"""Largest number of rounds per coordinate without privacy; a run stops earlier at a standstill."""
 NEARBY = 2.0**-16
-"""The share of the step at which GS-s takes its slope: the limit from here is off where |w_j| is below it only."""
+"""Share of the step at which GS-s evaluates its slope. The result differs from the limit only for smaller |w_j|."""
 ROUNDING = 2.0**-48
-"""Relative rounding of a score: a dozen operations of 2⁻⁵³ each, and as much again for a penalty's prox."""
+"""Relative rounding error of a score: a dozen operations of 2⁻⁵³ each, doubled for a penalty's prox."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveScore:
-    """√M_j·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c: the distance a step goes, in scaled units. 1-Lipschitz in u_j/n.
+    """√M_j·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c: the length of a step, in scaled units. 1-Lipschitz in u_j/n.
 
-    A prox does not expand, so c|g_j − g'_j|/M_j bounds the move, whatever c is. c = 1 is GS-r. For c → 0 the move over c
-    tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s; it is 0 at every c exactly where w_j is optimal.
+    A prox is non-expansive, so two moves differ by at most c|g_j − g'_j|/M_j for any c. c = 1 is GS-r. For c → 0 the move
+    over c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s; it is 0 at every c exactly where w_j is optimal.
 
     gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) √M_j/c.
     sensitivity : of any one score as computed.
@@ -114,7 +114,7 @@ class DecreaseScore:
 
 
 def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
-    """Return (s,) ψ_j(w_j), 0 where unpenalised. A penalty states its sum only, so different values go one by one."""
+    """Return (s,) ψ_j(w_j), 0 where unpenalised. A penalty returns only a sum, so each distinct value is evaluated alone."""
     different, position = np.unique(w, return_inverse=True)
     values = np.array([penalty.value(different[k : k + 1]) for k in range(different.size)])
     return np.where(steps > 0, values[position], 0.0)
@@ -122,16 +122,16 @@ def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GCD:
-    """DP-GCD. Options left at None are decided by public rules (`vfl.plan` says which and why). For sparse models.
+    """DP-GCD, for sparse models. Public rules decide the options left at None (`vfl.plan` prints them with their reasons).
 
     rule : 'GS-r' (the longest step), 'GS-s' (the steepest slope), 'GS-q' (the largest decrease).
-    rounds : selections, each with one step; every round pays for both.
+    rounds : number of rounds; each is charged one selection and one step.
     clip : κ, cap on one record's partial derivative in units of √M_j. inf: no clipping.
     step_size : γ in the step γ/M_j.
-    tol : without privacy, stop once the coordinate that would move farthest (rule 'GS-r') would move by no more than
-        this share of the largest one. None: 1e-9, or no stop where `rounds` is given, and for the other rules. Refused
-        with privacy: how many rounds there are never depends on data.
-    selection_share : share of the selections in what the rounds may spend (ρ of zCDP), the steps have the rest.
+    tol : without privacy, stop once the longest possible step (rule 'GS-r') is at most this share of the largest
+        coordinate. None: 1e-9, or no early stop if `rounds` is given or for the other rules. Refused with privacy: the
+        number of rounds never depends on data.
+    selection_share : share of the rounds' budget (ρ of zCDP) for the selections; the steps have the rest.
     """
 
     rule: str = "GS-r"
@@ -167,7 +167,7 @@ class GCD:
 
     @property
     def adaptive(self) -> bool:
-        """Which coordinate comes next is chosen by releases; which events are charged is not."""
+        """False: releases choose the next coordinate, but not the events that are charged."""
         return False
 
     def resolve(self, problem: Problem) -> Self:
@@ -202,10 +202,10 @@ class GCD:
                 ((chosen,),) = yield self._selection(problem, known, w, ε)
                 step = self._step(problem, known, singles[int(chosen)], z)
                 owner, S = step.block.party, step.block.coordinates
-                # One step from the residuals that the selection was made from: margins and labels need not be shown.
+                # The step uses the residuals of the selection, so the party needs neither margins nor labels.
                 start = {owner: w[whole[owner].coordinates].copy()}
                 (u,) = yield Descend(weighting, {owner: (step,)}, start, sweep=False)
-            except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has
+            except BudgetExceeded:  # charges for lost attempts used up the plan: end with the current w
                 break
             Δ = step.rule(w[S], u)
             w[S] += Δ
@@ -224,7 +224,7 @@ class GCD:
         return (*(((bought, 1),) if bought else ()), (selection, rounds), (step, rounds))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return how many messages a run waits for: two a round, rebuilds, and one for smoothness if it is asked for."""
+        """Return the number of messages that a run waits for: two per round, rebuilds, and one for the moments if needed."""
         rounds = self.rounds or 0
         rebuilds = (rounds - 1) // (defaults.REBUILD_EVERY * problem.layout.n_coordinates)
         return asks_moments(problem) + 2 * rounds + rebuilds
@@ -249,10 +249,11 @@ class GCD:
         return Clip(self.clip or math.inf, 1)
 
     def _default_rounds(self, problem: Problem) -> int:
-        """Return how many rounds keep the selection's noise below NOISE_SHARE of κ over √rounds; at most two a coordinate.
+        """Return the number of rounds that keeps the selection's noise below NOISE_SHARE·κ/√rounds; at most two per coordinate.
 
-        K rounds of ε² = 8ρ_s/K each have noise 2Δ ln p/ε with Δ = 2κ/n; scores whose squares add up to a part of κ² are κ/√K
-        each when K of them matter. So K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p): as n and ε, where the thesis has their 2/3 power.
+        K rounds with ε² = 8ρ_s/K each have noise 2Δ ln p/ε, where Δ = 2κ/n. If K scores matter, and their squares add up to a
+        part of κ², each is about κ/√K. So K = NOISE_SHARE·n·√(8ρ_s)/(4 ln p): linear in n and ε, where the thesis has the
+        power 2/3.
         """
         p = problem.layout.n_coordinates
         if not problem.private:
@@ -262,9 +263,9 @@ class GCD:
         return min(max(1, round(rounds)), 2 * p)
 
     def _noise(self, problem: Problem) -> tuple[float, float]:
-        """Return each selection's ε and the steps' z: the rounds together cost no more ρ than is left, in exact arithmetic."""
+        """Return the ε of a selection and the z of a step; all rounds cost at most the remaining ρ, in exact arithmetic."""
         rounds = self.rounds or 1
-        # The book rounds each charge up to its unit: one for every release and one for the cap.
+        # The book rounds each charge up to its unit: one unit per release, and one for the cap.
         left = _left_for_rounds(problem) - Fraction(2 * rounds + 2, 1 << UNIT_BITS)
         if not left > 0:
             raise PrivacyError("GCD: too many rounds for this epsilon: lower rounds or raise epsilon")

@@ -1,4 +1,4 @@
-"""Full-batch proximal gradient descent with per-record clipping: the plainest baseline."""
+"""DP-GD: full-batch proximal gradient descent with per-record clipping, the simplest baseline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PRIVATE_PASSES, PUBLIC_PASSES = 100, 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GD:
-    """DP-GD. Each of its `passes` releases is μ-GDP with μ = Δ/σ under replace-one, all together √passes·Δ/σ, exactly.
+    """DP-GD. Each of its `passes` releases is μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP, exactly.
 
     One release is Σ_i clip_C(ℓ'(v_i, y_i) x_i) over all parties' coordinates jointly, with Δ = 2(C(1 + p·2⁻⁵⁰) + g√p/2)
     (vfl.solvers.joint derives it, rounding to the grid g included) and noise N(0, σ²) on every coordinate. The step
@@ -39,7 +39,7 @@ class GD:
     step_size : γ. 1 is safe: mean‖x‖² bounds the largest eigenvalue.
     iterate : 'last', or 'tail', the average of the last half.
     tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None: 1e-9,
-        or no stop where `passes` is given. Refused with privacy: how many steps there are never depends on data.
+        or no early stop if `passes` is given. Refused with privacy: the number of steps never depends on data.
     """
 
     passes: int | None = None
@@ -81,7 +81,7 @@ class GD:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return one Gaussian event a pass."""
+        """Return one Gaussian event per pass."""
         if problem.epsilon is None or problem.delta is None:
             return ()
         plan = ((self._clip(problem).event(1.0), self.passes or 1),)
@@ -96,7 +96,7 @@ class GD:
         step = (self.step_size or 1.0) / (problem.loss.curvature * (yield from joint.mean_square(self.name, problem)))
         if clip.finite:
             yield joint.record_norms(problem)
-        w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
+        w = problem.intercept * problem.label_centre  # the intercept starts at the middle of the declared labels
         if w.any():
             yield joint.forward(problem, w, "reset")
         passes = self.passes or 1
@@ -118,7 +118,7 @@ class GD:
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return two a pass, and what is asked before the first."""
+        """Return the number of messages: two per pass, and those before the first pass."""
         return 2 * (self.passes or 1) - 1 + self._clip(problem).finite + joint.asks_first(problem)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:

@@ -1,17 +1,17 @@
-"""One record's whole row, over all parties: gradients clipped by their joint norm, and steps of the whole model.
+"""Joint gradients over all parties: clipping by the norm of a record's whole row, and steps of the whole model.
 
-Guarantee. A weight r_i with |r_i| ≤ C/‖x_i‖, ‖x_i‖² being summed over the parties, gives a contribution c_i = r_i x_i of
-joint norm at most C. Each party rounds its coordinates to the grid g, so the contribution that is summed has norm at most
+Guarantee. Let |r_i| ≤ C/‖x_i‖, where ‖x_i‖² is summed over the parties. The contribution c_i = r_i x_i then has joint norm
+at most C. Each party rounds its coordinates to the grid g, so the contribution that is summed has norm at most
 
     a = C(1 + p·2⁻⁵⁰) + g√p/2 = Δ/2,   Δ = `Clip(C, p).sensitivity`,
 
-and replacing one record moves the joint sum by at most 2a = Δ; taking one away moves it by at most a, which is what the
-sampled pair needs (vfl.privacy.pld). The float slack: ‖x_i‖² is a sum of p non-negative terms, each of relative error
+Replacing one record moves the joint sum by at most 2a = Δ. Removing one moves it by at most a, as the sampled pair
+requires (vfl.privacy.pld). The float slack: ‖x_i‖² is a sum of p non-negative terms, each of relative error
 at most 3u (u = 2⁻⁵³), so the sum's is at most (p + 3)u; root, division and the two products of the party's own
-contribution add 4u, hence ‖c_i‖ ≤ C(1 + (p/2 + 6)u) ≤ C(1 + 8pu). Squares that underflow are covered by a floor on the
-norm: r_i ≤ 10¹⁴⁰C makes what they hide negligible. A norm that is NaN or overflows makes the weight 0.
+contribution add 4u, hence ‖c_i‖ ≤ C(1 + (p/2 + 6)u) ≤ C(1 + 8pu). A floor on the norm covers
+squares that underflow: with r_i ≤ 10¹⁴⁰C their contribution is negligible. A NaN or infinite norm makes the weight 0.
 
-Every addressed party adds noise of the one event's σ to its own coordinates: together the Gaussian mechanism on all p.
+Every addressed party adds noise with the event's σ to its own coordinates. Together this is the Gaussian mechanism on all p.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TINY, HUGE = 1e-280, 1e280
 
 
 def clipped(r: Vector, kept: Mapping[str, Vector], cap: float) -> Vector:
-    """Return r_i·min(1, C/(|r_i|‖x_i‖)), (n,), 0 for what is not finite, and 0 outside a batch.
+    """Return r_i·min(1, C/(|r_i|‖x_i‖)), (n,); 0 for values that are not finite, and outside a batch.
 
     kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if there is one.
     """
@@ -63,7 +63,7 @@ class ClippedDerivative:
     cap: float
 
     kernel: ClassVar[str] = ""
-    """No kernel: norms are known to margins only."""
+    """No fused kernel: only the margins hold the norms."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -73,7 +73,7 @@ class ClippedDerivative:
 
 
 def record_norms(problem: Problem) -> Query:
-    """Return the query that gives margins ‖x_i‖² over all parties."""
+    """Return the query that sends ‖x_i‖² over all parties to the margins."""
     return RecordNorms({q: (block, np.ones(block.size)) for q, block in problem.layout.whole().items()})
 
 
@@ -108,7 +108,7 @@ def proximal(problem: Problem, w: Vector, step: float) -> Vector:
 
 
 def require_blocks(solver: str, problem: Problem) -> None:
-    """Raise SpecificationError for a penalty of groups where the partition names none, and for blocks without a use."""
+    """Raise SpecificationError for a group penalty without named blocks, and for named blocks without a group penalty."""
     grouped, explicit = problem.penalty.grouped, problem.layout.explicit is not None
     if grouped and not explicit:
         raise SpecificationError(
@@ -129,8 +129,8 @@ def squares_bound(problem: Problem) -> float:
 def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, float]:
     """Obtain a bound on (1/n)Σ‖x_i‖², public: Σ_j M_j/L where M is declared or exact, else Σ_j B_j².
 
-    λ_max(XᵀX/n) is below it, so 1/(L·it) is a safe step of the whole model. `smoothness='private'` is not bought: one
-    number is not worth a share of the budget here.
+    The bound exceeds λ_max(XᵀX/n), so 1/(L·bound) is a safe step of the whole model. `smoothness='private'` uses the declared
+    bounds: one number is not worth a share of the budget here.
     """
     if not isinstance(problem.smoothness, str):
         M, L = problem.smoothness, problem.loss.curvature
@@ -148,16 +148,16 @@ def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, flo
         squares = sum(float(u.sum()) for u in released) / problem.n_records
         if not math.isfinite(squares):
             raise DataError(OVERFLOW)
-    return squares + float(problem.intercept.sum()) or 1.0  # columns of zeros: any step will do
+    return squares + float(problem.intercept.sum()) or 1.0  # all columns are zero: any step size works
 
 
 def asks_mean_square(problem: Problem) -> bool:
-    """Whether `mean_square` asks the parties."""
+    """Return True if `mean_square` queries the parties."""
     return isinstance(problem.smoothness, str) and problem.smoothness == "data" and bool(problem.penalised.any())
 
 
 def asks_first(problem: Problem) -> int:
-    """Return how many messages come before the first step: exact squares, and margins of a start that is not 0."""
+    """Return the number of messages before the first step: exact squares, and margins of a nonzero start."""
     return asks_mean_square(problem) + bool((problem.intercept * problem.label_centre).any())
 
 

@@ -1,7 +1,7 @@
-"""Mean and spread of the labels, bought with a small share of μ²: where the intercept starts, and the unit of the clip.
+"""Private mean and spread of the labels, for a small share of μ²: the start of the intercept, and the unit of the clip.
 
-A declared range bounds what a label can be, not what it is. Residuals are as long as the labels' spread at the most once the
-intercept has taken up their mean, so a clip in units of the spread fits whatever was declared.
+A declared range bounds the labels but does not describe them. Once the intercept absorbs their mean, residuals are at most
+about as long as the labels' spread, so a clip in units of the spread fits any declared range.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 BINS = 32
-"""Of equal width over the declared range."""
+"""Number of bins of equal width over the declared range."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelCounts:
-    """How many labels lie in each of BINS equal parts of the declared range; what lies outside counts in the outer ones.
+    """Histogram of the labels over BINS equal parts of the declared range; labels outside count in the outer bins.
 
-    Replacing a record takes one from a bin and adds one to another: Δ = √2.
+    Replacing a record moves one count from one bin to another: Δ = √2.
 
     low, high : the declared range.
     """
@@ -57,7 +57,7 @@ class LabelCounts:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Mean and standard deviation of the labels, from noisy counts: public, once released."""
+    """Mean and standard deviation of the labels, from noisy counts; public once released."""
 
     mean: float
     deviation: float
@@ -70,23 +70,23 @@ def counts_of(problem: Problem) -> LabelCounts:
 
 
 def labels_event(problem: Problem, mu: float) -> Gaussian:
-    """Return what the counts are charged as: one μ-GDP vector."""
+    """Return the event of the counts, one μ-GDP vector."""
     statistic, z = counts_of(problem), noise_multiplier(mu, 1)
     require_bearable(z * statistic.sensitivity)
     return Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, z * statistic.sensitivity, statistic.dimension)
 
 
 def spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
-    """Buy the counts; mean and deviation are post-processing."""
+    """Release the counts; mean and deviation are post-processing."""
     statistic = counts_of(problem)
     (noisy,) = yield Tally(statistic, event)
     return spread_of(noisy, statistic, problem.n_records)
 
 
 def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
-    """Return mean and deviation of the nearest counts that are possible, as if labels were spread evenly over each bin.
+    """Return mean and deviation of the nearest possible counts, with labels spread evenly within each bin.
 
-    noisy : (BINS,) counts with noise. So the deviation is never 0, but a bin's at the least.
+    The deviation is at least that of one bin. noisy : (BINS,) counts with noise.
     """
     width = (statistic.high - statistic.low) / BINS
     middle = statistic.low + width * (np.arange(BINS) + 0.5)

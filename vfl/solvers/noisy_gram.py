@@ -1,4 +1,4 @@
-"""Noisy Gram: release XᵀX and Xᵀy once, then solve least squares with any penalty on them (AdaSSP, Wang 2018)."""
+"""Noisy Gram: release XᵀX and Xᵀy once, then solve penalised least squares from them (AdaSSP, Wang 2018)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ LARGEST_P = 2000
 class GramClip(Clip):
     """Sums of the lower triangles of u_i u_iᵀ, ‖u_i‖² ≤ C², off-diagonal entries times √2, rounded to the grid.
 
-    So weighted, a triangle's Euclidean norm is the Frobenius norm of the whole. Replacing u by u' moves the sum by
-    ‖uuᵀ − u'u'ᵀ‖_F = √(‖u‖⁴ + ‖u'‖⁴ − 2(uᵀu')²) ≤ √2·C²: both are positive semidefinite, hence not 2C². Each of the two
-    records' contributions differs from its exact value by at most C²·d·2⁻⁵⁰ in floating point (‖u‖² is a sum of p + 1
+    With these weights, a triangle's Euclidean norm is the Frobenius norm of the matrix. Replacing u by u' moves the sum by
+    ‖uuᵀ − u'u'ᵀ‖_F = √(‖u‖⁴ + ‖u'‖⁴ − 2(uᵀu')²) ≤ √2·C², not 2C², because both are positive semidefinite. Each of the
+    two contributions differs from its exact value by at most C²·d·2⁻⁵⁰ in floating point (‖u‖² is a sum of p + 1
     terms, then a handful of operations an entry, and d ≥ p + 1) and g√d/2 by rounding:
 
         Δ = √2·C² + 2(C²·d·2⁻⁵⁰ + g√d/2).
 
-    cap : C². dimension : d, the entries that are released.
+    cap : C². dimension : d, the number of released entries.
     """
 
     @property
@@ -56,11 +56,11 @@ class GramClip(Clip):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The weighting r_i = s_i² x_ij for the column j that margins keep, or s_i² t(y_i − c) for the label.
+    """Weighting r_i = s_i² x_ij for the column j that the margins hold, or s_i² t(y_i − c) for the label.
 
     s_i = min(1, C/‖u_i‖), u_i = (x_i, t(y_i − c)): joint over all parties and the label. 0 for a row that is not finite.
 
-    square : C². label_scale : t. label_centre : c. of_label : which of the two.
+    square : C². label_scale : t. label_centre : c. of_label : True for the label, False for the column.
     """
 
     square: float
@@ -69,7 +69,7 @@ class Row:
     of_label: bool
 
     kernel: ClassVar[str] = ""
-    """No kernel: norms and the column are known to margins only."""
+    """No fused kernel: only the margins hold the norms and the column."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
@@ -89,19 +89,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyGram:
-    """Its one joint release of XᵀX and Xᵀy is μ-GDP with μ = Δ/σ under replace-one; all that follows is post-processing.
+    """Its one joint release of XᵀX and Xᵀy is μ-GDP with μ = Δ/σ under replace-one; the rest is post-processing.
 
     Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to
-    norm C, which keeps it on the regression line; the lower triangle of Σ u_i u_iᵀ without its last entry is released with
-    Δ = √2·C² and rounding (`GramClip` derives it). Column by column: the pieces are fixed beforehand, and are charged as
-    the one release that they are, before the first.
+    norm C, which keeps it on the regression line. The lower triangle of Σ u_i u_iᵀ without its last entry is released
+    with Δ = √2·C² plus rounding (`GramClip` derives it), one column at a time. The pieces are fixed beforehand, and the
+    whole release is charged before its first piece.
 
-    Then the eigenvalues of the noisy XᵀX below the noise's own size are lifted to it, σ√(2p) for a symmetric matrix of
-    such noise (Wang 2018, AdaSSP, adds that much to all), and ½wᵀGw − bᵀw + nψ(w) is minimised to the end. For p in the
-    tens and large n this is the peer to beat; its noise grows with p, where that of descent follows what is used.
+    Eigenvalues of the noisy XᵀX below σ√(2p), the size of such a symmetric noise matrix, are then lifted to it (AdaSSP
+    adds that amount to all eigenvalues), and ½wᵀGw − bᵀw + nψ(w) is minimised to convergence. This is the strongest
+    method for p in the tens and large n. Its noise grows with p.
 
-    Who sees what. Whoever collects the pieces sees columns of one party multiplied into those of another *before* noise:
-    margins hold each raw column in turn, and parties get it as their weights. trust='trusted' only.
+    Who sees what: the margins hold each raw column, one after the other, and parties receive it as weights. Participants
+    therefore see other parties' columns *before* noise. Use it with trust='trusted' only.
 
     clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: none.
     label_scale : t, how much of a row's length is the label's; None: such that declared labels are as long as rows.
@@ -155,9 +155,9 @@ class NoisyGram:
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Collect the norms, then for the label, and for every column, its products with the columns after it.
+        """Collect the norms, then the products of the label, and of every column, with the later columns.
 
-        The label's come first, so that every party sees pieces in an unbroken order, and its book can tell.
+        The label comes first, so that every party sees the pieces in an unbroken order, which its book can check.
         """
         p, n = problem.layout.n_coordinates, problem.n_records
         t, c = self.label_scale or 1.0, _label_centre(problem)
@@ -182,7 +182,7 @@ class NoisyGram:
         return w + problem.intercept * c if problem.centred else w
 
     def round_trips(self, problem: Problem) -> int:
-        """Return one for the norms, two a column, one for the label."""
+        """Return the number of messages: one for the norms, two per column, one for the label."""
         return 2 * problem.layout.n_coordinates + 1 + self._geometry(problem).finite
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class NoisyGram:
         shrunk = f"rows (x, t·y) are shrunk to C = {self.clip:.3g}, t = {self.label_scale:.3g}"
         return (
             f"one joint release of {d} products of columns; {shrunk}.",
-            "margins hold raw columns and parties get them as weights: for trust='trusted' only.",
+            "margins hold raw columns, and parties receive them as weights: for trust='trusted' only.",
         )
 
     def _geometry(self, problem: Problem) -> GramClip:
@@ -203,9 +203,9 @@ class NoisyGram:
         return self._geometry(problem).event(noise_multiplier(problem.mu, 1)) if problem.mu is not None else None
 
     def piece(self, problem: Problem, number: int) -> Backward:
-        """Return a piece: 0 is the products of the label with all columns, k those of column k − 1 with it and all after.
+        """Return piece 0 (products of the label with all columns) or piece k (of column k − 1 with itself and later ones).
 
-        Public facts alone decide it, so that a party's book knows it too.
+        It follows from public facts alone, so a party's book can compute it too.
         """
         first = max(number - 1, 0)
         weighting = Row(
@@ -232,13 +232,13 @@ def lifted(G: Vector, floor: float) -> Vector:
 
 
 def _owners(problem: Problem) -> Iterator[Block]:
-    """Yield, for every coordinate of w, its owner's whole block."""
+    """Yield the whole block of the owner of every coordinate of w."""
     for whole in problem.layout.whole().values():
         yield from (whole for _ in range(whole.size))
 
 
 def _label_centre(problem: Problem) -> float:
-    """Return what is taken off the labels: the middle of their declared bounds where an intercept gives it back."""
+    """Return the centre of the labels: the middle of their declared bounds if an intercept absorbs it, else 0."""
     return problem.label_centre if problem.centred else 0.0
 
 

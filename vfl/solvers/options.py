@@ -1,4 +1,4 @@
-"""What options of solvers may be: one sentence for each that is not."""
+"""Checks of solver options, each with an error message in one sentence."""
 
 from __future__ import annotations
 

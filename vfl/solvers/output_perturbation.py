@@ -1,4 +1,4 @@
-"""Output perturbation (Chaudhuri, Monteleoni, Sarwate 2011): solve without noise, then noise the minimiser, once."""
+"""Output perturbation (Chaudhuri, Monteleoni, Sarwate 2011): solve without noise, then add noise to the minimiser once."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 PRIVATE_TOLERANCE = 1e-3
 PUBLIC_DISTANCE = 1e-10
-"""Default distance from the minimiser that a run without privacy stops at."""
+"""Default distance from the minimiser at which a run without privacy stops."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publish(Local):
-    """w on the grid of `clip`, with the noise of `event`; answered by the coordinator, released."""
+    """Release of w, rounded to the grid of `clip`, with the noise of `event`; the coordinator answers it."""
 
     w: Vector
     clip: Clip
@@ -56,22 +56,22 @@ class Publish(Local):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputPerturbation:
-    """Its one release is μ-GDP with μ = Δ/σ under replace-one: the minimiser of a strongly convex F, with noise.
+    """Its one release, the noisy minimiser of a strongly convex F, is μ-GDP with μ = Δ/σ under replace-one.
 
-    Sealed: until then nothing leaves the participants, and they work on un-noised gradients (trust: `trusted`).
+    Sealed: nothing leaves the participants before that release. They exchange un-noised gradients (trust: `trusted`).
 
-    Sensitivity. F is λ-strongly convex in *all* coordinates, so ψ counts the intercept too, unlike elsewhere (`plan`
-    prints it). ℓ is R-Lipschitz and ‖x_i‖ ≤ √ΣB_j² by the declared bounds, so replacing one record changes ∇f by at most
-    2Λ/n, Λ = R√ΣB_j², and the minimiser by at most 2Λ/(λn) (Chaudhuri et al. 2011, Lemma 7, for replace-one). The w that
-    is published has a subgradient of norm at most τ, so it lies within τ/λ of the minimiser; rounding to the grid
-    g = 2^k moves it by at most g√p/2. Together Δ = 2Λ/(λn) + 2τ/λ + g√p.
+    Sensitivity. F is λ-strongly convex in *all* coordinates, so ψ includes the intercept, unlike elsewhere (`plan`
+    prints this). ℓ is R-Lipschitz and ‖x_i‖ ≤ √ΣB_j² by the declared bounds, so replacing one record changes ∇f by at most
+    2Λ/n, Λ = R√ΣB_j², and the minimiser by at most 2Λ/(λn) (Chaudhuri et al. 2011, Lemma 7, for replace-one). The
+    published w has a subgradient of norm at most τ, so it lies within τ/λ of the minimiser. Rounding to the grid g = 2^k
+    moves it by at most g√p/2. Together Δ = 2Λ/(λn) + 2τ/λ + g√p.
 
-    Solving. Accelerated proximal gradient steps, ∇f from the parties, as many as public facts say are enough *for any
-    data within the bounds* (Beck 2017, Thm. 10.42): a number of rounds that followed the data would be seen by whoever
-    watches. After the last step v → w⁺ = prox(v − ∇f(v)/L) the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺ is at
-    most 2L‖v − w⁺‖ long, for L ≥ λ_max(∇²f); that this is at most τ is verified before anything is released.
+    Solving. Accelerated proximal gradient steps, with ∇f from the parties. Public facts set their number, which suffices
+    *for any data within the bounds* (Beck 2017, Thm. 10.42): a number of rounds that depended on data would be visible.
+    After the last step v → w⁺ = prox(v − ∇f(v)/L) the subgradient L(v − w⁺) + ∇f(w⁺) − ∇f(v) of F at w⁺ is at
+    most 2L‖v − w⁺‖ long, for L ≥ λ_max(∇²f). The solver verifies that this is at most τ before the release.
 
-    tolerance : τ in units of Λ/n: inexactness costs this share more noise. 1e-3 with privacy.
+    tolerance : τ in units of Λ/n. Noise grows by this share. 1e-3 with privacy.
     """
 
     tolerance: float | None = None
@@ -85,7 +85,7 @@ class OutputPerturbation:
         require_positive(self.name, "tolerance", self.tolerance)
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with its tolerance; refuse an objective without a sensitivity, saying what it lacks."""
+        """Return the same solver with its tolerance; refuse an objective without a finite sensitivity, naming the reason."""
         loss, penalty = problem.loss, problem.penalty
         if not penalty.convexity > 0:
             raise SpecificationError(
@@ -100,7 +100,7 @@ class OutputPerturbation:
         require_curvature(self.name, problem)
         joint.require_blocks(self.name, problem)
         if not np.isfinite(problem.reach).all():
-            raise PrivacyError(f"{self.name} needs declared bounds for every column: they are what Δ rests on")
+            raise PrivacyError(f"{self.name} needs declared bounds for every column: Δ follows from them")
         tolerance = self.tolerance
         if tolerance is None:
             exact = PUBLIC_DISTANCE * penalty.convexity * problem.n_records / _lipschitz(problem)
@@ -122,7 +122,7 @@ class OutputPerturbation:
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Step as often as public facts say, verify, publish."""
+        """Take the public number of steps, verify the subgradient, release."""
         n, p = problem.n_records, problem.layout.n_coordinates
         L, λ = _largest_curvature(problem), problem.penalty.convexity
         query = joint.backward(problem, Derivative(problem.loss), Clip(math.inf, p), None)
@@ -143,18 +143,18 @@ class OutputPerturbation:
         return published
 
     def steps(self, problem: Problem) -> int:
-        """Return after how many steps v has 2L‖v − w⁺‖ ≤ τ/2, for any data within the bounds.
+        """Return the number of steps after which 2L‖v − w⁺‖ ≤ τ/2, for any data within the bounds.
 
-        ‖L(v − w⁺)‖² ≤ 2L(F(v) − F*) (Beck 2017, Lemma 10.4), so F(v) − F* ≤ τ²/(32L) is enough; with
-        f + λ‖·‖²/2 in the place of f it is at most (1 − 1/√κ)^k (F(0) − F* + λ‖w*‖²/2) (Thm. 10.42), and the bracket is at
-        most ‖∇f(0)‖²/λ ≤ Λ²/λ by strong convexity, as ψ is least at 0.
+        ‖L(v − w⁺)‖² ≤ 2L(F(v) − F*) (Beck 2017, Lemma 10.4), so F(v) − F* ≤ τ²/(32L) suffices. With
+        f + λ‖·‖²/2 in place of f, the gap is at most (1 − 1/√κ)^k (F(0) − F* + λ‖w*‖²/2) (Thm. 10.42). The bracket is at
+        most ‖∇f(0)‖²/λ ≤ Λ²/λ by strong convexity, because ψ is minimal at 0.
         """
         L, λ, Λ = _largest_curvature(problem), problem.penalty.convexity, _lipschitz(problem)
         wanted = 32.0 * L * Λ**2 / (λ * self._tau(problem) ** 2)
         return 1 + math.ceil(math.sqrt(_condition(problem)) * math.log(max(wanted, math.e)))
 
     def round_trips(self, problem: Problem) -> int:
-        """Return two a step, and one to verify; the coordinator publishes by itself."""
+        """Return the number of messages: two per step, and one to verify; the coordinator releases by itself."""
         return 2 * self.steps(problem) + 1
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
@@ -165,14 +165,14 @@ class OutputPerturbation:
         return (
             f"one release, of the minimiser: {move}.",
             f"{self.steps(problem)} un-noised steps, {enough}.",
-            "participants see un-noised gradients until then: for trust='trusted' only.",
+            "participants see un-noised gradients before that release: for trust='trusted' only.",
         )
 
     def _tau(self, problem: Problem) -> float:
         return (self.tolerance or PRIVATE_TOLERANCE) * _lipschitz(problem) / problem.n_records
 
     def _geometry(self, problem: Problem) -> Clip:
-        """Return the grid and Δ: every w is within `cap` of a point that all neighbours share, then rounded."""
+        """Return grid and Δ: each w lies within `cap` of a point common to all neighbours, and is then rounded."""
         half = (_lipschitz(problem) / problem.n_records + self._tau(problem)) / problem.penalty.convexity
         return Clip(half, problem.layout.n_coordinates)
 
@@ -181,7 +181,7 @@ class OutputPerturbation:
 
 
 def _lipschitz(problem: Problem) -> float:
-    """Return Λ = R√ΣB_j², how long one record's gradient can be."""
+    """Return Λ = R√ΣB_j², the largest norm of one record's gradient."""
     return problem.loss.slope * math.sqrt(joint.squares_bound(problem))
 
 

@@ -1,4 +1,4 @@
-"""What a solver is: a frozen specification, a plan of its releases, and a schedule of queries."""
+"""Interface of a solver: a frozen specification, a plan of its releases, and a schedule of queries."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ Released: TypeAlias = tuple[Vector, ...]
 Schedule: TypeAlias = Generator[Query, Released, Vector]
 """Yields queries, is sent what they released, returns w (p,) on the scaled features. It sees released values only.
 
-What it cannot have is thrown in: BudgetExceeded when a run has paid for releases that were lost, and PartyLost when a party
-is given up. A solver that goes on without a party has `goes_on_without = True`, rebuilds Xw next, and ends with 0 for the
+Failures are thrown into it: BudgetExceeded if charges for lost releases used up the plan, and PartyLost if a party is given
+up. A solver that goes on without a party has `goes_on_without = True`, rebuilds Xw next, and ends with 0 for the
 party's coordinates.
 """
 
 
 class Solver(Protocol):
-    """One algorithm. Fields are its public options; None means: decide from public facts."""
+    """One algorithm. Fields are its public options; public facts decide those left at None."""
 
     name: ClassVar[str]
 
     @property
     def adaptive(self) -> bool:
-        """Whether which event comes next can depend on what was released; never on data in any other way."""
+        """True if the next event can depend on released values. It never depends on data in any other way."""
         ...
 
     @property
     def sealed(self) -> bool:
-        """Whether the schedule works on un-noised values and gives away only its end, which is noised as a whole."""
+        """True if the schedule works on un-noised values and releases only its final result, with noise."""
         ...
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided by public rules; refuse in a sentence what cannot be."""
+        """Return the same solver with every option decided by public rules. Raise SpecificationError if it cannot run."""
         ...
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return all that a whole run will charge, as (event, count); `self` is resolved."""
+        """Return the charges of a whole run as (event, count); `self` is resolved."""
         ...
 
     def schedule(self, problem: Problem) -> Schedule:
@@ -56,7 +56,7 @@ class Solver(Protocol):
         ...
 
     def round_trips(self, problem: Problem) -> int:
-        """Return how many messages the coordinator waits for in a whole run; `self` is resolved."""
+        """Return the number of messages that the coordinator waits for in a run; `self` is resolved."""
         ...
 
 

@@ -17,8 +17,8 @@ ENOUGH = 1e-14
 def least_squares(problem: Problem, G: Vector, b: Vector) -> Vector:
     """Return argmin_w ½wᵀGw − bᵀw + ψ(w), (p,); a deterministic function of its arguments.
 
-    It starts at the ridge solution of ψ's own convexity, which is the minimiser already for no penalty and for L2; then
-    it sweeps over coordinates, or over the partition's blocks where ψ couples them, with exact steps 1/λ_max(G_SS).
+    The start is the ridge solution with ψ's convexity, which is already the minimiser without a penalty and for L2. Sweeps
+    over coordinates follow, or over the partition's blocks if ψ couples them, with exact steps 1/λ_max(G_SS).
 
     G : (p, p), symmetric and positive semidefinite.
     """

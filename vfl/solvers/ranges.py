@@ -1,4 +1,4 @@
-"""Buying the range of columns: one joint release, no model. Asked through `vfl.private_bounds`, not in a job file."""
+"""Private ranges of columns: one joint release, no model. Called by `vfl.private_bounds`, not from a job file."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FAILURE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ColumnRanges:
-    """Its one release, histograms of the columns over powers of two, is μ-GDP with all of the budget (vfl.privacy.magnitudes).
+    """Its one release, histograms of the columns over powers of two, is μ-GDP with the whole budget (vfl.privacy.magnitudes).
 
-    Its schedule ends with (2m,): the low ends, then the high ends, NaN where nothing was found.
+    The schedule returns (2m,): the low ends, then the high ends; NaN if no range was found.
 
-    columns : coordinates whose range is asked.
+    columns : coordinates whose range is released.
     """
 
     columns: tuple[str, ...]
@@ -41,7 +41,7 @@ class ColumnRanges:
     clip: ClassVar[float] = math.inf
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same: there is nothing to decide."""
+        """Return the same solver: nothing is left open."""
         return self
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
@@ -50,7 +50,7 @@ class ColumnRanges:
         return ((event, 1),) if event is not None else ()
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Ask once; bounds are post-processing."""
+        """Release the histograms; bounds are post-processing."""
         event = self._event(problem)
         asked = {
             party: tuple(j for j, name in enumerate(names) if name in self.columns)
@@ -66,15 +66,15 @@ class ColumnRanges:
         return np.array([by_name[name][end] for end in (0, 1) for name in self.columns])
 
     def least(self, problem: Problem) -> float:
-        """Return how many records a cell must hold, up to noise, to be seen: what lies in smaller ones is clamped."""
+        """Return the number of records, up to noise, that a cell needs to be detected; values in smaller cells are clamped."""
         event = self._event(problem)
         cells = len(self.columns) * magnitudes.CELLS
         return 0.5 if event is None else magnitudes.threshold(event.sigma, cells, FAILURE)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return what will be missed."""
+        """Return a sentence on the values that will be missed."""
         return (
-            f"values in cells of fewer than about {self.least(problem):.0f} records are not seen, and will be clamped.",
+            f"values in cells of fewer than about {self.least(problem):.0f} records are missed, and will be clamped.",
         )
 
     def round_trips(self, problem: Problem) -> int:

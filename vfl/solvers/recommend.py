@@ -1,7 +1,7 @@
-"""Which solver to expect the least error from: a function of public facts, with the papers' quantities as reasons.
+"""Expected error of each solver, from public facts, with the papers' quantities as reasons.
 
-The papers compare solvers by upper bounds (DP-CD, Table 1; DP-GCD, Table 1) in which constants of the data occur. With
-what is public in their place, under exact accounting (μ for ε/√(ln 1/δ)), and with R a typical |ℓ'| and L its curvature:
+The papers compare solvers by upper bounds that contain constants of the data (DP-CD, Table 1; DP-GCD, Table 1). The table
+uses public values instead, exact accounting (μ for ε/√(ln 1/δ)), R for a typical |ℓ'|, and L for the curvature:
 
 | solver | quantity | with declared bounds B |
 |---|---|---|
@@ -11,12 +11,12 @@ what is public in their place, under exact accounting (μ for ε/√(ln 1/δ)), 
 | OutputPerturbation | Λ/(λnμ) | grows as 1/λ |
 | NoisyGram | p^{3/2}C²/(nμ) | grows faster with p, has no κ and no passes |
 
-Bounds are loose, so the expected share of the loss that is left, (F(w) − F*)/(F(0) − F*), comes for SkGD and NoisyGram
+The bounds are loose. For SkGD and NoisyGram, the expected share of the loss that is left, (F(w) − F*)/(F(0) − F*), comes
 from two curves in the signal-to-noise ratio ρ = μn/p, fitted to simulations of squared loss with p from 3 to 40, n from
 2,000 to 200,000, independent columns and correlated ones. They are orders of magnitude: medians lay between 1/13 and 14
-times the curves, and at a correlation of 0.95, which nobody knows beforehand, descent lay 120 times above its own. Of 14
-problems that were not fitted the better of the two was named for 12; the other two have p = 3 and n = 200,000, where SkGD
-won by factors of 1.2 and 4. The other rows are the papers' orders and were not fitted.
+times the curves, and descent lay 120 times above its curve at a correlation of 0.95. On 14 problems outside the fit, the
+curves named the better solver 12 times; on the other two (p = 3, n = 200,000) SkGD won by factors of 1.2 and 4. The other
+rows are the papers' orders and were not fitted.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ DESCENT = (0.25, 0.85)
 GRAM = (8.0, 1.35)
 """(a, b) of a·ρ^−b; they cross at ρ = 1000."""
 UNBALANCED = 3.0
-"""How much worse than coordinate descent joint clipping was at least, on every row of the DP-CD paper's tables."""
+"""Smallest ratio of the error of joint clipping to that of coordinate descent in the tables of the DP-CD paper."""
 PRODUCTS = 500
-"""Columns beyond which p² products are no longer cheap to collect, one message each."""
+"""Largest p at which p² products, one message per column, are cheap to collect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What to expect of one solver: the share of the loss that is left (1: learns nothing), and why."""
+    """Expected share of the loss that one solver leaves (1: it learns nothing), and the reason."""
 
     solver: str
     left: float
@@ -61,12 +61,12 @@ class Recommendation:
 
     @property
     def solver(self) -> str:
-        """Name of the solver that is expected to win."""
+        """Name of the solver with the least expected error."""
         return self.candidates[0].solver
 
     @property
     def reason(self) -> str:
-        """Why it is."""
+        """Reason for the first choice."""
         return self.candidates[0].reason
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
 
 
 def _without_curvature(problem: Problem, left: float) -> Iterator[Candidate]:
-    """SGD first: on adult (ε = 1, ridge and SVM) it left less of the loss than SCD (tests/benchmarks/dual.py)."""
+    """Yield SGD before SCD: on adult (ε = 1, ridge and SVM) it left less of the loss (tests/benchmarks/dual.py)."""
     yield Candidate("SGD", left, f"{problem.loss.name} loss has no M_j; shrinking steps need none")
     if problem.penalty.convexity > 0:
         why = f"{problem.loss.name} loss has no M_j; a closed dual step under strong convexity, with the larger noise"

@@ -37,7 +37,7 @@ HINGE = "hinge"
 DUALS, PERTURBATION = "duals", "perturbation"
 PRIVATE_PASSES, PUBLIC_PASSES = 10, 200
 PRIVATE_OVERLAP = 0.3
-"""Share of a batch that is taken to pull in one direction: all of it is safe, and slower than a private run can afford."""
+"""Share of a batch that is assumed to pull in one direction. 1 is safe for any data, but too slow for private runs."""
 
 
 def dual_step(loss: Loss, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector:
@@ -48,7 +48,7 @@ def dual_step(loss: Loss, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector
     largest curvature L for ℓ'': ζ = (−ℓ'(v) − α)/(1 + qL). It lies between α and −ℓ'(v), and converges linearly
     (Shalev-Shwartz & Zhang 2013, Thm. 1 and its proof's choice of s).
 
-    q : (n,) σ'‖x_i‖²/(λn), how much the record's own step and those beside it move its margin.
+    q : (n,) σ'‖x_i‖²/(λn), the change of a record's margin by the steps of its batch.
     """
     if loss.name == HINGE:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -62,8 +62,8 @@ def dual_step(loss: Loss, v: Vector, y: Vector, α: Vector, q: Vector) -> Vector
 class DualStep:
     """The weighting r_i = ζ_i·min(1, C/(|ζ_i|‖x_i‖)), 0 outside the batch; margins keep α + r as 'duals'.
 
-    coupling : σ'/(λn), what multiplies ‖x_i‖² in q.
-    grid : of what is added to α, where α gets noise of its own ('perturbation'); then |ζ_i| ≤ C too. None: no noise on α.
+    coupling : σ'/(λn), the factor of ‖x_i‖² in q.
+    grid : grid of the changes of α if α has its own noise ('perturbation'); then |ζ_i| ≤ C too. None: no noise on α.
     """
 
     loss: Loss
@@ -72,12 +72,12 @@ class DualStep:
     grid: float | None = None
 
     kernel: ClassVar[str] = ""
-    """No kernel: it has state."""
+    """No fused kernel: the weighting has state."""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,), and the α, (n,), that result from it."""
+        """Return r, (n,), and the new α, (n,)."""
         α = kept.get(DUALS, np.zeros_like(margins))
         ζ = dual_step(self.loss, margins, labels, α, self.coupling * kept["norms"])
         if self.grid is None:
@@ -89,10 +89,10 @@ class DualStep:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Perturb(Local):
-    """The α part of a joint release of [α; v]: margins keep (n,) of its noise as 'perturbation'. Nothing is released.
+    """Noise for the α part of a joint release of [α; v]; margins keep it, (n,), as 'perturbation'. Nothing is released.
 
-    event : the joint event, which is charged with the v part.
-    clip : of one entry.
+    event : the joint event, charged with the v part.
+    clip : geometry of one entry.
     """
 
     event: Gaussian
@@ -115,45 +115,51 @@ class Perturb(Local):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SCD:
-    """DP-SCD. One step's release is a Gaussian of sensitivity Δ = 2C (and its rounding) under replace-one, on a batch.
+    """DP-SCD. Each step releases one Gaussian sum over a batch, of sensitivity Δ = 2C plus rounding under replace-one.
 
-    The dual of F has one variable α_i a record, and w = v/(λn) with v = Σ α_i x_i. A step computes ζ_i for the records of
-    a batch, each from the same released v; adds them to α, which stays in margins and is never released or logged; and
-    releases Σ_{i in batch} ζ_i x_i, ‖ζ_i x_i‖ ≤ C over all parties jointly, with noise of the one event. A record's
+    The dual of F has one variable α_i per record, and w = v/(λn) with v = Σ α_i x_i. A step computes ζ_i for the records of
+    a batch, each from the same released v. It adds them to α, which stays in the margins and is never released or logged.
+    It releases Σ_{i in batch} ζ_i x_i, with ‖ζ_i x_i‖ ≤ C over all parties jointly, and noise of one event. A record's
     rounded contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint).
 
-    Why noise on v alone is enough. It is *not* post-processing: ζ_i depends on α_i, which holds the record's own past. Let
-    two data sets differ in record i. (1) Fix the coins that decide who else is drawn, at all steps; they are independent
-    of the data, and a bound for every value of them is a bound for their mixture, by joint convexity. (2) Given the
-    values released so far, o, the other records' α and contributions are now the same function of o in both worlds. (3)
-    α_i is a function of record i, o, and i's own earlier coins. Given o it has some distribution, which differs between
-    the worlds; but whether i is drawn *now* is independent of all of that, with probability q. So the step's output
-    given o is (1 − q)·N(c, σ²) + q·E_{α_i}[N(c + ζ_i(α_i) x_i, σ²)], the same c in both worlds and every contribution of
-    norm at most a. By joint convexity again this is no more than the worst pair of single contributions, that is the
-    Poisson-subsampled pair of vfl.privacy.pld, whatever o was. (4) So the steps compose adaptively like such pairs, for
-    a plan committed to beforehand. It needs: independent draws of fixed probability; a fixed divisor (here λn: nothing
-    is divided by the realised size); updates inside a batch that do not see each other; and α that never leaves.
-    With disjoint public batches the same argument with q = 1 for the record's own batch, and 0 for all others, makes
-    a pass Δ/σ-GDP; secrecy of membership is not needed, that of α is.
+    Noise on v alone suffices, for the following reason. It is *not* post-processing: ζ_i depends on α_i, which holds the
+    record's own past. Let two data sets differ in record i.
 
-    The paper's variant, release='both', noises α as well, so that [α; v] could be published (this never does). α on a
-    batch shows who was drawn, so nothing is amplified and sampling='poisson' is refused. On disjoint public batches a pass
-    is Δ/σ-GDP with Δ² = Δ_α² + Δ_v², that is 2√2·C and its rounding: of α one entry moves, by 2(C + g/2) with |ζ_i| ≤ C.
-    It is post-processing all along, since nothing secret is kept, and costs √2 times the noise: for comparison.
+    1. Fix the coins that draw all other records, at all steps. They are independent of the data. By joint convexity, a
+       bound for every value of the coins bounds their mixture.
+    2. Given the values o released so far, the other records' α and contributions are the same function of o in both
+       worlds.
+    3. α_i is a function of record i, o, and i's own earlier coins. Its distribution given o differs between the worlds.
+       The draw of i in *this* step is independent of all of that, with probability q. The step's output given o is
+       therefore (1 − q)·N(c, σ²) + q·E_{α_i}[N(c + ζ_i(α_i) x_i, σ²)], with the same c in both worlds and contributions
+       of norm at most a. By joint convexity this is no worse than the worst pair of single contributions, the
+       Poisson-subsampled pair of vfl.privacy.pld, for any o.
+    4. The steps therefore compose adaptively like such pairs, for a plan that is fixed beforehand.
 
-    The duality gap needs every record's α and margin. No query computes it, and no charge here would pay for it: how far a
-    run has come is read off public facts, passes and noise, never off the gap.
+    The argument needs independent draws of fixed probability, a fixed divisor (λn here, never the realised size), updates
+    that do not see each other inside a batch, and an α that never leaves the margins. With disjoint public batches, the
+    same argument with q = 1 for the record's own batch and 0 for all others makes a pass Δ/σ-GDP. It needs secrecy of α,
+    but not of membership.
 
-    Relatives. Sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant descends along features
-    instead of records: that is vfl.CD, with a release a coordinate.
+    The paper's variant, release='both', adds noise to α as well, so that [α; v] could be published (vfl never does). α on a
+    batch shows which records were drawn, so there is no amplification and sampling='poisson' is refused. On disjoint public
+    batches a pass is Δ/σ-GDP with Δ² = Δ_α² + Δ_v², that is 2√2·C plus rounding: one entry of α moves, by 2(C + g/2) with
+    |ζ_i| ≤ C. Everything else is post-processing, because no secret state remains. The variant costs √2 times the noise
+    and serves comparisons.
+
+    The duality gap needs every record's α and margin. No query computes it, and no charge would cover it: progress follows
+    from public facts, passes and noise, never from the gap.
+
+    Related: sequential SDCA is batch_size=1, overlap=1, sampling='disjoint'. The primal variant descends along features
+    instead of records: vfl.CD, with one release per coordinate.
 
     F needs λ > 0 on every coordinate: penalty=L2(λ), and the intercept, if any, is penalised too (`plan` says so).
     Source: Damaskinos, Mendler-Dünner, Guerraoui, Papandreou, Parnell 2021, Alg. 1; the argument above is ours.
 
     batch_size, sampling, passes, seed : as for SGD.
     clip : C, cap on ‖ζ_i x_i‖; None: a public rule. inf: none.
-    overlap : σ', how many records of a batch count as pulling in one direction; the batch size is always safe, 1 is a
-        batch of orthogonal records. None: the batch size; with privacy 0.3 of it.
+    overlap : σ', number of records of a batch that are assumed to pull in one direction. The batch size is always safe; 1
+        suits orthogonal records. None: the batch size, with privacy 0.3 of it.
     release : 'v', or 'both' for the paper's [α; v].
     iterate : 'last', or 'tail', the average of the last half.
     """
@@ -182,12 +188,12 @@ class SCD:
         require_one_of(self.name, "release", self.release, RELEASES)
         if self.release == "both" and self.sampling == "poisson":
             raise PrivacyError(
-                "SCD: release='both' with sampling='poisson' is refused: α on a batch shows who was drawn, so nothing would "
-                "be amplified; use sampling='disjoint', where a pass is charged once, or release='v'"
+                "SCD: release='both' with sampling='poisson' is refused: α on a batch shows which records were drawn, so "
+                "nothing would be amplified; use sampling='disjoint', where a pass is charged once, or release='v'"
             )
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided; refuse a loss or penalty without the dual that it needs."""
+        """Return the same solver with every option decided; refuse a loss or penalty without a suitable dual."""
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         loss = problem.loss
@@ -214,7 +220,7 @@ class SCD:
         return replace(solver, clip=self.clip if self.clip is not None else solver._default_clip(problem))
 
     def _default_clip(self, problem: Problem) -> float:
-        """Return the rule of a gradient's clip, shortened as a dual step of a typical record is: by 1 + qL."""
+        """Return the default clip of a gradient divided by 1 + qL, as the dual step of a typical record is."""
         if not problem.private:
             return math.inf
         L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
@@ -247,9 +253,9 @@ class SCD:
         return scaled_to_budget(((event, count),), problem.epsilon, problem.delta)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """For every step: draw the batch, release Σ ζ_i x_i, add it to v, move Xw along.
+        """For every step: draw the batch, release Σ ζ_i x_i, add it to v, update Xw.
 
-        Xw is never rebuilt, so that a resumed run repeats every step of α from what was released.
+        Xw is never rebuilt, so that a resumed run repeats every step of α from the released values.
         """
         clip, drawn = self._clip(problem), self._batches(problem)
         event = next((event for event, _ in self.releases(problem)), None)
@@ -257,7 +263,7 @@ class SCD:
         weighting = DualStep(problem.loss, clip.cap, self._coupling(problem), dual.grid if dual else None)
         per_unit = 1.0 / (problem.penalty.convexity * problem.n_records)
         if not problem.private:
-            yield from joint.mean_square(self.name, problem)  # norms that overflow would make all steps 0
+            yield from joint.mean_square(self.name, problem)  # overflowing norms would make all steps 0
         yield joint.record_norms(problem)
         w = np.zeros(problem.layout.n_coordinates)
         mean = Average(self.iterate or "last", drawn.steps // 2)
@@ -278,17 +284,17 @@ class SCD:
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return two a step and one for the norms; samples are drawn without asking."""
+        """Return two messages per step and one for the norms; the coordinator draws samples by itself."""
         return 2 * self._batches(problem).steps + (not problem.private and joint.asks_mean_square(problem))
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
-        said = ("the intercept is penalised like any coordinate: the dual needs it.",)
+        said = ("the intercept is penalised like any other coordinate, as the dual requires.",)
         intercept = said if problem.intercept.any() else ()
         return (
             self._batches(problem).describe(private=problem.private),
             f"clip C = {self.clip:.3g} on a record's dual step ζ_i x_i; overlap σ' = {self.overlap:.4g}.",
             f"iterate = {self.iterate}.",
-            *(("[α; v] are noised both, at √2 times the noise of v alone.",) if self.release == "both" else ()),
+            *(("both α and v are noised, at √2 times the noise of v alone.",) if self.release == "both" else ()),
             *intercept,
         )

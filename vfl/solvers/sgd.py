@@ -27,11 +27,11 @@ PRIVATE_PASSES, PUBLIC_PASSES = 10, 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SGD:
-    """DP-SGD. One step's release is a Gaussian of sensitivity Δ under replace-one, on a batch of the records.
+    """DP-SGD. Each step releases one Gaussian sum over a batch, of sensitivity Δ under replace-one.
 
-    With sampling='poisson' a step is the Poisson-subsampled pair of rate q, and the T steps, which are fixed before the
-    first, are accounted by their privacy loss distribution. With 'disjoint' a *pass* is Δ/σ-GDP (vfl.solvers.batches
-    says whom either holds for, and why shuffled or fixed-size batches are refused).
+    With sampling='poisson' a step is the Poisson-subsampled pair of rate q. The T steps are fixed before the first, and
+    accounted by their privacy loss distribution. With 'disjoint' a *pass* is Δ/σ-GDP. vfl.solvers.batches says for whom
+    each guarantee holds, and why shuffled and fixed-size batches are refused.
 
     One release is Σ_{i in batch} clip_C(ℓ'(v_i, y_i) x_i) over all parties' coordinates jointly. A record's rounded
     contribution has norm at most a = C(1 + p·2⁻⁵⁰) + g√p/2, and Δ = 2a (vfl.solvers.joint derives both). The step
@@ -41,8 +41,8 @@ class SGD:
     batch_size : qn, expected size of a batch. sampling : 'poisson' or 'disjoint'.
     passes : expected number of times each record is used; T = passes·n/batch_size steps.
     clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
-    step_size : γ, in units of 1/(L·mean‖x‖²); L counts as 1 for a loss without curvature.
-    decay : 'constant' steps, or 'root', γ/√(t+1) after t passes, which subgradients need.
+    step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature.
+    decay : 'constant' steps, or 'root': γ/√(t+1) after t passes, as subgradients require.
     iterate : 'last', or 'tail', the average of the last half.
     seed : orders disjoint batches; public. Secret samples come from the noise source.
     """

@@ -1,8 +1,8 @@
 """Means and coordinate-wise smoothness M_j of the columns: declared, from bounds, bought with a share of μ², or exact.
 
-Where there is an intercept that absorbs a shift, columns are centred at their released means c_j: F does not change, the
-columns become nearly orthogonal to the intercept, and M_j = L·Var(x_j) instead of L·E(x_j²). On prices that lie in a
-corner of their declared range this is worth a factor of 100 in error at the same ε.
+If an intercept absorbs a shift, columns are centred at their released means c_j. F does not change, the columns become
+nearly orthogonal to the intercept, and M_j = L·Var(x_j) replaces L·E(x_j²). For prices in one corner of their declared
+range, the error at the same ε falls by a factor of 100.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ OVERFLOW = "the squares of a column's values overflow: declare bounds with scali
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curvature:
-    """What is known of the columns before the first step; public, once released.
+    """Centres and smoothness of the columns before the first step; public once released.
 
     centre : (p,) c_j, 0 where columns are not centred.
     smoothness : (p,) M_j > 0 of the centred columns.
-    unit : of residuals, 1 unless their spread was bought (vfl.solvers.labels).
+    unit : unit of the residuals; 1 unless their spread was bought (vfl.solvers.labels).
     """
 
     centre: Vector
@@ -45,12 +45,12 @@ class Curvature:
 
     @classmethod
     def flat(cls, problem: Problem) -> Curvature:
-        """Return M = 1 without centres, to count what does not depend on M."""
+        """Return M = 1 without centres, for counts that do not depend on M."""
         p = problem.layout.n_coordinates
         return cls(np.zeros(p), np.ones(p))
 
     def uncentred(self, w: Vector, intercept: Vector) -> Vector:
-        """Return w for the columns as they are: what the centres take off goes to the intercept (a (p,) mask)."""
+        """Return w for the uncentred columns; the shift by the centres moves to the intercept (a (p,) mask)."""
         return w - intercept * float(self.centre @ w)
 
 
@@ -60,9 +60,9 @@ def features(problem: Problem) -> Vector:
 
 
 def require_bearable(deviation: float) -> None:
-    """Raise PrivacyError when noise of this deviation, in units of the cap, is beyond the integers that sums are kept in.
+    """Raise PrivacyError if noise of this deviation, in units of the cap, exceeds the integers of exact sums.
 
-    A public fact, found in the plan: vfl.privacy.rounded_gaussian draws up to 2⁴⁸ steps of a grid above 2⁻²¹ caps.
+    This is a public fact, found when planning: vfl.privacy.rounded_gaussian draws up to 2⁴⁸ steps of a grid above 2⁻²¹ caps.
     """
     if not deviation <= 2.0**26:
         raise PrivacyError(
@@ -72,7 +72,7 @@ def require_bearable(deviation: float) -> None:
 
 
 def require_curvature(solver: str, problem: Problem) -> None:
-    """Raise SpecificationError for a loss with a kink: no M_j exists, so a step of 1/M_j has no length."""
+    """Raise SpecificationError for a loss with a kink, for which no M_j exists."""
     if not math.isfinite(problem.loss.curvature):
         raise SpecificationError(
             f"{solver} with loss={problem.loss.name!r} needs a bounded second derivative for its steps of 1/M_j; it has "
@@ -91,18 +91,18 @@ def require_representable(problem: Problem) -> None:
 
 
 def buys_moments(problem: Problem) -> bool:
-    """Whether a share of the budget goes to the moments of the columns."""
+    """Return True if a share of the budget buys the moments of the columns."""
     private = problem.mu is not None and isinstance(problem.smoothness, str) and problem.smoothness == "private"
     return private and bool(features(problem).any())
 
 
 def asks_moments(problem: Problem) -> bool:
-    """Whether the columns are asked for their moments, bought or exact."""
+    """Return True if parties are asked for moments, bought or exact."""
     return isinstance(problem.smoothness, str) and problem.smoothness != "bounds" and bool(features(problem).any())
 
 
 def moments_event(problem: Problem) -> Gaussian | None:
-    """Return what the moments are charged as, with the share `smoothness_share` of μ²; None when they are not bought."""
+    """Return the event of the moments, with the share `smoothness_share` of μ²; None if they are not bought."""
     if problem.mu is None or not buys_moments(problem):
         return None
     columns = int(features(problem).sum())
@@ -142,19 +142,19 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
         share[feature], deviation[feature] = pooled(share[feature], deviation[feature])
         variance = np.minimum(np.maximum(share, 0.0) + deviation, 1.0) * square_reach
     M = np.where(feature, L * variance, L)
-    # A constant column: its gradient is 0 once centred, so any step will do. Exact variances cancel to the rounding
-    # errors of sums of n squares; what such a variance may hide still bounds M, so that no step is too long.
+    # The gradient of a constant column is 0 once centred, so any step size works. Exact variances cancel to the rounding
+    # errors of sums of n squares; the largest variance that these errors may hide bounds M, so that no step is too long.
     hidden = max(1e-14, problem.n_records * 2.0**-53) * L * square
     M = np.where(hidden >= M, np.maximum(hidden, L), M)
     return Curvature(centre, M)
 
 
 def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
-    """Return noisy values drawn to their common mean by as much as the noise explains their spread, and how far off they are.
+    """Shrink noisy values to their common mean by the share of their spread that noise explains; return them and their errors.
 
     Post-processing of released values. The spread of the true values, τ², is estimated by moments (DerSimonian & Laird 1986,
-    eq. 8); each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal values. Where
-    columns differ by more than their noise nothing moves; where noise drowns each of many, their mean is still known.
+    eq. 8); each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal values. Values
+    that differ by more than their noise hardly move. If noise dominates each of many values, their mean is still accurate.
 
     found : (m,) with noise of standard deviation `deviation`, (m,) > 0.
     """
@@ -170,7 +170,7 @@ def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
 
 
 def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tuple[Vector, Vector, float]]:
-    """Return mean and mean square of every coordinate, (p,) each, and the noise of a mean square in units of B_j²."""
+    """Return mean and mean square of every coordinate, (p,) each, and the standard deviation of a mean square in units of B_j²."""
     event = moments_event(problem)
     own = {q: int(feature[block.coordinates].sum()) for q, block in problem.layout.whole().items()}
     widths = {q: width for q, width in own.items() if width}

@@ -1,4 +1,4 @@
-"""When a run without privacy may stop: nothing moves any more. Data-dependent, so never in a private run."""
+"""Stopping rule of runs without privacy: no coordinate moves any more. It depends on data, so private runs never use it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 STILL = 1e-9
-"""The tolerance where neither it nor the number of steps is given: a thousandth of what differs from the optimum is left."""
+"""Default tolerance if the number of steps is not given either; about a thousandth of the distance to the optimum is left."""
 INTERCEPT_COUNTS = 1e-6
-"""Share of the intercept in the size of a model: labels far from 0 must not make the other coordinates rough."""
+"""Weight of the intercept in the size of a model, so that labels far from 0 do not loosen the tolerance elsewhere."""
 
 
 def require_tolerance(solver: str, tol: float | None) -> None:
@@ -29,42 +29,42 @@ def require_tolerance(solver: str, tol: float | None) -> None:
 
 
 def tolerance(solver: str, problem: Problem, tol: float | None, *, limited: bool) -> float | None:
-    """Return the tolerance that a run stops by, None where it makes all of its steps.
+    """Return the tolerance of the stopping rule, or None for a run that takes all of its steps.
 
-    limited : whether the number of steps was given; then it stops early only when it is told by how much.
+    limited : True if the number of steps was given; the run then stops early only with an explicit tolerance.
 
-    Raises PrivacyError for a tolerance in a private run: when it stops would tell of the records.
+    Raises PrivacyError for a tolerance in a private run, because the time of the stop would depend on records.
     """
     if problem.private:
         if tol is not None:
             raise PrivacyError(
-                f"{solver}: tol stops a run by what the data say, which a private run must not: leave tol out; how many "
-                "steps it makes is decided before"
+                f"{solver}: tol makes the number of steps depend on data, which a private run must not: leave tol out; "
+                "public rules fix the number of steps"
             )
         return None
     return tol if tol is not None or limited else STILL
 
 
 def describe(tol: float | None) -> tuple[str, ...]:
-    """Return a sentence on when a run stops, none where it makes all of its steps."""
+    """Return a sentence on the stopping rule, none for a run that takes all of its steps."""
     if tol is None:
         return ()
     return (f"stops as soon as whole steps would move no coordinate by more than {tol:.3g} of the largest one.",)
 
 
 def largest(w: Vector, unit: Vector, intercept: Vector) -> float:
-    """Return max_j √M_j|w_j|, about what the strongest column adds to the margins.
+    """Return max_j √M_j|w_j|, the approximate contribution of the strongest column to the margins.
 
-    w : (p,). unit : (p,) √M_j. intercept : (p,) 1 for the intercept, whose size counts a millionth.
+    w : (p,). unit : (p,) √M_j. intercept : (p,) 1 for the intercept, which has weight 1e-6.
     """
     return float((unit * abs(w) * np.where(intercept > 0, INTERCEPT_COUNTS, 1.0)).max())
 
 
 class Standstill:
-    """Watches the updates of a run: at rest once every coordinate moved by less than `tol`, since any moved by more.
+    """Detect a standstill: every coordinate moved by less than `tol` since any coordinate last moved by more.
 
-    A move is measured in units of 1/√M_j as a share of the largest coordinate (`largest`): the units of columns do not
-    matter.
+    Moves are measured in units of 1/√M_j as a share of the largest coordinate (`largest`), so that the units of columns do
+    not matter.
 
     tol : None never stops. unit, intercept : as in `largest`.
     """
@@ -79,11 +79,11 @@ class Standstill:
         self._farthest = 0.0
 
     def after(self, w: Vector, moved: Vector, S: slice = slice(None), *, stretch: float = 1.0) -> bool:
-        """Take note of an update and return whether the run is at rest.
+        """Record an update, and return True at a standstill.
 
-        w : (p,) after it. moved : (s,) what it added to w[S].
-        stretch : how many times farther a step of 1/M_j on each coordinate alone might have gone. A prox-gradient step
-            of length s goes at least sM_j times as far as one of length 1/M_j, for s up to that (its length over s falls).
+        w : (p,) after the update. moved : (s,) change of w[S].
+        stretch : upper bound on the length of a full step 1/M_j over the length of this step. For s ≤ 1/M_j, a
+            prox-gradient step of length s moves at least sM_j times as far as one of length 1/M_j.
         """
         if self._tol is None:
             return False
@@ -104,7 +104,7 @@ class Standstill:
             return False
         if math.isfinite(self._least) and self._farthest <= self._least:
             return True
-        self._begin_again()  # the model has shrunk meanwhile: what was little no longer is
+        self._begin_again()  # the model shrank meanwhile, so earlier moves are no longer small
         return False
 
     def _begin_again(self) -> None:

@@ -31,7 +31,7 @@ SNAPSHOT = "snapshot"
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDerivative:
-    """The weighting r_i = clip_C(ℓ'(v_i)) of all records; margins keep ℓ'(v_i) as 'snapshot'."""
+    """Weighting r_i = clip_C(ℓ'(v_i)) of all records; the margins keep ℓ'(v_i) as 'snapshot'."""
 
     loss: Loss
     cap: float
@@ -50,7 +50,7 @@ class SnapshotDerivative:
 
 @dataclass(frozen=True, slots=True)
 class ClippedDifference:
-    """The weighting r_i = clip_D(ℓ'(v_i) − ℓ'(ṽ_i)), ṽ at the snapshot; 0 outside the batch."""
+    """Weighting r_i = clip_D(ℓ'(v_i) − ℓ'(ṽ_i)), where ṽ is the margin at the snapshot; 0 outside the batch."""
 
     loss: Loss
     cap: float
@@ -69,19 +69,19 @@ class ClippedDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SVRG:
-    """DP-SVRG. A pass releases one full gradient at a snapshot, then differences to it on batches, each a Gaussian.
+    """DP-SVRG. A pass releases one full gradient at a snapshot, then differences from it on batches, each with Gaussian noise.
 
     Snapshot: Σ_i clip_C(ℓ'(ṽ_i) x_i) over all records, Δ_C/σ-GDP under replace-one. Step: Σ_{i in batch}
     clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled pair or, on disjoint public batches, Δ_D/σ-GDP a pass
     (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The
-    snapshot's derivatives stay in margins: a record's is a function of that record and of released values, so what a
-    step depends on of a record is bounded by its own clip, whatever the snapshot was. All of it is committed to
-    beforehand. Both kinds of release get about the same share of the budget. The clip D bounds one record's difference
-    as a whole; clipping ℓ'(v) and ℓ'(ṽ) apart and subtracting would allow 2C and is not what is done. Source: Johnson &
+    snapshot's derivatives stay in the margins. A record's derivative is a function of that record and of released values,
+    so the clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Both kinds of
+    release get about the same share of the budget. D clips one record's difference as a whole; clipping ℓ'(v) and ℓ'(ṽ)
+    separately would allow 2C. Source: Johnson &
     Zhang 2013; clipping as in Abadi et al. 2016 (a clipped difference is biased, as every clipped gradient is).
 
     batch_size, sampling, passes, step_size, iterate, seed : as for SGD; steps are constant.
-    clip : C. difference_clip : D; None: C√(b/n) with privacy, for batches of b, so that both noises weigh about the same.
+    clip : C. difference_clip : D; None: C√(b/n) with privacy, for batches of size b, so that both noises have about equal weight.
     """
 
     batch_size: int | None = None
@@ -157,7 +157,7 @@ class SVRG:
     def schedule(self, problem: Problem) -> Schedule:
         """For every pass: rebuild Xw, release the snapshot's gradient, step; for every batch: release the difference, step.
 
-        The first step needs no batch: at the snapshot all differences are 0, and their noise would buy nothing.
+        The first step needs no batch: at the snapshot all differences are 0, so a release would be pure noise.
         """
         snapshot_clip, difference_clip = self._clips(problem)
         drawn, loss, n = self._batches(problem), problem.loss, problem.n_records
@@ -194,7 +194,7 @@ class SVRG:
         return snapshot, step
 
     def round_trips(self, problem: Problem) -> int:
-        """Return two a step and three a snapshot, less one for the last step of its pass, and what is asked before."""
+        """Return the number of messages: two per step, three per snapshot, one fewer for the last step of a pass, and the start."""
         drawn = self._batches(problem)
         asked = any(clip.finite for clip in self._clips(problem)) + joint.asks_mean_square(problem)
         return 2 * (drawn.steps + drawn.passes) + asked
@@ -203,6 +203,6 @@ class SVRG:
         """Return a sentence for every option that was decided."""
         return (
             self._batches(problem).describe(private=problem.private),
-            f"a snapshot of the whole gradient a pass, clip C = {self.clip:.3g}; differences at {self.difference_clip:.3g}.",
+            f"one snapshot of the whole gradient per pass, clip C = {self.clip:.3g}; differences at {self.difference_clip:.3g}.",
             f"step_size γ = {self.step_size:.3g}; iterate = {self.iterate}.",
         )
