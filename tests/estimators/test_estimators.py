@@ -236,7 +236,7 @@ def test_a_private_fit_makes_the_passes_it_was_given_and_no_tolerance_is_taken()
             vfl.VerticalRidge(max_iter=7, label_bounds=(-1, 1), noise=vfl.SeededNoise(0)).fit(data, X[:, 0]).n_iter_
             == 7
         )
-    with pytest.raises(PrivacyError, match="tol stops a run by what the data say"):
+    with pytest.raises(PrivacyError, match="tol makes the number of steps depend on data"):
         vfl.VerticalRidge(tol=1e-3, label_bounds=(-1, 1)).fit(X, X[:, 0])
 
 

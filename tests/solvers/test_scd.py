@@ -169,7 +169,7 @@ class TestBoth:
             assert setting.drive(spec, setting.log_of(made, length))[1].w.tobytes() == outcome.w.tobytes()
 
     def test_secret_samples_are_refused(self) -> None:
-        with pytest.raises(PrivacyError, match="shows who was drawn"):
+        with pytest.raises(PrivacyError, match="shows which records were drawn"):
             vfl.SCD(release="both", sampling="poisson")
         with pytest.raises(SpecificationError, match="release must be one of v, both"):
             vfl.SCD(release="alpha")

@@ -91,7 +91,7 @@ def test_labels_far_from_0_do_not_make_coordinates_rough() -> None:
     "solver", [vfl.SkGD(tol=1e-3), vfl.CD(tol=0.0), vfl.GCD(tol=1e-3), vfl.GD(tol=1e-3)], ids=given
 )
 def test_a_private_run_never_stops_by_its_data(solver: Any) -> None:
-    with pytest.raises(PrivacyError, match=f"{solver.name}: tol stops a run by what the data say"):
+    with pytest.raises(PrivacyError, match=f"{solver.name}: tol makes the number of steps depend on data"):
         plan(job(solver, epsilon=1.0), 300)
     left_out = plan(job(replace(solver, tol=None), epsilon=1.0), 300).solver
     assert left_out.tol is None

@@ -170,7 +170,7 @@ def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
 
 
 def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tuple[Vector, Vector, float]]:
-    """Return mean and mean square of every coordinate, (p,) each, and the standard deviation of a mean square in units of B_j²."""
+    """Return mean and mean square of every coordinate, (p,) each, and the noise of a mean square in units of B_j²."""
     event = moments_event(problem)
     own = {q: int(feature[block.coordinates].sum()) for q, block in problem.layout.whole().items()}
     widths = {q: width for q, width in own.items() if width}

@@ -81,7 +81,7 @@ class SVRG:
     Zhang 2013; clipping as in Abadi et al. 2016 (a clipped difference is biased, as every clipped gradient is).
 
     batch_size, sampling, passes, step_size, iterate, seed : as for SGD; steps are constant.
-    clip : C. difference_clip : D; None: C√(b/n) with privacy, for batches of size b, so that both noises have about equal weight.
+    clip : C. difference_clip : D; None: C√(b/n) with privacy, for batches of size b, so that both noises weigh alike.
     """
 
     batch_size: int | None = None
@@ -194,7 +194,7 @@ class SVRG:
         return snapshot, step
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, three per snapshot, one fewer for the last step of a pass, and the start."""
+        """Return the number of messages: two per step, three per snapshot, minus one per pass, and the start."""
         drawn = self._batches(problem)
         asked = any(clip.finite for clip in self._clips(problem)) + joint.asks_mean_square(problem)
         return 2 * (drawn.steps + drawn.passes) + asked
@@ -203,6 +203,6 @@ class SVRG:
         """Return a sentence for every option that was decided."""
         return (
             self._batches(problem).describe(private=problem.private),
-            f"one snapshot of the whole gradient per pass, clip C = {self.clip:.3g}; differences at {self.difference_clip:.3g}.",
+            f"one snapshot gradient per pass, clip C = {self.clip:.3g}; differences at {self.difference_clip:.3g}.",
             f"step_size γ = {self.step_size:.3g}; iterate = {self.iterate}.",
         )
