@@ -238,7 +238,7 @@ def test_class_weights_multiply_and_are_declared():
         (lambda: Poisson(math.inf), "poisson: margin must lie between ±50"),
         (lambda: Poisson(51.0), "poisson: margin must lie between ±50"),
         (lambda: ClassWeighted(positive=0.0), "class_weighted: positive must be positive"),
-        (lambda: ClassWeighted(positive="balanced"), "'balanced' weights are computed from how many labels"),
+        (lambda: ClassWeighted(positive="balanced"), "'balanced' weights are computed from the number of labels"),
         (lambda: ClassWeighted("squared"), "needs a loss of two classes, not 'squared'"),
         (lambda: ClassWeighted("class_weighted"), "needs a loss of two classes"),
         (lambda: ClassWeighted("logit"), "unknown loss 'logit'"),
