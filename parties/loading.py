@@ -118,6 +118,6 @@ def _read(task: PartyTask, source: Any, index: Index | None) -> tuple[Storage, V
     if task.columns and not task.sparse:
         raise opened.origin.error(
             "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
-            f"sparse=[{task.party!r}], or give its dense array (.toarray())"
+            f'sparse = ["{task.party}"], or give a dense table (.toarray())'
         )
     return read_sparse(opened, *wanted, **options)

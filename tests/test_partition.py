@@ -139,12 +139,12 @@ WRONG = {
         lambda: FeaturePartition({"bank": ["x"]}, ("bnk", "y")),
         (
             "label 'y': there is no party 'bnk' (did you mean 'bank'?); a party that holds the label alone is listed "
-            "without columns: {'bnk': []}"
+            "with no columns, []"
         ),
     ),
     "label no pair": (
         lambda: FeaturePartition({"bank": ["x"]}, "y"),
-        "the label is a pair (party, column), not 'y'",
+        'the label is a party and its column, ["PARTY", "COLUMN"], not \'y\'',
     ),
     "blocks leave one out": (
         lambda: two(blocks={"bank": [["age"]], "telco": [["calls", "data_mb"]]}),

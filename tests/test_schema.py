@@ -70,35 +70,35 @@ WRONG = {
     ),
     "reversed": (
         lambda: Schema(bounds={"age": (100, 18)}),
-        "column 'age': bounds (100, 18) are reversed: write (18, 100)",
+        "column 'age': bounds [100, 18] are reversed: write [18, 100]",
     ),
     "constant": (
         lambda: Schema(bounds={"age": (1, 1)}),
-        "column 'age': bounds (1, 1) leave a constant: widen the range, or leave the column out",
+        "column 'age': bounds [1, 1] leave a constant: widen the range, or leave the column out",
     ),
     "infinite": (
         lambda: Schema(bounds={"age": (0, math.inf)}),
-        "column 'age': bounds (0, inf) are not finite: declare a range, values outside are clamped",
+        "column 'age': bounds [0, inf] are not finite: declare a range, values outside are clamped",
     ),
     "not a number": (
         lambda: Schema(bounds={"age": (0, math.nan)}),
-        "column 'age': bounds (0, nan) are not finite: declare a range, values outside are clamped",
+        "column 'age': bounds [0, nan] are not finite: declare a range, values outside are clamped",
     ),
     "text": (
         lambda: Schema(bounds={"age": ("0", 1)}),
-        "column 'age': bounds are two numbers (lo, hi), not ('0', 1)",
+        "column 'age': bounds are two numbers, low and high, not ('0', 1)",
     ),
     "three": (
         lambda: Schema(bounds={"age": (0, 1, 2)}),
-        "column 'age': bounds are two numbers (lo, hi), not (0, 1, 2)",
+        "column 'age': bounds are two numbers, low and high, not (0, 1, 2)",
     ),
     "too close": (
         lambda: Schema(bounds={"age": (0, 5e-324)}),
-        "column 'age': bounds (0.0, 5e-324) are too close to scale by: change the column's unit",
+        "column 'age': bounds [0.0, 5e-324] are too close to scale by: change the column's unit",
     ),
     "fill outside": (
         lambda: Schema(bounds={"age": (18, 100)}, fill={"age": 0}),
-        "column 'age': fill 0 lies outside the bounds (18, 100)",
+        "column 'age': fill 0 lies outside the bounds [18, 100]",
     ),
     "fill not finite": (lambda: Numeric(fill=math.nan), "fill must be a finite number, not nan"),
     "fill twice": (
@@ -147,12 +147,15 @@ WRONG = {
     "boolean fill": (lambda: Boolean(fill=2), "fill of a boolean column is true or false, not 2"),
     "classes": (
         lambda: BinaryLabel((1, "1")),
-        "classes are two different labels (negative, positive), not (1, '1')",
+        "classes are two different labels, the negative one first, not (1, '1')",
     ),
-    "label bounds": (lambda: RealLabel((5, 0)), "bounds (5, 0) are reversed: write (0, 5)"),
+    "label bounds": (lambda: RealLabel((5, 0)), "bounds [5, 0] are reversed: write [0, 5]"),
     "no bounds to scale by": (
         lambda: Scaling.of(Schema(), ["age"], scaling="bounds", intercept=True),
-        "no bounds for column 'age': declare bounds={'age': (lo, hi)}, buy them with vfl.private_bounds, or use scaling='none'",
+        (
+            "no bounds for column 'age': declare bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds] of a job "
+            "file, buy them with vfl.private_bounds, or use scaling='none'"
+        ),
     ),
     "unknown scaling": (
         lambda: Scaling.of(Schema(), ["age"], scaling="standard", intercept=True),

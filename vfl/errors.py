@@ -21,6 +21,8 @@ VflError
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -107,6 +109,16 @@ class OutputError(VflError):
     """A folder or file that cannot be written or read."""
 
     exit_code = 6
+
+
+WITHOUT_PRIVACY = 'train without privacy (privacy=None, or privacy = "none" in a job file)'
+"""The remedy of errors about a guarantee that cannot be given."""
+
+
+def entry(option: str, column: str, value: str, plain: str) -> str:
+    """Return the declaration of a column as Python and a job file spell it; `plain` is the value in a job file."""
+    key = column if re.fullmatch(r"[A-Za-z0-9_-]+", column) else json.dumps(column, ensure_ascii=False)
+    return f"{option}={{{column!r}: {value}}}, or {key} = {plain} under [{option}] of a job file"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

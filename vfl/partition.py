@@ -367,13 +367,13 @@ def _check_label(label: object, owned: Blocks) -> tuple[str, str]:
         or len(label) != 2
         or not all(isinstance(x, str) and x.strip() for x in label)
     ):
-        raise PartitionError(f"the label is a pair (party, column), not {label!r}")
+        raise PartitionError(f'the label is a party and its column, ["PARTY", "COLUMN"], not {label!r}')
     party, column = label
     known = [name for name, _ in owned]
     if party not in known:
         raise PartitionError(
             f"label {column!r}: there is no party {party!r}{nearest(party, known)}; "
-            f"a party that holds the label alone is listed without columns: {{{party!r}: []}}"
+            f"a party that holds the label alone is listed with no columns, []"
         )
     return party, column
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from vfl.errors import SpecificationError, nearest
+from vfl.errors import SpecificationError, entry, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -51,16 +51,16 @@ def checked_bounds(bounds: Sequence[float]) -> Bounds:
         float(x) for x in bounds if isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
     ]
     if not numbers or len(bounds) != 2 or len(numbers) != 2:
-        raise SpecificationError(f"bounds are two numbers (lo, hi), not {bounds!r}")
+        raise SpecificationError(f"bounds are two numbers, low and high, not {bounds!r}")
     lo, hi = numbers
     if not (math.isfinite(lo) and math.isfinite(hi)):
-        raise SpecificationError(f"bounds ({lo:g}, {hi:g}) are not finite: declare a range, values outside are clamped")
+        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are not finite: declare a range, values outside are clamped")
     if lo > hi:
-        raise SpecificationError(f"bounds ({lo:g}, {hi:g}) are reversed: write ({hi:g}, {lo:g})")
+        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are reversed: write [{hi:g}, {lo:g}]")
     if lo == hi:
-        raise SpecificationError(f"bounds ({lo:g}, {hi:g}) leave a constant: widen the range, or leave the column out")
+        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] leave a constant: widen the range, or leave the column out")
     if hi / 2 - lo / 2 == 0:
-        raise SpecificationError(f"bounds ({lo!r}, {hi!r}) are too close to scale by: change the column's unit")
+        raise SpecificationError(f"bounds [{lo!r}, {hi!r}] are too close to scale by: change the column's unit")
     return lo, hi
 
 
@@ -98,7 +98,7 @@ class Numeric:
             raise SpecificationError(f"fill must be a finite number, not {self.fill!r}")
         lo, hi = self.bounds or UNBOUNDED
         if not lo <= self.fill <= hi:
-            raise SpecificationError(f"fill {self.fill:g} lies outside the bounds ({lo:g}, {hi:g})")
+            raise SpecificationError(f"fill {self.fill:g} lies outside the bounds [{lo:g}, {hi:g}]")
         object.__setattr__(self, "fill", float(self.fill))
 
     def features(self, column: str) -> tuple[str, ...]:
@@ -391,7 +391,7 @@ class Scaling:
             raise SpecificationError(f"scaling must be 'bounds' or 'none', not {scaling!r}")
         if scaling == "bounds" and (missing := schema.unbounded(columns)):
             raise SpecificationError(
-                f"no bounds for column {missing[0]!r}: declare bounds={{{missing[0]!r}: (lo, hi)}}, "
+                f"no bounds for column {missing[0]!r}: declare {entry('bounds', missing[0], '(low, high)', '[LOW, HIGH]')}, "
                 "buy them with vfl.private_bounds, or use scaling='none'"
             )
         declared = {column: schema[column] for column in columns}
@@ -449,7 +449,7 @@ class BinaryLabel:
         listed = (*given[0], given[1]) if several else given
         enough = isinstance(listed, tuple | list) and (len(listed) >= 2 if several else len(listed) == 2)
         if not enough or len({canonical_category(c) for c in listed}) != len(listed):
-            raise SpecificationError(f"classes are two different labels (negative, positive), not {self.classes!r}")
+            raise SpecificationError(f"classes are two different labels, the negative one first, not {self.classes!r}")
         object.__setattr__(self, "classes", (tuple(given[0]), given[1]) if several else tuple(given))
 
     @property

@@ -28,7 +28,9 @@ _NEW_LINE, _RETURN, _QUOTE = b'\n\r"'
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
 
 _TYPES = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "id": pa.string()}
-_ENCODING = "is not text in the encoding {!r}: name the file's own, vfl.Csv(path, encoding=...)"
+_ENCODING = (
+    "is not text in the encoding {!r}: save it as UTF-8, or name its encoding from Python, vfl.Csv(path, encoding=...)"
+)
 _SHAPE = (
     "is no well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one "
     "record is far longer than the others"
@@ -112,7 +114,8 @@ class CsvSource:
             raise self.origin.error("has no header: its first line holds numbers, not the names of columns")
         if len(names) == 1 and len(self._contents) > 1:
             raise self.origin.error(
-                f"has a single column when cut at {self._spec.delimiter!r}: give vfl.Csv(path, delimiter=...)"
+                f"has a single column when cut at {self._spec.delimiter!r}: save it with commas, or name its own delimiter "
+                "from Python, vfl.Csv(path, delimiter=...)"
             )
         return tuple(names)
 

@@ -66,7 +66,7 @@ def read_table(spec: Any, columns: Sequence[str]) -> pa.Table:
     """
     source = _opened(spec, _texts(columns), None)
     if isinstance(source, SparseSource):
-        raise source.origin.error("is a sparse matrix, where a table is wanted: give its dense array (.toarray())")
+        raise source.origin.error("is a sparse matrix, where a table is wanted: give a dense table (.toarray())")
     source.origin.check_columns(source.names, columns)
     return _whole(source, columns)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from vfl.errors import entry
 from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, canonical_category
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def infinite(column: str) -> str:
 
 def missing(column: str) -> str:
     """Return what is wrong with a column that lacks cells and a fill."""
-    return f"column {column!r} has missing values: declare fill={{{column!r}: value}}, or complete it"
+    return f"column {column!r} has missing values: declare {entry('fill', column, 'value', 'VALUE')}, or complete it"
 
 
 def filled(values: Vector, fill: float | None, column: str, origin: Origin) -> Vector:

@@ -251,7 +251,7 @@ def _category_writer(
         if declared.unknown == "refuse" and (found == UNKNOWN).any():
             raise origin.error(
                 f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
-                "them: Categorical(..., unknown='zero')"
+                "them: unknown='zero' in its declaration"
             )
         for code, coordinate in enumerate(own):
             rows[:, coordinate.j] = coordinate.scale((found == code).astype(np.float64))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 _MINUS_ONE = 2
+_DECLARE_CLASSES = (
+    'declare its two classes, the negative one first: classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; '
+    "numbers need no quotes)"
+)
 
 
 class LabelReader:
@@ -60,7 +64,7 @@ class LabelReader:
                 raise self._origin.misread(f"label {self.column!r} holds values other than the two declared classes")
             return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)
         if (values == UNKNOWN).any() or ((values == 0).any() and (values == _MINUS_ONE).any()):
-            raise self._origin.misread(f"label {self.column!r} is not binary: declare classes=(negative, positive)")
+            raise self._origin.misread(f"label {self.column!r} is not binary: {_DECLARE_CLASSES}")
         return np.where(values == 1, 1.0, -1.0)
 
 

@@ -185,7 +185,7 @@ def test_sparse_columns_stay_sparse_whoever_owns_them(kind, split, make):
 
 def test_sparse_bounds_must_hold_what_is_not_stored():
     X = sparse.csr_array(features())
-    with pytest.raises(SpecificationError, match=r"sparse party 'party0' has bounds \(1, 2\) without 0"):
+    with pytest.raises(SpecificationError, match=r"sparse party 'party0' has bounds \[1, 2\] without 0"):
         vfl.VerticalLogisticRegression(bounds=(1, 2)).fit(X, classes(X.toarray()))
 
 

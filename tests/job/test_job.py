@@ -63,7 +63,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         PartitionError,
         (
             "label 'default': there is no party 'bnk' (did you mean 'bank'?); "
-            "a party that holds the label alone is listed without columns: {'bnk': []}"
+            "a party that holds the label alone is listed with no columns, []"
         ),
     ),
     "label among the features": (
@@ -98,24 +98,29 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "reversed bounds": (
         lambda: job(bounds=BOUNDS | {"age": (100, 18)}),
         SpecificationError,
-        "column 'age': bounds (100, 18) are reversed: write (18, 100)",
+        "column 'age': bounds [100, 18] are reversed: write [18, 100]",
     ),
     "infinite bounds": (
         lambda: job(bounds=BOUNDS | {"age": (18, float("inf"))}),
         SpecificationError,
-        "column 'age': bounds (18, inf) are not finite: declare a range, values outside are clamped",
+        "column 'age': bounds [18, inf] are not finite: declare a range, values outside are clamped",
     ),
     "a missing bound": (
         lambda: job(bounds=bounds_without("age")),
         SpecificationError,
-        "no bounds for column 'age': declare bounds={'age': (lo, hi)}, buy them with vfl.private_bounds, or use scaling='none'",
+        (
+            "no bounds for column 'age': declare bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds] of a job "
+            "file, buy them with vfl.private_bounds, or use scaling='none'"
+        ),
     ),
     "a missing bound, unscaled and private": (
         lambda: job(bounds=bounds_without("age"), scaling="none"),
         PrivacyError,
         (
-            "no bounds for column 'age': declare bounds={'age': (lo, hi)}, or buy them with vfl.private_bounds; without "
-            "them, scaling='none' needs an explicit clip in the solver and smoothness={column: M_j} in Privacy"
+            "no bounds for column 'age': declare bounds={'age': (low, high)}, or age = [LOW, HIGH] under [bounds] of a job "
+            "file, or buy them with vfl.private_bounds; without them, scaling='none' needs an explicit clip in the solver "
+            "and a smoothness constant M_j for every column (smoothness={column: M_j} in Privacy, or column = M_j under "
+            "[privacy.smoothness] of a job file)"
         ),
     ),
     "an unbounded label under squared loss": (
@@ -129,7 +134,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a fill outside the bounds": (
         lambda: job(fill={"age": 1000}),
         SpecificationError,
-        "column 'age': fill 1000 lies outside the bounds (18, 100)",
+        "column 'age': fill 1000 lies outside the bounds [18, 100]",
     ),
     "a loss one letter off": (
         lambda: job(loss="logistc"),
@@ -149,27 +154,39 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "one class twice": (
         lambda: job(classes=("no", "no")),
         SpecificationError,
-        "classes are (negative, positive), two different labels of a classification loss",
+        "classes are two different labels of a classification loss, the negative one first",
     ),
     "ε = 0": (
         lambda: vfl.Privacy(epsilon=0.0),
         PrivacyError,
-        "epsilon must be positive and finite, not 0.0; privacy=None trains without",
+        (
+            "epsilon must be positive and finite, not 0.0; "
+            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
+        ),
     ),
     "ε < 0": (
         lambda: vfl.Privacy(epsilon=-1.0),
         PrivacyError,
-        "epsilon must be positive and finite, not -1.0; privacy=None trains without",
+        (
+            "epsilon must be positive and finite, not -1.0; "
+            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
+        ),
     ),
     "ε = ∞": (
         lambda: vfl.Privacy(epsilon=float("inf")),
         PrivacyError,
-        "epsilon must be positive and finite, not inf; privacy=None trains without",
+        (
+            "epsilon must be positive and finite, not inf; "
+            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
+        ),
     ),
     "ε = NaN": (
         lambda: vfl.Privacy(epsilon=float("nan")),
         PrivacyError,
-        "epsilon must be positive and finite, not nan; privacy=None trains without",
+        (
+            "epsilon must be positive and finite, not nan; "
+            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
+        ),
     ),
     "δ = 1": (
         lambda: vfl.Privacy(epsilon=1.0, delta=1.0),
@@ -215,7 +232,10 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no clip with privacy": (
         lambda: solved_by(clip=float("inf")),
         PrivacyError,
-        "SkGD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None",
+        (
+            "SkGD: clip=inf bounds no record's influence: give a finite clip, or train without privacy (privacy=None, or "
+            'privacy = "none" in a job file)'
+        ),
     ),
     "no passes": (
         lambda: vfl.SkGD(passes=0),
@@ -381,18 +401,25 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
     "a label of three classes": (
         table(default=[0, 1, 2]),
         DataError,
-        "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive)",
+        (
+            "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+        ),
     ),
     "a label of words": (
         table(default=["yes", "no", "no"]),
         DataError,
-        "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive)",
+        (
+            "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+        ),
     ),
     "an array whose label is not the last column": (
         np.array([[0, 1e4, 30, 1, 5], [1, 2e4, 40, 2, 6]]),
         DataError,
         (
-            "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive); or put the "
+            "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); or put the '
             "array's columns in the partition's order, the label last: they go by position"
         ),
     ),
@@ -400,7 +427,8 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         {"bank": np.array([[0, 1e4, 30], [1, 2e4, 40]]), "telco": np.ones((2, 2))},
         DataError,
         (
-            "party 'bank', the table: label 'default' is not binary: declare classes=(negative, positive); or put the "
+            "party 'bank', the table: label 'default' is not binary: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes); or put the '
             "array's columns in the partition's order, the label last: they go by position"
         ),
     ),
@@ -420,7 +448,10 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
     "a missing value": (
         table(age=[30, None, 40]),
         DataError,
-        "party 'bank', the table: column 'age' has missing values: declare fill={'age': value}, or complete it",
+        (
+            "party 'bank', the table: column 'age' has missing values: declare fill={'age': value}, or age = VALUE under "
+            "[fill] of a job file, or complete it"
+        ),
     ),
     "row counts that differ": (
         {"bank": bank(), "telco": {"calls": [1], "data_mb": [2]}},
@@ -492,7 +523,7 @@ def test_bounds_of_a_party_and_of_all() -> None:
 @pytest.mark.parametrize(
     ("bounds", "problem"),
     [
-        ({"*": (9, 0)}, r"bounds \['\*'\]: bounds \(9, 0\) are reversed: write \(0, 9\)"),
+        ({"*": (9, 0)}, r"bounds \['\*'\]: bounds \[9, 0\] are reversed: write \[0, 9\]"),
         ({"bnak.*": (0, 9)}, r"column 'bnak\.\*' is declared, and no party of the partition holds it"),
     ],
 )
@@ -513,7 +544,9 @@ def test_values_outside_bounds_and_missing_ones_are_never_a_refusal() -> None:
 def test_engine_and_address() -> None:
     with pytest.raises(SpecificationError, match="unknown engine 'dask'; give one of: ray, inprocess"):
         vfl.train(job(), table(), engine="dask")
-    with pytest.raises(SpecificationError, match="an address names a Ray cluster: leave it out, or use engine='ray'"):
+    with pytest.raises(
+        SpecificationError, match="an address names a Ray cluster: leave it out, or use the engine 'ray'"
+    ):
         vfl.train(job(), table(), engine="inprocess", address="auto")
 
 
@@ -674,7 +707,10 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "ε = 0": (
         ("epsilon = 1.0", "epsilon = 0"),
         PrivacyError,
-        "epsilon must be positive and finite, not 0; privacy=None trains without",
+        (
+            "epsilon must be positive and finite, not 0; "
+            'or train without privacy (privacy=None, or privacy = "none" in a job file)'
+        ),
     ),
     "a seed in words": (
         ("seed = 3", 'seed = "three"'),
@@ -715,18 +751,19 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "classes that are no list": (
         ('classes = ["no", "yes"]', "classes = 3"),
         JobFileError,
-        "the job file: classes are a list (negative, positive), not 3",
+        "the job file: classes are a list of two labels, the negative one first, not 3",
     ),
     "bounds that are no pair": (
         ("calls = [0, 500]", "calls = 500"),
         SpecificationError,
-        "column 'calls': bounds are two numbers (lo, hi), not 500",
+        "column 'calls': bounds are two numbers, low and high, not 500",
     ),
     "a missing bound": (
         (", calls = [0, 500]", ""),
         SpecificationError,
         (
-            "no bounds for column 'calls': declare bounds={'calls': (lo, hi)}, buy them with vfl.private_bounds, or use "
+            "no bounds for column 'calls': declare bounds={'calls': (low, high)}, or calls = [LOW, HIGH] under [bounds] of a "
+            "job file, buy them with vfl.private_bounds, or use "
             "scaling='none'"
         ),
     ),

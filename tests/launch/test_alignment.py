@@ -300,7 +300,7 @@ class TestBadInput:
             ({"id": ""}, "id is the name of a column"),
             ({"id": 7}, "id is the name of a column"),
             ({"id_kind": "number"}, "one of: integer, text"),
-            ({"id": None, "id_kind": "text"}, "with id="),
+            ({"id": None, "id_kind": "text"}, "and needs id"),
         ],
     )
     def test_jobs_that_cannot_be_aligned(self, options: dict[str, Any], message: str) -> None:

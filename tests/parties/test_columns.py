@@ -233,11 +233,13 @@ TEXT = (
     "column 'a' holds text where numbers are declared: clean the cells, declare what marks a missing value, or declare "
     "the column categorical"
 )
-MISSING = "column 'a' has missing values: declare fill={'a': value}, or complete it"
+MISSING = (
+    "column 'a' has missing values: declare fill={'a': value}, or a = VALUE under [fill] of a job file, or complete it"
+)
 NOT_BOOLEAN = "column 'a' is declared boolean but holds values other than true, false, 1 and 0"
 NOT_DECLARED = (
     "column 'a' holds a category that is not declared: declare it, or let such values be none of them: "
-    "Categorical(..., unknown='zero')"
+    "unknown='zero' in its declaration"
 )
 NOT_FINITE = (
     "column 'a' holds infinite values, or larger ones than the storage can: declare its bounds, to which they are then "
@@ -276,17 +278,26 @@ WRONG = {
     "three labels": (
         {"x": [1, 2, 3], "a": [0, 1, 2]},
         {"columns": ["x"], "label": ("a", BinaryLabel())},
-        "label 'a' is not binary: declare classes=(negative, positive)",
+        (
+            "label 'a' is not binary: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+        ),
     ),
     "mixed codes": (
         {"x": [1, 2, 3], "a": [0, 1, -1]},
         {"columns": ["x"], "label": ("a", BinaryLabel())},
-        "label 'a' is not binary: declare classes=(negative, positive)",
+        (
+            "label 'a' is not binary: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+        ),
     ),
     "text label": (
         {"x": [1, 2], "a": ["SECRET", "no"]},
         {"columns": ["x"], "label": ("a", BinaryLabel())},
-        "label 'a' is not binary: declare classes=(negative, positive)",
+        (
+            "label 'a' is not binary: declare its two classes, the negative one first: "
+            'classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; numbers need no quotes)'
+        ),
     ),
     "other classes": (
         {"x": [1, 2], "a": ["SECRET", "no"]},

@@ -225,7 +225,10 @@ TEXT = (
     "column 'b' holds text where numbers are declared: clean the cells, declare what marks a missing value, or declare "
     "the column categorical"
 )
-ENCODING = "is not text in the encoding 'utf-8': name the file's own, vfl.Csv(path, encoding=...)"
+ENCODING = (
+    "is not text in the encoding 'utf-8': save it as UTF-8, or name its encoding from Python, "
+    "vfl.Csv(path, encoding=...)"
+)
 BROKEN_FILES = {
     "not there": (lambda f: f / "no.csv", "is not there"),
     "extension": (
@@ -248,7 +251,10 @@ BROKEN_FILES = {
     ),
     "semicolons": (
         broken("d.csv", "a;b\n1;2\n"),
-        "has a single column when cut at ',': give vfl.Csv(path, delimiter=...)",
+        (
+            "has a single column when cut at ',': save it with commas, or name its own delimiter from Python, "
+            "vfl.Csv(path, delimiter=...)"
+        ),
     ),
     "text": (broken("d.csv", "a,b\n1,SECRET\n"), TEXT),
     "late text": (broken("d.csv", late), TEXT),

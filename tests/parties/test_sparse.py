@@ -149,7 +149,11 @@ def broken_file(folder, make):
 
 TABLE = "party 'bank', the table: "
 BROKEN = {
-    "missing": (with_cell(NAN), {}, "column 'b' has missing values: declare fill={'b': value}, or complete it"),
+    "missing": (
+        with_cell(NAN),
+        {},
+        "column 'b' has missing values: declare fill={'b': value}, or b = VALUE under [fill] of a job file, or complete it",
+    ),
     "infinite": (
         with_cell(-INF),
         {"bounds": {}, "scaling": "none"},
@@ -200,7 +204,7 @@ BROKEN = {
         {"sparse": []},
         (
             "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
-            "sparse=['bank'], or give its dense array (.toarray())"
+            'sparse = ["bank"], or give a dense table (.toarray())'
         ),
     ),
 }
@@ -239,7 +243,7 @@ def test_broken_files(tmp_path):
     [
         ({"sparse": ["bnak"]}, r"sparse names 'bnak', which is no party \(did you mean 'bank'\?\)"),
         ({"sparse": "bank"}, "sparse is a list of parties, not 'bank'"),
-        ({"bounds": {"*": (1.0, 4.0)}}, r"column 'a' of sparse party 'bank' has bounds \(1, 4\) without 0"),
+        ({"bounds": {"*": (1.0, 4.0)}}, r"column 'a' of sparse party 'bank' has bounds \[1, 4\] without 0"),
     ],
 )
 def test_wrong_declarations(changes, problem):

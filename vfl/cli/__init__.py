@@ -115,9 +115,7 @@ def main() -> None:
             error.show()
             sys.exit(error.exit_code)
         except VflError as error:
-            from vfl.cli.wording import worded
-
-            for line in (f"error: {worded(str(error))}", *getattr(error, "__notes__", ())):
+            for line in (f"error: {error}", *getattr(error, "__notes__", ())):
                 click.echo(line, err=True)
             sys.exit(error.exit_code)
         except (KeyboardInterrupt, click.Abort):

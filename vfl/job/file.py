@@ -185,7 +185,9 @@ def decode(plain: Mapping[str, Any]) -> Job:
         plain["columns"] = declarations(_table(plain, "columns"))
     if "classes" in plain:
         if not isinstance(plain["classes"], list):
-            raise JobFileError(f"the job file: classes are a list (negative, positive), not {plain['classes']!r}")
+            raise JobFileError(
+                f"the job file: classes are a list of two labels, the negative one first, not {plain['classes']!r}"
+            )
         plain["classes"] = tuple(tuple(c) if isinstance(c, list) else c for c in plain["classes"])
     if isinstance(plain.get("loss"), Mapping):
         plain["loss"] = _of_kind(_table(plain, "loss"), LOSSES, "[loss]")

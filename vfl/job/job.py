@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl import markup
 from vfl.arguments import provides, require, require_number
-from vfl.errors import PrivacyError, SpecificationError, nearest
+from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.evaluation.specification import Evaluation
 from vfl.holdout import Split
 from vfl.job.plain import encode, to_toml
@@ -127,7 +127,7 @@ class Job:
                 classes = None
             if classes is None:
                 raise SpecificationError(
-                    "classes are (negative, positive), two different labels of a classification loss"
+                    "classes are two different labels of a classification loss, the negative one first"
                 )
             object.__setattr__(self, "classes", classes)
         self.scaling_of(self.partition.features)
@@ -224,7 +224,7 @@ class Job:
                 low, high = self.schema[column].limits
                 if not low <= 0.0 <= high:
                     raise SpecificationError(
-                        f"column {column!r} of sparse party {party!r} has bounds ({low:g}, {high:g}) without 0, to which "
+                        f"column {column!r} of sparse party {party!r} has bounds [{low:g}, {high:g}] without 0, to which "
                         "every cell that is not stored would be clamped: widen them"
                     )
         object.__setattr__(self, "sparse", tuple(party for party in parties if party in self.sparse))
@@ -236,9 +236,10 @@ class Job:
         for column in self.schema.unbounded(self.partition.features):
             if not (declared and clipped):
                 raise PrivacyError(
-                    f"no bounds for column {column!r}: declare bounds={{{column!r}: (lo, hi)}}, or buy them with "
-                    "vfl.private_bounds; without them, "
-                    "scaling='none' needs an explicit clip in the solver and smoothness={column: M_j} in Privacy"
+                    f"no bounds for column {column!r}: declare {entry('bounds', column, '(low, high)', '[LOW, HIGH]')}, or buy "
+                    "them with vfl.private_bounds; without them, scaling='none' needs an explicit clip in the solver and "
+                    "a smoothness constant M_j for every column (smoothness={column: M_j} in Privacy, or column = M_j "
+                    "under [privacy.smoothness] of a job file)"
                 )
         if not isinstance(privacy.smoothness, str):
             coordinates = self.schema.features(self.partition.features)
@@ -262,7 +263,7 @@ class Job:
         kinds = [kind.value for kind in IdKind]
         if self.id_kind is not None and (self.id is None or self.id_kind not in kinds):
             raise SpecificationError(
-                f"id_kind says how the id column is compared, one of: {', '.join(kinds)}, with id=; not {self.id_kind!r}"
+                f"id_kind says how the id column is compared, one of: {', '.join(kinds)}, and needs id; not {self.id_kind!r}"
             )
         if self.id is None:
             return

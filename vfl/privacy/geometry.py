@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vfl.errors import PrivacyError
+from vfl.errors import WITHOUT_PRIVACY, PrivacyError
 from vfl.privacy.events import Gaussian
 from vfl.types import Adjacency
 
@@ -54,9 +54,7 @@ class Clip:
     def event(self, noise_multiplier: float) -> Gaussian:
         """Return the event of releasing the sum with noise of standard deviation zΔ on every coordinate."""
         if not self.finite:
-            raise PrivacyError(
-                "a sum without a finite clip has no sensitivity: give a clip, or train with privacy=None"
-            )
+            raise PrivacyError(f"a sum without a finite clip has no sensitivity: give a clip, or {WITHOUT_PRIVACY}")
         Δ = self.sensitivity
         return Gaussian(Adjacency.REPLACE_ONE, Δ, noise_multiplier * Δ, self.dimension)
 

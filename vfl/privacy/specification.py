@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vfl.arguments import require, require_number
-from vfl.errors import PrivacyError, SpecificationError, nearest
+from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from vfl.privacy.noise import SeededNoise
@@ -42,9 +42,7 @@ class Privacy:
             if option in ("epsilon", "smoothness_share") or getattr(self, option) is not None:
                 require_number(option, getattr(self, option))
         if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise PrivacyError(
-                f"epsilon must be positive and finite, not {self.epsilon!r}; privacy=None trains without"
-            )
+            raise PrivacyError(f"epsilon must be positive and finite, not {self.epsilon!r}; or {WITHOUT_PRIVACY}")
         if self.delta is not None and not 0 < self.delta < 1:
             raise PrivacyError(f"delta must lie strictly between 0 and 1, not {self.delta!r}; leave it out for 1/n²")
         if not 0 < self.smoothness_share < 1:
@@ -52,7 +50,10 @@ class Privacy:
         if self.class_balance is not None and not 0 < self.class_balance < 1:
             raise PrivacyError(f"class_balance must lie strictly between 0 and 1, not {self.class_balance!r}")
         if self.noise is not None and not callable(getattr(self.noise, "stream", None)):
-            raise PrivacyError(f"noise must be None or vfl.SeededNoise(seed), not {self.noise!r}")
+            raise PrivacyError(
+                f"noise must be left out, or vfl.SeededNoise(seed) ([privacy.noise] with a seed in a job file), "
+                f"not {self.noise!r}"
+            )
         if isinstance(self.smoothness, str):
             if self.smoothness not in SMOOTHNESS:
                 raise SpecificationError(

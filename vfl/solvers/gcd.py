@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
+from vfl.errors import WITHOUT_PRIVACY, BudgetExceeded, PrivacyError, SpecificationError
 from vfl.messages import Block, Descend, Forward, Select, Step
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import BoundedRange
@@ -174,9 +174,7 @@ class GCD:
         """Return the same solver with every option decided from public facts."""
         require_curvature(self.name, problem)
         if problem.private and self.clip == math.inf:
-            raise PrivacyError(
-                "GCD: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
-            )
+            raise PrivacyError(f"GCD: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}")
         if problem.penalty.grouped:
             raise SpecificationError(
                 f"GCD moves one coordinate at a time and needs a separable penalty; {problem.penalty.name} is not: "

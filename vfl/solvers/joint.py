@@ -138,7 +138,9 @@ def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, flo
     if problem.smoothness != "data":
         bound = squares_bound(problem)
         if not math.isfinite(bound):
-            raise PrivacyError(f"{solver}: steps need bounds for every column: declare them, or smoothness={{...}}")
+            raise PrivacyError(
+                f"{solver}: steps need bounds for every column: declare them, or a smoothness constant per column"
+            )
         return bound
     features = {q: block.size - (INTERCEPT in problem.layout.columns[q]) for q, block in problem.layout.whole().items()}
     widths = {q: width for q, width in features.items() if width}

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vfl.arguments import require_number
-from vfl.errors import PrivacyError, SpecificationError, nearest
+from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,4 @@ def require_one_of(solver: str, option: str, value: str | None, known: Sequence[
 def require_clip(solver: str, problem: Problem, clip: float | None) -> None:
     """Raise PrivacyError for a private run without a finite clip."""
     if problem.private and clip == math.inf:
-        raise PrivacyError(
-            f"{solver}: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
-        )
+        raise PrivacyError(f"{solver}: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}")

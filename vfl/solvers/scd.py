@@ -204,7 +204,7 @@ class SCD:
             )
         if not isinstance(problem.penalty, L2) or not problem.penalty.strength > 0:
             raise SpecificationError(
-                "SCD solves the dual of a strongly convex objective: give penalty=L2(strength) with a positive strength"
+                "SCD solves the dual of a strongly convex objective: give an L2 penalty of positive strength"
             )
         solver = replace(
             self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from vfl.arguments import require_number
-from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
+from vfl.errors import WITHOUT_PRIVACY, BudgetExceeded, PrivacyError, SpecificationError
 from vfl.messages import Descend
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
@@ -175,7 +175,7 @@ class SkGD:
         require_curvature(self.name, problem)
         if problem.private and self.clip == math.inf:
             raise PrivacyError(
-                f"{self.name}: clip=inf bounds no record's influence: give a finite clip, or train with privacy=None"
+                f"{self.name}: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}"
             )
         if self.clip == BOUNDS and not (math.isfinite(problem.loss.slope) and np.isfinite(problem.reach).all()):
             raise SpecificationError(

@@ -34,5 +34,5 @@ def place_of(
         check_address(address)
         return Place(address, placement or Placement(), faults or Faults())
     if address is not None:
-        raise SpecificationError("an address names a Ray cluster: leave it out, or use engine='ray'")
+        raise SpecificationError("an address names a Ray cluster: leave it out, or use the engine 'ray'")
     return None

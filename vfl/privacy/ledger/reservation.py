@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from vfl.errors import PrivacyError
+from vfl.errors import WITHOUT_PRIVACY, PrivacyError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +124,7 @@ class Book(Protocol):
 def adjacency_of(plan: Plan) -> Adjacency:
     """Return the one adjacency of a plan; an empty plan, a bad count or two adjacencies raise PrivacyError."""
     if not plan:
-        raise PrivacyError("a plan without any release has nothing to reserve: train with privacy=None, or plan one")
+        raise PrivacyError(f"a plan without any release has nothing to reserve: plan one, or {WITHOUT_PRIVACY}")
     for _, count in plan:
         if not isinstance(count, int) or count < 1:
             raise PrivacyError(f"a plan counts each event at least once, not {count!r} times")
