@@ -1,0 +1,279 @@
+"""Recorder of one run in this process: exact sums before noise, charges, and everything that the schedule is told.
+
+A second run on neighbouring data is given the releases of the first. Its schedule then takes the same path, and the
+sums that it would have released can be compared with those of the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import functools
+import hashlib
+import importlib
+import pkgutil
+import secrets
+import sys
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+
+import coordinator
+import parties
+import vfl
+from coordinator.executor import Executor
+from vfl.job import Job
+from vfl.launch.engines import inprocess
+from vfl.launch.run import warnings as running
+from vfl.messages import Unnoised
+from vfl.planning import unnoised
+from vfl.privacy import mechanisms, selection
+from vfl.privacy.events import PoissonSubsampledGaussian, ReleaseKey, bare
+from vfl.privacy.noise import SeededNoise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from vfl.messages import Query
+    from vfl.privacy.events import BoundedRange, Event
+    from vfl.privacy.keystream import Keystream
+
+OURS = ("vfl", "coordinator", "parties")
+LEFT_OUT = {"ray", "actor", "cli", "engines", "examples", "main"}
+"""Parts of the names of modules that no run in this process imports; Ray takes seconds."""
+NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+
+
+@dataclass(frozen=True)
+class Repeatable:
+    """Noise that repeats, taken for private: a repeated attempt is then a release of its own, as it is in earnest."""
+
+    seed: int
+    private: bool = True
+
+    def stream(self, key: ReleaseKey) -> Keystream:
+        return SeededNoise(self.seed).stream(key)
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """A vector before its noise.
+
+    values : (s,) in multiples of `grid`; int64, or float64 where no noise is added.
+    event : that its noise was drawn from; None adds none.
+    payer : position in `Tape.charges` of the charge that pays for it; None where nothing does.
+    batch : number of the secret batch that it is a sum over; None for other sums.
+    declared : whether the job asks for it without noise, which its certificate says.
+    """
+
+    key: ReleaseKey
+    values: np.ndarray
+    grid: float
+    event: Event | None
+    payer: int | None
+    batch: int | None = None
+    declared: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores (s,) of a party before a selection, their claimed sensitivity, and the event of the selection."""
+
+    key: ReleaseKey
+    values: np.ndarray
+    sensitivity: float
+    event: BoundedRange
+    payer: int | None
+
+
+@dataclass(eq=False)
+class Tape:
+    """What one run left, in order.
+
+    charges : [(key, event)] that the reservation accepted. sums, scores : before noise. released, chosen : after it, by
+    key. answers : [(kind of query, what its schedule was sent)]. parties : {name: the party as it was loaded}.
+    """
+
+    job: Job
+    given: Tape | None = None
+    charges: list[tuple[ReleaseKey, Event]] = field(default_factory=list)
+    sums: list[Sum] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)
+    released: dict[ReleaseKey, np.ndarray] = field(default_factory=dict)
+    chosen: dict[ReleaseKey, Any] = field(default_factory=dict)
+    answers: list[tuple[str, tuple[np.ndarray, ...]]] = field(default_factory=list)
+    parties: dict[str, Any] = field(default_factory=dict)
+    strayed: list[str] = field(default_factory=list)
+    batches: list[np.ndarray] = field(default_factory=list)
+    query: Query | None = None
+    margins: Any = None
+    reserved: bool = False
+    loaders: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+    def reload(self, party: str) -> Any:
+        """Return a party that read its data once more."""
+        self.parties[party] = self.loaders[party]()
+        return self.parties[party]
+
+    def payer(self, key: ReleaseKey, event: Event | None) -> int | None:
+        """Return which charge pays for a release: its own, that of its joint release, or that of its pass."""
+        if event is None:
+            return None
+        paid = {charged: number for number, (charged, _) in enumerate(self.charges)}
+        joint = ReleaseKey(key.round, attempt=key.attempt)
+        number = paid.get(key)
+        if number is None and self.query is not None and len(self.query.events()) == 1:
+            number = paid.get(joint)
+        if number is None and self.query is not None and self.query.batch is not None:
+            same = [k for k, (_, charged) in enumerate(self.charges) if bare(charged) == event]
+            number = same[-1] if same else None
+        if number is not None and bare(self.charges[number][1]) != event:
+            self.strayed.append(f"release {key} has noise of {event}, charged was {self.charges[number][1]}")
+        return number
+
+    def stays(self, event: Event | None) -> bool:
+        """Whether an un-noised sum leaves no participant: its solver gives away its end alone, or nothing is private."""
+        if event is not None or self.job.privacy is None:
+            return event is None
+        return self.job.solver.sealed and not isinstance(self.query, Unnoised)
+
+    def batch(self, event: Event | None) -> int | None:
+        """Return the number of the batch that margins hold; a batch is the same while its vector is."""
+        if not isinstance(event, PoissonSubsampledGaussian) or event.rate == 1.0:
+            return None
+        drawn = self.margins._kept["batch"]
+        for number, known in enumerate(self.batches):
+            if known is drawn:
+                return number
+        self.batches.append(drawn)
+        return len(self.batches) - 1
+
+
+@dataclass(eq=False)
+class Charged:
+    """A reservation whose accepted charges are noted."""
+
+    reservation: Any
+    tape: Tape
+
+    def charge(self, items: Any) -> None:
+        items = tuple(items)
+        self.reservation.charge(items)
+        self.tape.charges += items
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reservation, name)
+
+
+class Clock(dt.datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> Any:
+        return NOON
+
+
+@functools.cache
+def _imported() -> None:
+    """Import what a run in this process may import later, so that no module keeps a replacement for good."""
+    for package in (vfl, coordinator, parties):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not set(found.name.replace("_", ".").split(".")) & LEFT_OUT:
+                importlib.import_module(found.name)
+
+
+def _each_binding(original: Any) -> list[tuple[Any, str]]:
+    """Return (module, name) for every module of the project that holds `original` under a name."""
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in OURS and module is not None]
+    return [(module, name) for module in modules for name, value in list(vars(module).items()) if value is original]
+
+
+@contextlib.contextmanager
+def _everywhere(original: Any, replacement: Any) -> Iterator[None]:
+    """Replace a function or class in every module that imported it."""
+    with contextlib.ExitStack() as stack:
+        for module, name in _each_binding(original):
+            stack.enter_context(mock.patch.object(module, name, replacement))
+        yield
+
+
+@contextlib.contextmanager
+def _repeatable_world(seed: int) -> Iterator[None]:
+    """Let clocks stand, and draw run ids, salts and secrets from the seed: two runs then differ by their data alone."""
+    drawn = iter(range(1 << 62))
+
+    def draw(size: int = 32) -> bytes:
+        return hashlib.shake_256(f"{seed}|{next(drawn)}".encode()).digest(size)
+
+    with (
+        mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(bytes=draw(16))),
+        mock.patch.object(secrets, "token_bytes", draw),
+        mock.patch.object(secrets, "randbelow", lambda n: int.from_bytes(draw(16)) % n),
+        _everywhere(dt.datetime, Clock),
+        mock.patch.object(running, "of_this_process", running.RunningTotal()),
+        mock.patch.object(Job, "noise_source", return_value=Repeatable(seed)),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def recorded(job: Job, seed: int, given: Tape | None = None) -> Iterator[Tape]:
+    """Record the run that is made inside, in this process; with `given`, feed the releases of an earlier one back in.
+
+    It replaces functions and classes in every module that imported them, so a new module that releases is seen too.
+    """
+    _imported()
+    tape = Tape(job, given)
+    true_release, true_best = mechanisms.release, selection.noisy_best
+    true_init, true_call, true_load = Executor.__init__, Executor.__call__, inprocess.load
+
+    def release(sums: Any, grid: float, event: Any, noise: Any, key: Any, sensitivity: float) -> Any:
+        made = true_release(sums, grid, event, noise, key, sensitivity)
+        if tape.stays(event):
+            return made
+        declared = event is None and isinstance(tape.query, unnoised(job))
+        tape.sums.append(Sum(key, sums.copy(), grid, event, tape.payer(key, event), tape.batch(event), declared))
+        if given is not None:
+            if key not in given.released or given.released[key].shape != made.shape:
+                tape.strayed.append(f"release {key} has no counterpart")
+            else:
+                made = given.released[key].copy()
+        tape.released[key] = made
+        return made.copy()
+
+    def noisy_best(scores: Any, sensitivity: float, event: Any, noise: Any, key: Any, **options: Any) -> Any:
+        made = true_best(scores, sensitivity, event, noise, key, **options)
+        if event is not None:
+            tape.scores.append(Scores(key, np.array(scores), sensitivity, event, tape.payer(key, event)))
+            if given is not None:
+                made = given.chosen.get(key, made)
+        tape.chosen[key] = made
+        return made
+
+    def init(self: Executor, transport: Any, margins: Any, reservation: Any, **options: Any) -> None:
+        tape.reserved = True
+        noted = None if reservation is None else Charged(reservation, tape)
+        true_init(self, transport, margins, noted, **options)  # type: ignore[arg-type]
+
+    def call(self: Executor, query: Query) -> Any:
+        tape.query, tape.margins = query, self._margins
+        released, charges = true_call(self, query)
+        tape.answers.append((type(query).__name__, tuple(np.array(u) for u in released)))
+        return released, charges
+
+    def load(job: Any, party: str, *rest: Any, **options: Any) -> Any:
+        tape.loaders[party] = functools.partial(true_load, job, party, *rest, **options)
+        return tape.reload(party)
+
+    with (
+        _repeatable_world(seed),
+        _everywhere(true_release, release),
+        _everywhere(true_best, noisy_best),
+        mock.patch.object(Executor, "__init__", init),
+        mock.patch.object(Executor, "__call__", call),
+        mock.patch.object(inprocess, "load", load),
+    ):
+        yield tape

@@ -1,0 +1,125 @@
+"""Five defects put in on purpose: the harness reports each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import vfl
+from coordinator.executor import Executor
+from parties.party import Party
+from tests.neighbours.harness import Comparison, compare
+from tests.neighbours.setting import RECORD, job, replaced, table, turned
+from vfl.launch.run.checkpoint import Checkpoint
+from vfl.privacy.geometry import Clip
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+def found(solver: Any = None, pair: Any = None) -> Comparison:
+    return compare(job(solver or vfl.GD(passes=3, clip=0.1)), *(pair or turned()))
+
+
+def blames(comparison: Comparison, *words: str) -> bool:
+    return any(all(word in said for word in words) for said in comparison.complaints)
+
+
+def test_without_a_defect_there_is_no_complaint() -> None:
+    assert found().complaints == ()
+
+
+def test_a_sensitivity_that_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Clip.sensitivity.fget
+    monkeypatch.setattr(Clip, "sensitivity", property(lambda clip: true(clip) / 2))
+    comparison = found(vfl.SkGD(passes=2, clip=0.01))
+    assert blames(comparison, "path mu^2 is", "is charged")
+    assert comparison.path > 1.5 * comparison.charged
+
+
+def test_a_clip_that_is_not_applied_to_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Party._sum
+
+    def unclipped(self: Party, block: Any, centre: Any, scale: Any, clip: Clip, r: Any) -> Any:
+        others, only = r.copy(), r.copy()
+        others[RECORD], only[np.arange(len(r)) != RECORD] = 0.0, 0.0
+        free = true(self, block, centre, scale, replace(clip, cap=np.inf), only)
+        return true(self, block, centre, scale, clip, others) + np.rint(free / clip.grid).astype(np.int64)
+
+    monkeypatch.setattr(Party, "_sum", unclipped)
+    assert blames(found(vfl.SkGD(passes=2, clip=0.05, sweep="block", sampling="full")), "path mu^2 is", "is charged")
+
+
+def test_a_cell_that_changes_how_another_record_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from parties.storage import cells
+
+    true = cells.numbers
+
+    def by_the_largest(values: Any, column: str, origin: Any) -> Any:
+        read = true(values, column, origin)
+        return read / 100 if np.abs(read).max() > 100 else read
+
+    for module in _importing(true):
+        monkeypatch.setattr(module, "numbers", by_the_largest)
+    comparison = found(pair=(table(), replaced(table(), a=1000.0)))
+    assert not comparison.columns_equal
+    assert blames(comparison, "are stored otherwise")
+
+
+def test_a_count_of_clamped_cells_that_is_written_into_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    from parties.storage import dense
+
+    clamped = [0]
+    true, write = dense._Coordinate.scale, Checkpoint._write
+
+    def scale(self: Any, values: Any) -> Any:
+        stored = true(self, values)
+        clamped[0] += int((stored == self.hi).sum())
+        return stored
+
+    def told(self: Checkpoint, entry: dict[str, Any]) -> None:
+        write(self, entry | {"clamped": clamped[0]})
+
+    monkeypatch.setattr(dense._Coordinate, "scale", scale)
+    monkeypatch.setattr(Checkpoint, "_write", told)
+    comparison = found(pair=(replaced(table(), a=0.5), replaced(table(), a=5.0)))
+    assert "run/rounds.log" in comparison.differing
+    assert blames(comparison, "run/rounds.log differs")
+
+
+def test_a_release_that_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    true, asked = Executor._charge, [0]
+
+    def forgetful(self: Executor, query: Any, key: Any) -> Any:
+        asked[0] += bool(query.events())
+        return () if asked[0] in (2, 5) and query.events() else true(self, query, key)  # the second of either run
+
+    monkeypatch.setattr(Executor, "_charge", forgetful)
+    comparison = found()
+    assert blames(comparison, "nothing was charged for release")
+    assert comparison.path == np.inf
+
+
+def test_a_release_past_the_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A party whose reply holds its exact sums: no noise was ever asked for, and the schedule is told something else."""
+    monkeypatch.setattr(Party, "_release", lambda self, sums, clip, event, key: sums * clip.grid)
+    assert blames(found(), "what the schedule was told differs")
+
+
+def test_a_sum_that_is_released_without_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    true = Party._release
+    monkeypatch.setattr(Party, "_release", lambda self, sums, clip, event, key: true(self, sums, clip, None, key))
+    comparison = found()
+    assert blames(comparison, "nothing was charged for release")
+    assert comparison.path == np.inf
+
+
+def _importing(function: Callable[..., Any]) -> list[Any]:
+    import sys
+
+    ours = [module for name, module in sys.modules.items() if name.startswith(("vfl.", "parties.", "coordinator."))]
+    return [module for module in ours if getattr(module, function.__name__, None) is function]

@@ -1,0 +1,68 @@
+"""Whole runs of every solver on neighbours that lie as far apart as the bounds allow: no path loses more than was charged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import vfl
+from tests.neighbours.harness import compare, train, train_in_memory
+from tests.neighbours.setting import job, mirrored, turned
+from vfl.solvers import SOLVERS
+
+SAMPLINGS = ("shuffled", "cyclic", "uniform", "importance", "nice", "full")
+BATCHES: dict[str, Any] = {"batch_size": 4, "passes": 1}
+TRIED: dict[str, Any] = {
+    **{
+        f"SkGD-{sampling}": vfl.SkGD(passes=2, block_size=1, sampling=sampling, tau=2 if sampling == "nice" else None)
+        for sampling in SAMPLINGS
+    },
+    "SkGD-parallel": vfl.SkGD(passes=2, block_size=1, parallel=2, sweep="visit"),
+    "SkGD-blocks": vfl.SkGD(passes=2, block_size=2, sweep="block", noise_geometry="isotropic"),
+    "SkGD-bounds": vfl.SkGD(passes=2, clip="bounds"),
+    "CD": vfl.CD(passes=2),
+    "GCD": vfl.GCD(rounds=4),
+    "GD": vfl.GD(passes=3),
+    "SGD-disjoint": vfl.SGD(sampling="disjoint", **BATCHES),
+    "SVRG-disjoint": vfl.SVRG(sampling="disjoint", **BATCHES),
+    "SCD-disjoint": vfl.SCD(sampling="disjoint", **BATCHES),
+    "SGD-poisson": vfl.SGD(sampling="poisson", **BATCHES),
+    "OutputPerturbation": vfl.OutputPerturbation(),
+    "NoisyGram": vfl.NoisyGram(),
+}
+DEAR: dict[str, Any] = {
+    "SCD-poisson": vfl.SCD(sampling="poisson", **BATCHES),
+    "SVRG-poisson": vfl.SVRG(sampling="poisson", **BATCHES),
+}
+"""Their plans take seconds to calibrate."""
+WITHIN = 7
+"""A seed under which the record is in a secret batch."""
+
+
+SAMPLED = pytest.mark.xdist_group("neighbours, sampled")
+NAMES = [
+    *(pytest.param(name, marks=[SAMPLED] * name.endswith("poisson")) for name in TRIED),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in DEAR),
+]
+
+
+def loss_for(name: str) -> str:
+    return "squared" if name == "NoisyGram" else "logistic"
+
+
+def how(name: str) -> Any:
+    return train_in_memory if name.endswith("poisson") else train
+
+
+def test_every_solver_is_tried() -> None:
+    assert {name.partition("-")[0] for name in TRIED} == set(SOLVERS)
+
+
+@pytest.mark.parametrize("pair", [turned, mirrored])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_path_loses_no_more_than_was_charged(name: str, pair: Any) -> None:
+    found = compare(job((TRIED | DEAR)[name], loss_for(name)), *pair(loss_for(name)), run=how(name), seed=WITHIN)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert 0 < found.path <= found.charged
