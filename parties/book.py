@@ -215,7 +215,7 @@ class PartyBook:
                 if scope is not None and (scope.epsilon, scope.delta) == (total.epsilon, total.delta):
                     return
         try:
-            self._ledger.set_cap(self._account, epsilon=total.epsilon, delta=total.delta)
+            self._ledger.set_cap(self._account, epsilon=total.epsilon, delta=total.delta, change_delta=True)
         except LedgerError:
             raise
         except BudgetError:

@@ -273,6 +273,40 @@ class TestSharedLedger:
         assert wrong(tmp_path / "out", ledger=other) == {"ledger"}
 
 
+class TestChangedCap:
+    """A cap that was changed after releases is flagged in every later certificate, and told by `vfl verify`."""
+
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Path:
+        path = tmp_path / "book.db"
+        SqliteLedger(path).set_cap("credit-2026", epsilon=1.5, delta=1e-6)
+        trained(tmp_path / "before", dataset="credit-2026", ledger=path)
+        SqliteLedger(path).set_cap("credit-2026", epsilon=3.0, delta=1e-6)
+        trained(tmp_path / "after", dataset="credit-2026", ledger=path)
+        return path
+
+    def test_it_is_said(self, tmp_path: Path, ledger: Path) -> None:
+        before, after = certificate(tmp_path / "before"), certificate(tmp_path / "after")
+        (flag,) = after.flags
+        assert before.flags == ()
+        assert "was changed after" in flag
+        assert "from ε = 1.5 at δ = 1e-06 to ε = 3 at δ = 1e-06" in flag
+        assert after.private
+        assert f"flag: {flag}" in verify(tmp_path / "after")  # without the ledger too
+        for run in ("before", "after"):
+            assert all(findings(tmp_path / run, ledger=ledger).values())
+            assert flag in verify(tmp_path / run, "--ledger", ledger)
+
+    def test_a_certificate_without_the_flag_does_not_hold(self, tmp_path: Path, ledger: Path) -> None:
+        resigned(tmp_path / "after", flags=())
+        assert wrong(tmp_path / "after", ledger=ledger) == {"cap"}
+
+
+def test_a_cap_that_was_never_changed(tmp_path: Path) -> None:
+    trained(tmp_path / "out")
+    assert "cap        not changed since the first release on the data set" in verify(tmp_path / "out")
+
+
 def test_not_private_says_so_in_both_sentences(tmp_path: Path) -> None:
     trained(tmp_path / "open", privacy=None)
     said = verify(tmp_path / "open")

@@ -144,6 +144,24 @@ class TestCap:
         asked = ("cap", path, "credit", "--epsilon", 3, "--delta", DELTA, "--accounting", "zcdp")
         assert "adds up as gdp since its first reservation" in refused(BudgetError, *asked)
 
+    def test_another_delta_asks_for_yes(self, path: Path) -> None:
+        asked = ("cap", path, "credit", "--epsilon", 2, "--delta", 1e-6)
+        assert "another δ changes the meaning of every ε" in refused(BudgetError, *asked)
+        assert "δ = 1e-06" in ledger(*asked, "--yes")
+
+    def test_a_change_after_releases_is_told_wherever_the_ledger_is_read(self, path: Path) -> None:
+        said = "was changed after 15 releases (entry 20), from ε = 2 at δ = 1e-09 to ε = 3 at δ = 1e-09"
+        assert said not in ledger("verify", path)
+        for words in (
+            ledger("cap", path, "credit", "--epsilon", 3, "--delta", DELTA),
+            ledger("show", path),
+            ledger("verify", path),
+            *json.loads(ledger("verify", path, "--json"))["revisions"],
+        ):
+            assert said in words
+        (revision,) = json.loads(ledger("show", path, "--json"))["datasets"][0]["revisions"]
+        assert (revision["releases"], revision["epsilon_before"], revision["epsilon"]) == (15, 2.0, 3.0)
+
     @pytest.mark.parametrize(("epsilon", "delta"), [(0, DELTA), (-1, DELTA), ("nan", DELTA), (1, 0), (1, 1)])
     def test_what_is_no_cap(self, tmp_path: Path, epsilon: object, delta: object) -> None:
         with pytest.raises(VflError) as raised:

@@ -133,6 +133,7 @@ def certify(
         nothing: dict[str, Any] = {"adjacency": "none", "basis": "none", "accounting": "none", "scope": "no guarantee"}
         return Certificate(**facts, **common, **nothing, epsilon=math.inf, delta=0.0, releases=0)
     place = {"run": run, "account": account, "entries": statement.entries, "head": statement.head}
+    facts["flags"] += statement.flags
     epsilon, delta, accounting = statement.epsilon, statement.delta, statement.accounting
     if is_exact(facts["reserved"]) and plan.problem.delta is not None:
         delta, accounting = plan.problem.delta, str(Accounting.GDP)

@@ -127,6 +127,7 @@ def verify(
         ("plan", lambda: _plan(certificate, plan), "not looked at: only the certificate was given"),
         ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
         ("ledger", lambda: _ledger(certificate, ledger), _why_no_ledger(certificate)),
+        ("cap", lambda: _cap(certificate, ledger), _why_no_ledger(certificate)),
     )
     return Report(certificate, tuple(_looked_at(*look) for look in looks))
 
@@ -368,6 +369,22 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
         if kept != said:
             raise _Mismatch(f"what it holds of the {name} of this run is not what the certificate states")
     return f"chain unbroken over {document['head']['seq']} entries; entry {settle['seq']} settles what is certified"
+
+
+def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
+    """Find changes of the data set's cap after releases: earlier ones must be flagged, later ones are told."""
+    if ledger is None or not certificate.ledger:
+        return None
+    account, settled = certificate.ledger["account"], certificate.ledger["entries"]
+    balance = next((b for b in SqliteLedger(ledger, readonly=True).show() if b.dataset == account), None)
+    if balance is None:
+        raise _Mismatch(f"this ledger has no data set {account!r}")
+    concealed = [str(r) for r in balance.revisions if r.seq < settled and str(r) not in certificate.flags]
+    if concealed:
+        raise _Mismatch(f"the certificate lacks a flag: {concealed[0]}")
+    if not balance.revisions:
+        return "not changed since the first release on the data set"
+    return "; ".join(map(str, balance.revisions))
 
 
 def _of(entries: Sequence[dict[str, Any]], kind: str) -> Iterator[dict[str, Any]]:

@@ -88,13 +88,20 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
     help="How releases add up: gdp is exact for Gaussian ones, zcdp suits mixes with many selections. "
     "Left out, the first job decides; fixed from then on.",
 )
+@click.option("--yes", is_flag=True, help="Confirm another δ than the data set has.")
 @as_json_option
-def cap(path: Path, dataset: str, epsilon: float, delta: float, accounting: str | None, *, as_json: bool) -> None:
-    """Give DATASET a cap, or change it; makes LEDGER when there is none."""
+def cap(
+    path: Path, dataset: str, epsilon: float, delta: float, accounting: str | None, *, yes: bool, as_json: bool
+) -> None:
+    """Give DATASET a cap, or change it; makes LEDGER when there is none.
+
+    A change after releases is marked in the ledger, and every later certificate flags it.
+    """
     from vfl.privacy.ledger import Accounting, SqliteLedger
 
     ledger = SqliteLedger(path)
-    ledger.set_cap(dataset, epsilon=epsilon, delta=delta, accounting=Accounting(accounting) if accounting else None)
+    way = Accounting(accounting) if accounting else None
+    ledger.set_cap(dataset, epsilon=epsilon, delta=delta, accounting=way, change_delta=yes)
     balance = _named(ledger.show(), dataset)
     if as_json:
         _print_json(_plain(balance))
@@ -139,12 +146,16 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
     head = ledger.verify()
     if noted is not None:
         ledger.require(_head(noted))
+    revisions = [str(revision) for balance in ledger.show() for revision in balance.revisions]
     if as_json:
-        _print_json({"ledger": str(path), "ok": True, "head": dataclasses.asdict(head), "through": noted})
+        found = {"ledger": str(path), "ok": True, "head": dataclasses.asdict(head), "through": noted}
+        _print_json(found | {"revisions": revisions})
         return
     click.echo(f"ok: {head.seq} entries follow from each other, and every sum from its charges; head {head.hash}")
     if noted is not None:
         click.echo(f"ok: the chain goes through {noted}")
+    for revision in revisions:
+        click.echo(f"note: {revision}")
 
 
 @command.command("replay", short_help="Compute ε again by another way of adding up.")
@@ -322,7 +333,8 @@ def _print_balance(balance: Balance) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(f"{balance.title}\n  {balance.sums}", markup=False, soft_wrap=True)
+    lines = (balance.title, balance.sums, *map(str, balance.revisions))
+    console.print("\n  ".join(lines), markup=False, soft_wrap=True)
     if not balance.runs:
         return
     table = _table(balance)

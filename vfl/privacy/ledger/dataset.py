@@ -108,7 +108,7 @@ class DatasetBook:
             left=min(scope.epsilon, epsilon_of(way, free, scope.delta)),
             fits=asked <= free,
             accounting=way.value,
-            scope=_covers(scope),
+            scope=_covers(scope, scope.epsilon, scope.delta),
         )
 
 
@@ -179,15 +179,15 @@ class DatasetReservation:
         self.book.ledger.write(decide)
 
 
-def _covers(scope: Scope) -> str:
+def _covers(scope: Scope, epsilon: float, delta: float) -> str:
     return (
         f"all jobs on data set {scope.dataset!r} that are charged to the same ledger are together under its cap, "
-        f"ε = {scope.epsilon:.6g} at δ = {scope.delta:.3g}"
+        f"ε = {epsilon:.6g} at δ = {delta:.3g}"
     )
 
 
 def _statement(scope: Scope, run: Run) -> Statement:
-    if run.head is None:
+    if run.head is None or run.cap is None:
         raise LedgerError(f"run {run.account.run!r} is not settled")
     allowance, stopped_early = run.allowance, run.ended == "stopped early"
     spent = epsilon_of(allowance.accounting, allowance.spent, allowance.delta)
@@ -201,7 +201,8 @@ def _statement(scope: Scope, run: Run) -> Statement:
         reserved=reserved,
         releases=run.account.count,
         stopped_early=stopped_early,
-        scope=_covers(scope),
+        scope=_covers(scope, *run.cap),
         entries=run.head.seq,
         head=run.head.hash,
+        flags=tuple(map(str, run.revisions)),
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from vfl.privacy.accountants import Accountant
     from vfl.privacy.events import Event, ReleaseKey
-    from vfl.privacy.ledger.state import Scope
+    from vfl.privacy.ledger.state import Revision, Scope
     from vfl.privacy.ledger.store import Rows, Store
 
     AnyAccountant = TypeVar("AnyAccountant", bound=Accountant)
@@ -62,6 +62,7 @@ class Balance:
 
     spent : ε of all charges. committed : ε of what counts against the cap, open reservations in full.
     left : ε of the largest plan that still fits. accounting : 'gdp', 'zcdp', or '' before the first reservation.
+    revisions : changes of the cap after releases.
     """
 
     dataset: str
@@ -73,6 +74,7 @@ class Balance:
     committed: float
     left: float
     runs: tuple[RunBalance, ...]
+    revisions: tuple[Revision, ...] = ()
 
     def __repr__(self) -> str:
         width = max((len(run.run) for run in self.runs), default=0)
@@ -81,7 +83,7 @@ class Balance:
             f"{run.releases} releases"
             for run in self.runs
         ]
-        return "\n".join((f"{self.title}\n  {self.sums}", *lines))
+        return "\n".join((f"{self.title}\n  {self.sums}", *(f"  {revision}" for revision in self.revisions), *lines))
 
     def _repr_html_(self) -> str:
         rows: list[tuple[str | markup.Cell, ...]] = []
@@ -89,6 +91,7 @@ class Balance:
             numbers = (f"{run.reserved:.4g}", f"{run.spent:.4g}", str(run.releases))
             rows.append((run.run, run.job[:12], run.status, *(markup.Cell(text, number=True) for text in numbers)))
         parts = [markup.line(self.title, strong=True), markup.line(self.sums)]
+        parts += [markup.line(str(revision)) for revision in self.revisions]
         if rows:
             numbered = (markup.Cell(name, number=True) for name in ("ε reserved", "ε spent", "releases"))
             parts.append(markup.table(("run", "job", "status", *numbered), rows))
@@ -131,12 +134,18 @@ class Ledger:
         delta: float,
         adjacency: Adjacency = Adjacency.REPLACE_ONE,
         accounting: Accounting | None = None,
+        change_delta: bool = False,
     ) -> None:
-        """Open a data set's account, or change its cap; both are entries in the chain. Makes the ledger if need be.
+        """Open a data set's account, or change its cap; both are entries in the chain. Makes the ledger if there is none.
+
+        A change after releases is marked in the chain, and every later certificate flags it: a cap that was raised in
+        view of results bounds nothing that was promised before.
 
         accounting : how releases are added up; None leaves it to the first reservation ("gdp" when it is all Gaussian).
-        Raises BudgetError for another adjacency or, after a reservation, another accounting than before, and for a cap
-        below what is spent and reserved.
+        change_delta : True confirms another δ than the account has. ε at one δ says nothing about ε at another.
+
+        Raises BudgetError for another adjacency, for another accounting after a reservation, for another δ that is not
+        confirmed, and for a cap below what is spent and reserved.
         """
         if not dataset or not dataset.isprintable():
             raise SpecificationError(f"a data set needs a printable name, not {dataset!r}")
@@ -146,18 +155,26 @@ class Ledger:
             scope, way = state.scopes.get(dataset), accounting
             if scope is not None:
                 way = _unchanged(scope, adjacency, accounting)
+                if delta != scope.delta and not change_delta:
+                    raise BudgetError(
+                        f"data set {dataset!r} has δ = {scope.delta:.3g}, and the new cap has δ = {delta:.3g}: another δ "
+                        "changes the meaning of every ε stated for it; name the same δ, or confirm the change (--yes; "
+                        "change_delta=True)"
+                    )
                 if way is not None and scope.committed > capacities[way]:
                     committed = epsilon_of(way, scope.committed, delta)
                     raise BudgetError(
                         f"data set {dataset!r} has spent and reserved ε = {committed:.4g} at δ = {delta:.3g}, so its "
                         f"cap cannot be ε = {epsilon:.4g}: name a larger one; what was released cannot be taken back"
                     )
+            revision = scope.revision(state.seq + 1, "", float(epsilon), float(delta)) if scope is not None else None
             body = {
                 "adjacency": str(adjacency),
                 "epsilon": float(epsilon).hex(),
                 "delta": float(delta).hex(),
                 "capacity": {name.value: f"{units:x}" for name, units in capacities.items()},
                 "accounting": way.value if way else "",
+                "revises": revision.mark if revision else None,
             }
             return [Draft(dataset, Kind.CAP, "", canonical(body))]
 
@@ -378,4 +395,5 @@ def _balance(scope: Scope) -> Balance:
             )
             for name, run in scope.runs.items()
         ),
+        revisions=scope.revisions,
     )

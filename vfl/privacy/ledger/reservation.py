@@ -50,7 +50,7 @@ class Statement:
     spent, reserved : ε of the charges; ε of the reservation.
     releases : number of charges. stopped_early : whether the data decided when to stop.
     scope : what the guarantee covers, in words. entries, head : ledger entries and chain head after settling; 0 and ''
-        for a book that is not kept.
+        for a book that is not kept. flags : a sentence for each change of the cap after releases.
     """
 
     epsilon: float
@@ -64,6 +64,7 @@ class Statement:
     scope: str
     entries: int = 0
     head: str = ""
+    flags: tuple[str, ...] = ()
 
 
 @runtime_checkable

@@ -19,6 +19,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A change of a cap after releases on its data set were charged.
+
+    The earlier cap, as a promise made before any release was seen, bounds nothing any more: whoever changed it may have
+    looked at released values first.
+
+    seq, recorded : number and time of the cap's entry. releases : charges on the data set before it.
+    epsilon, delta : the cap from then on. epsilon_before, delta_before : the cap until then.
+    """
+
+    dataset: str
+    seq: int
+    recorded: str
+    releases: int
+    epsilon_before: float
+    delta_before: float
+    epsilon: float
+    delta: float
+
+    def __str__(self) -> str:
+        plural = "" if self.releases == 1 else "s"
+        return (
+            f"the cap of data set {self.dataset!r} was changed after {self.releases} release{plural} "
+            f"(entry {self.seq}), from ε = {self.epsilon_before:.6g} at δ = {self.delta_before:.3g} to "
+            f"ε = {self.epsilon:.6g} at δ = {self.delta:.3g}: the earlier cap no longer limits what all trainings on it "
+            "release together"
+        )
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """The part of the cap's entry that marks it as a change after releases."""
+        return {
+            "releases": self.releases,
+            "epsilon": self.epsilon_before.hex(),
+            "delta": self.delta_before.hex(),
+        }
+
+
 @dataclass(slots=True)
 class Scope:
     """One named data set: its adjacency, its cap, and the runs that reserved from it.
@@ -27,6 +66,7 @@ class Scope:
         in the last digit then agree on what fits.
     accounting : fixed by the steward or by the first reservation; None before.
     closed : units spent by runs that are closed. runs : all of them, by id.
+    revisions : changes of the cap after releases, in order.
     """
 
     dataset: str
@@ -38,6 +78,14 @@ class Scope:
     closed: int = 0
     runs: dict[str, Run] = field(default_factory=dict)
     open: dict[str, Run] = field(default_factory=dict)
+    revisions: tuple[Revision, ...] = ()
+
+    def revision(self, entry: int, recorded: str, epsilon: float, delta: float) -> Revision | None:
+        """Return how a new cap revises this one; None before the first release, and for a cap that stays as it is."""
+        releases = sum(run.account.count for run in self.runs.values())
+        if not releases or (epsilon, delta) == (self.epsilon, self.delta):
+            return None
+        return Revision(self.dataset, entry, recorded, releases, self.epsilon, self.delta, epsilon, delta)
 
     @property
     def spent(self) -> int:
@@ -56,12 +104,18 @@ class Scope:
 
 @dataclass(slots=True)
 class Run:
-    """One reservation. `ended` is how: '' while open, then 'settled', 'stopped early' or 'refunded'."""
+    """One reservation.
+
+    ended : '' while open, then 'settled', 'stopped early' or 'refunded'. head : the chain after it ended.
+    cap : (ε, δ) of the data set when it ended; revisions : changes of that cap after releases until then.
+    """
 
     account: Account
     allowance: Allowance
     ended: str = ""
     head: Head | None = None
+    cap: tuple[float, float] | None = None
+    revisions: tuple[Revision, ...] = ()
 
 
 class LedgerState:
@@ -147,6 +201,11 @@ class LedgerState:
             raise LedgerError("it changes what the data set's entries mean")
         if accounting is not None and scope.committed > recorded[accounting]:
             raise LedgerError("it sets a cap below what is spent")
+        revision = scope.revision(entry.seq, entry.recorded, epsilon, delta)
+        if "revises" in body and body["revises"] != (revision.mark if revision else None):
+            raise LedgerError("it hides that the cap was changed after releases, or says so of another cap")
+        if revision is not None:
+            scope.revisions += (revision,)
         scope.epsilon, scope.delta, scope.capacity, scope.accounting = epsilon, delta, recorded, accounting
 
     def _reserve(self, entry: Entry) -> None:
@@ -199,6 +258,7 @@ class LedgerState:
     def _close(self, scope: Scope, run: Run, how: str) -> None:
         run.account.close()
         run.ended = how
+        run.cap, run.revisions = (scope.epsilon, scope.delta), scope.revisions
         scope.closed += run.allowance.spent
         del scope.open[run.account.run]
 
