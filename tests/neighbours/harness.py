@@ -93,6 +93,7 @@ class World:
     outputs: dict[str, bytes] = field(default_factory=dict)
     stored: dict[str, np.ndarray] = field(default_factory=dict)
     raised: str | None = None
+    failed: bool = False
     began: bool = False
 
 
@@ -109,7 +110,8 @@ def train_in_memory(job: vfl.Job, source: Any, folder: Path, **options: Any) -> 
 def read(job: vfl.Job, source: Any, folder: Path, *, policies: Mapping[str, str] | None = None) -> None:
     """Load every party and go no further: the quick way to compare what is stored."""
     for name, own in sources_of(job.partition, source, ids=job.ids).items():
-        inprocess.load(job, name, own, consented(job, name, (policies or {}).get(name)))
+        task = job.for_party(name)
+        inprocess.load(task, own, consented(task, (policies or {}).get(name)))
 
 
 def compare(
@@ -187,6 +189,7 @@ def _run(
             run(job, given(data, root / DATA), root, **options)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is compared
             world.raised = _in_words(error)
+            world.failed = not isinstance(error, vfl.VflError | Warning)
     world.began = bool(tape.reserved)
     world.outputs = {name: text.getvalue().encode(errors="surrogatepass") for name, text in printed.items()}
     world.outputs["warnings"] = "\n".join(f"{w.category.__name__}: {w.message}" for w in said).encode()
@@ -311,6 +314,7 @@ def _compared(job: vfl.Job, first: World, second: World) -> Comparison:
     private = job.privacy is not None
     changed, wrong = _changed(first, second)
     complaints += wrong
+    complaints += [f"what is raised is no refusal: {world.raised}" for world in (first, second) if world.failed]
     if len(changed) > 1:
         complaints.append(f"records {sorted(changed)} are stored otherwise, and one was replaced")
     path, paid, batches = _paths(first.tape, second.tape, complaints)

@@ -264,9 +264,11 @@ def recorded(job: Job, seed: int, given: Tape | None = None) -> Iterator[Tape]:
         tape.answers.append((type(query).__name__, tuple(np.array(u) for u in released)))
         return released, charges
 
-    def load(job: Any, party: str, *rest: Any, **options: Any) -> Any:
-        tape.loaders[party] = functools.partial(true_load, job, party, *rest, **options)
-        return tape.reload(party)
+    def load(*arguments: Any, **options: Any) -> Any:
+        party = true_load(*arguments, **options)
+        tape.loaders[party.name] = functools.partial(true_load, *arguments, **options)
+        tape.parties[party.name] = party
+        return party
 
     with (
         _repeatable_world(seed),
