@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.folds import Folds
 from vfl.errors import LedgerError, PrivacyError, SpecificationError
+from vfl.job.flags import flags_of
 from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.ledger import ChargeAhead, DatasetBook, FitBook, Head, SqliteLedger
 
@@ -62,13 +63,10 @@ class Budget:
                 "(ledger=..., or --ledger), or leave dataset out to cover this one fit only"
             )
 
-        privacy = job.privacy
-        bare = privacy is not None and (privacy.noise is not None or privacy.smoothness == "data" or job.uncharged)
-        if job.dataset is not None and bare:
+        if job.dataset is not None and job.privacy is not None and (flags := flags_of(job)):
             raise PrivacyError(
-                f"data set {job.dataset!r} is kept in a ledger whose certificates speak for all jobs on it, and this job "
-                "releases values without real noise (seeded noise, smoothness='data', diagnostics, evaluation.public): leave "
-                "dataset out to try things"
+                f"data set {job.dataset!r} is kept in a ledger whose certificates speak for all jobs on it, and the "
+                f"certificate of this job would say {flags[0]}. Declare what is missing, or leave dataset out to try things"
             )
 
     def reserve(self, plan: Plan) -> Reservation | None:

@@ -160,7 +160,7 @@ def _not_private(job: Job) -> str:
         return "its noise is seeded, so anybody who has the seed can take it off"
     if job.privacy.smoothness == "data":
         return "it takes smoothness from data, un-noised and uncharged"
-    return job.uncharged
+    return job.uncharged or (f"it rests on {job.read_from_data}, read from the records" if job.read_from_data else "")
 
 
 def _question(job: Job, party: str) -> str:

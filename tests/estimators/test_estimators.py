@@ -38,8 +38,11 @@ from vfl.privacy.ledger import SqliteLedger
 REGRESSORS = (vfl.VerticalLinearRegression, vfl.VerticalRidge, vfl.VerticalLasso, vfl.VerticalElasticNet)
 ALL = (vfl.VerticalLogisticRegression, *REGRESSORS)
 
-# Most tests want the default bounds, whose warning has a test of its own.
-pytestmark = pytest.mark.filterwarnings("ignore:bounds are not declared:vfl.launch.run.warnings.PrivacyWarning")
+# Most tests use the default bounds and read the classes from y; other tests check the warnings of both.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:bounds are not declared:vfl.launch.run.warnings.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore:classes are not declared:vfl.launch.run.warnings.PrivacyWarning"),
+]
 counting = pytest.mark.filterwarnings("error:private run")
 
 TWO_FITS = "compares two fits on the same data to 1e-2 or better: honest noise differs between them"
@@ -255,7 +258,7 @@ def profile(epsilon, mu):
 @pytest.mark.parametrize("kind", ALL)
 def test_the_certificate_states_the_guarantee_and_its_limits(kind):
     X = features(n=200)
-    declared = {} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (-2, 3)}
+    declared = {"classes": (0, 1)} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (-2, 3)}
     model = kind(epsilon=0.5, **declared).fit(X, classes(X))
     certificate = model.certificate_
     assert certificate.private
@@ -264,14 +267,6 @@ def test_the_certificate_states_the_guarantee_and_its_limits(kind):
     assert certificate.noise == "CryptographicNoise"
     assert any("before this fit" in flag for flag in certificate.flags)
     assert model.result_.certificate is certificate
-
-
-def test_names_of_classes_that_are_read_from_the_data_are_flagged():
-    X = features()
-    flagged = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0)).fit(X, classes(X)).certificate_
-    declared = vfl.VerticalLogisticRegression(noise=vfl.SeededNoise(0), classes=(0, 1)).fit(X, classes(X)).certificate_
-    assert any("classes=" in flag for flag in flagged.flags)
-    assert not any("classes=" in flag for flag in declared.flags)
 
 
 def test_random_state_orders_blocks_and_never_seeds_noise():
@@ -303,7 +298,9 @@ def test_nothing_but_none_trains_without_privacy():
 def test_a_grid_search_is_told_the_epsilon_of_all_its_fits():
     n = 200
     X = features(n)
-    search = GridSearchCV(vfl.VerticalLogisticRegression(bounds=(-1, 1)), {"C": [0.01, 0.1, 1.0, 10.0]}, cv=5)
+    search = GridSearchCV(
+        vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1)), {"C": [0.01, 0.1, 1.0, 10.0]}, cv=5
+    )
     with pytest.warns(vfl.PrivacyWarning) as caught:
         search.fit(X, classes(X))
     assert len(caught) == 4 * 5  # 21 fits, of which the first is silent
@@ -347,7 +344,7 @@ def test_a_ledger_bounds_all_fits_and_silences_the_warning(tmp_path, monkeypatch
     delta = 1 / len(X) ** 2
     SqliteLedger(path).set_cap("credit", epsilon=1.0, delta=delta)
     monkeypatch.chdir(tmp_path)
-    model = vfl.VerticalLogisticRegression(epsilon=0.4, delta=delta, ledger="book.db", dataset="credit")
+    model = vfl.VerticalLogisticRegression(epsilon=0.4, delta=delta, ledger="book.db", dataset="credit", classes=(0, 1))
     assert math.sqrt(5) < mu_of(1.0, delta) / mu_of(0.4, delta) < math.sqrt(6)  # room for five fits
     for _ in range(5):
         fitted = clone(model).fit(X, classes(X))
@@ -362,7 +359,7 @@ def test_a_ledger_bounds_all_fits_and_silences_the_warning(tmp_path, monkeypatch
 def test_a_ledger_that_does_not_exist_is_not_made(tmp_path):
     X = features()
     with pytest.raises(LedgerError, match="no ledger"):
-        vfl.VerticalLogisticRegression(ledger=str(tmp_path / "none.db"), dataset="d").fit(X, classes(X))
+        vfl.VerticalLogisticRegression(ledger=str(tmp_path / "none.db"), dataset="d", classes=(0, 1)).fit(X, classes(X))
     assert not list(tmp_path.iterdir())
 
 
@@ -389,7 +386,7 @@ def test_bounds_are_declared_and_never_taken_from_data():
 @pytest.mark.parametrize("kind", ALL)
 def test_bounds_are_asked_for_of_private_fits_whatever_the_data_hold(kind):
     X = features()
-    declared = {} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (0, 1)}
+    declared = {"classes": (0, 1)} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (0, 1)}
     for data in (X, np.clip(X, -0.5, 0.5)):  # a warning that followed the data would tell of them
         with pytest.warns(vfl.PrivacyWarning, match="bounds are not declared") as caught:
             kind(noise=vfl.SeededNoise(0), **declared).fit(data, classes(X))

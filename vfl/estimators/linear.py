@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from sklearn.base import RegressorMixin
 
 from vfl.estimators.columns import DEFAULT_BOUNDS
@@ -81,7 +82,10 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
 
         sample_weight is refused, with the reason.
         """
+        if isinstance(y, list | tuple):
+            y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
         X, y = self._validated(X, y, refused, y_numeric=True)
+        y = y.astype(np.float64, copy=False)
         if self.label_bounds is None and self.epsilon is not None:
             warnings.warn(
                 f"label_bounds are not declared, so y is clamped to {DEFAULT_BOUNDS}: declare label_bounds=(lo, hi), "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from parties.sources.sparse import is_sparse
 from vfl.errors import DataError, SpecificationError
 from vfl.estimators.vertical import VerticalModel
+from vfl.launch.run.warnings import PrivacyWarning
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
 from vfl.schema import canonical_category
 
@@ -21,10 +23,7 @@ if TYPE_CHECKING:
     from vfl.penalties import Penalty
     from vfl.types import Vector
 
-CLASSES_FROM_DATA = (
-    "the names of the two classes were read from y and not charged: they are taken to be public "
-    "(classes=(negative, positive) declares them)"
-)
+CLASSES_READ = "the names of the two classes"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -46,7 +45,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     ----------
     C : inverse strength of the penalty, λ = 1/(nC); inf for none.
     l1_ratio : share of the L1 norm in the penalty; 0 is ridge, 1 is lasso.
-    classes : the two labels, declared. None reads them from y, which is flagged. The larger is the positive one.
+    classes : the two labels, (negative, positive), from public knowledge; the larger one is positive. Any other label in y is
+        refused. None reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its
+        certificate says so. Without privacy None is fine.
     epsilon : ε; None, and nothing else, trains without privacy.
     delta : δ; None takes 1/n².
     engine : 'inprocess', or 'ray' (an actor for each party).
@@ -92,9 +93,11 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
         sample_weight is refused, with the reason.
         """
+        if self.classes is not None and isinstance(y, list | tuple):
+            y = np.array(y, dtype=object)  # numpy would choose one type for all labels, from their values
         X, y = self._validated(X, y, refused, y_numeric=False)
-        self.classes_ = self._two_classes(y)
-        positive = y == self.classes_[1]
+        self.classes_ = self._declared_classes() if self.classes is not None else self._classes_in(y)
+        positive = _read(y, self.classes_)
         negative_name, positive_name = _plain(self.classes_[0]), _plain(self.classes_[1])
         labels = np.where(positive, canonical_category(positive_name), canonical_category(negative_name))
         if is_sparse(X):  # a sparse matrix holds its label among its numbers
@@ -105,7 +108,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             loss="logistic",
             penalty=self._penalty(len(y)),
             classes=(negative_name, positive_name),
-            flags=(CLASSES_FROM_DATA,) if self.classes is None else (),
+            read_from_data=CLASSES_READ if self.classes is None else None,
         )
         self.coef_ = coef[np.newaxis, :]
         self.intercept_ = np.array([intercept])
@@ -121,18 +124,16 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             return L1(strength) if self.l1_ratio else L2(strength)
         return ElasticNet(strength, self.l1_ratio)
 
-    def _two_classes(self, y: Any) -> Any:
-        """Return (2,) labels, sorted: as declared, or those of y."""
+    def _declared_classes(self) -> Any:
+        """Return the declared labels (2,), sorted."""
+        declared = np.unique(np.asarray(self.classes))
+        if declared.shape != (2,) or len({canonical_category(label) for label in declared}) < 2:
+            raise SpecificationError(f"classes are two different labels, not {self.classes!r}")
+        return declared
+
+    def _classes_in(self, y: Any) -> Any:
+        """Return the labels (2,) of y, sorted, with a warning if the fit is to be private."""
         check_classification_targets(y)
-        if self.classes is not None:
-            declared = np.unique(np.asarray(self.classes))
-            if declared.shape != (2,):
-                raise SpecificationError(f"classes are two different labels, not {self.classes!r}")
-            if not np.isin(y, declared).all():
-                raise DataError(
-                    "y holds a label that is not among the declared classes: declare it, or drop the records"
-                )
-            return declared
         found = np.unique(y)
         if len(found) > 2:
             kind = type_of_target(y, input_name="y", raise_unknown=True)
@@ -142,6 +143,13 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             )
         if len(found) < 2:
             raise DataError("y holds only one class: declare both, classes=(negative, positive), or check the labels")
+        if self.epsilon is not None:
+            warnings.warn(
+                "classes are not declared, so their names are read from y, which is not charged: this fit is NOT PRIVATE. "
+                "Declare both labels, classes=(negative, positive), from what is publicly known",
+                PrivacyWarning,
+                stacklevel=3,  # who called fit
+            )
         return found
 
     def decision_function(self, X: Any) -> Vector:
@@ -165,3 +173,16 @@ def _plain(label: Any) -> str | int | float | bool:
     """Return a label as a job may hold it."""
     value = label.item() if isinstance(label, np.generic) else label
     return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _read(y: Any, classes: Any) -> Any:
+    """Return whether each label (n,) of y is classes[1]; no label changes how another one is read.
+
+    Labels are compared as those of a job are: as text (vfl.schema.canonical_category). DataError for any other label.
+    """
+    code_of = {canonical_category(label): code for code, label in enumerate(classes)}
+    labels, position = (y, None) if y.dtype == object else np.unique(y, return_inverse=True)
+    codes = np.array([code_of.get(canonical_category(label), -1) for label in labels], dtype=np.int8)
+    if (codes < 0).any():
+        raise DataError("y holds a label that is not among the declared classes: declare it, or drop the records")
+    return (codes if position is None else codes[position]) == 1

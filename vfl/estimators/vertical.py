@@ -110,11 +110,11 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         penalty: Penalty,
         label_bounds: tuple[float, float] | None = None,
         classes: tuple[Any, Any] | None = None,
-        flags: tuple[str, ...] = (),
+        read_from_data: str | None = None,
     ) -> tuple[Vector, float]:
         """Fit, and return coefficients (p,) in the order of X's columns, in its units, and the intercept.
 
-        y : (n,) as the job reads its label. flags : what the certificate has to say besides.
+        y : (n,) as the job reads its label. read_from_data : declarations that were read from X or y, in words.
 
         Sets certificate_, result_ and n_iter_.
         """
@@ -134,6 +134,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             classes=classes,
             intercept=bool(self.fit_intercept),
             dataset=self.dataset,
+            read_from_data=read_from_data,
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
         sources = columns.sources_of(partition, names, X, y)
@@ -143,7 +144,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             warn_unless_converged(result, features, sources[partition.label_party], tol=self.tol)
         else:
             certificate = result.certificate
-            added = dataclasses.replace(certificate, flags=(*certificate.flags, *flags, NOT_VOUCHED_FOR))
+            added = dataclasses.replace(certificate, flags=(*certificate.flags, NOT_VOUCHED_FOR))
             result = dataclasses.replace(result, certificate=added)
         self.result_ = result
         self.certificate_ = result.certificate

@@ -26,4 +26,9 @@ def flags_of(job: Job) -> tuple[str, ...]:
         )
     if job.uncharged:
         flags.append(f"{NOT_PRIVATE} as a whole: {job.uncharged}")
+    if job.read_from_data:
+        flags.append(
+            f"{NOT_PRIVATE} as a whole: the job rests on {job.read_from_data}, read from the records and not charged: one "
+            "record can change them, and with them what every other record contributes"
+        )
     return tuple(flags)

@@ -76,6 +76,8 @@ class Job:
         what names the data (vfl.holdout); at the end of the run the model is measured on them. None trains on all.
     evaluation : Evaluation(...), how; None with a holdout is Evaluation(): with all of ε, which costs nothing more.
     diagnostics : also tell the objective at the end, un-noised: the certificate then says NOT PRIVATE.
+    read_from_data : declarations of this job that were read from the records, in words ('the names of the classes'). Nothing
+        charged that read, so the certificate says NOT PRIVATE. None: every declaration is public knowledge.
 
     Raises SpecificationError (PrivacyError where the guarantee is concerned), with the remedy.
     """
@@ -100,6 +102,7 @@ class Job:
     holdout: float | None = None
     evaluation: Evaluation | None = None
     diagnostics: bool = False
+    read_from_data: str | None = None
     name: str = "job"
     schema: Schema = field(init=False, repr=False)
 
@@ -153,6 +156,8 @@ class Job:
         for option in ("intercept", "diagnostics"):
             require(option, getattr(self, option), "True or False", fits=isinstance(getattr(self, option), bool))
         require("name", self.name, "text", fits=isinstance(self.name, str))
+        read = self.read_from_data
+        require("read_from_data", read, "text, or None", fits=read is None or (isinstance(read, str) and bool(read)))
         require("dataset", self.dataset, "text, or None", fits=self.dataset is None or isinstance(self.dataset, str))
         if self.holdout is not None:
             require_number("holdout", self.holdout)

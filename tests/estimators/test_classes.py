@@ -1,0 +1,217 @@
+"""Labels of private fits: classes are declared, or the fit says NOT PRIVATE; no label changes how another one is read."""
+
+from __future__ import annotations
+
+import decimal
+import math
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy import sparse
+
+import vfl
+from vfl.errors import DataError, PrivacyError, SpecificationError
+from vfl.estimators.logistic import VerticalLogisticRegression
+from vfl.job.flags import NOT_PRIVATE
+from vfl.privacy.ledger import SqliteLedger
+from vfl.security.signatures import signing_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+N = 60
+X = np.random.default_rng(0).uniform(-1, 1, (N, 2))
+Y = (X[:, 0] > 0).astype(int)
+
+
+def model(**options: Any) -> Any:
+    return vfl.VerticalLogisticRegression(bounds=(-1, 1), **options)
+
+
+@pytest.fixture(autouse=True)
+def no_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vfl.launch.run.warnings.of_this_process", vfl.launch.run.warnings.RunningTotal())
+
+
+def test_a_fit_with_declared_classes_is_private_and_does_not_warn() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        certificate = model(classes=(0, 1)).fit(X, Y).certificate_
+    assert certificate.private
+    assert not any(flag.startswith(NOT_PRIVATE) for flag in certificate.flags)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+def test_a_fit_that_reads_its_classes_says_not_private_and_warns_what_to_write(form: Any, tmp_path: Path) -> None:
+    with pytest.warns(vfl.PrivacyWarning, match=r"NOT PRIVATE\. Declare both labels, classes=\(negative, positive\)"):
+        fitted = model().fit(form(X), Y)
+    certificate = fitted.certificate_
+    assert not certificate.private
+    assert "NOT PRIVATE" in str(certificate)
+    assert any(flag.startswith(NOT_PRIVATE) and "names of the two classes" in flag for flag in certificate.flags)
+    assert "NOT protected" in certificate.who_sees_what["outsider"]
+    fitted.result_.save(tmp_path / "run")
+    assert vfl.Result.load(tmp_path / "run").verify().ok
+
+
+def test_a_certificate_that_hides_the_flag_does_not_verify() -> None:
+    with pytest.warns(vfl.PrivacyWarning):
+        result = model().fit(X, Y).result_
+    forged = replace(result.certificate, flags=(), private=True).signed(signing_key(None))
+    with pytest.raises(vfl.OutputError, match="the field 'private'"):
+        replace(result, certificate=forged).verify()
+    forged = replace(result.certificate, flags=()).signed(signing_key(None))
+    with pytest.raises(vfl.OutputError, match="demands a flag that the certificate lacks: NOT PRIVATE"):
+        replace(result, certificate=forged).verify()
+
+
+def test_the_warning_comes_before_any_release_and_not_without_privacy() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", vfl.PrivacyWarning)
+        with pytest.raises(vfl.PrivacyWarning, match="classes are not declared"):
+            model().fit(X, Y)
+        model(epsilon=None, C=0.1).fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore:classes are not declared")
+def test_a_ledger_takes_no_fit_that_reads_its_classes(tmp_path: Path) -> None:
+    ledger = SqliteLedger(tmp_path / "book.db")
+    ledger.set_cap("d", epsilon=2.0, delta=1e-4)
+    options = {"ledger": str(ledger.path), "dataset": "d"}
+    with pytest.raises(PrivacyError, match="names of the two classes"):
+        model(**options).fit(X, Y)
+    assert model(classes=(0, 1), **options).fit(X, Y).certificate_.private
+
+
+def test_job_files_keep_what_was_read() -> None:
+    with pytest.warns(vfl.PrivacyWarning):
+        job = model().fit(X, Y).result_.job
+    assert vfl.job.file.decode(job.to_dict()) == job
+    with pytest.raises(SpecificationError, match="read_from_data must be text"):
+        vfl.Job(partition=job.partition, privacy=None, read_from_data="")
+
+
+# A label is read by itself
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(),
+    st.floats(),
+    st.sampled_from(
+        [
+            "",
+            "0",
+            "1",
+            " 1",
+            "01",
+            "1.0",
+            "no",
+            "yes",
+            "YES",
+            b"yes",
+            decimal.Decimal("1.0"),
+            decimal.Decimal("0.50"),
+            np.float16(1),
+            np.float32(0.1),
+            np.int8(1),
+            np.longdouble(1),
+            np.uint64(2**64 - 1),
+            2**63,
+            2**70,
+            float(2**53),
+            1 + 0j,
+            np.str_("no"),
+            np.datetime64("2020-01-01"),
+            -0.0,
+            math.nan,
+            (0,),
+            frozenset(),
+        ]
+    ),
+)
+
+
+def _objects(cells: list[Any]) -> Any:
+    array = np.empty(len(cells), dtype=object)
+    array[:] = cells
+    return array
+
+
+CONTAINERS = {
+    "list": list,
+    "tuple": tuple,
+    "object array": _objects,
+    "series": lambda cells: pd.Series(cells, dtype=object),
+}
+
+
+class Reads(Exception):
+    """Carries the labels that a fit read."""
+
+
+def labels_read(y: Any, classes: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any] | None:
+    """Return the labels that a fit hands to its job, or None if it refuses y."""
+
+    def take(self: Any, X: Any, y: Any, **_: Any) -> Any:
+        raise Reads(list(y))
+
+    monkeypatch.setattr(VerticalLogisticRegression, "_train", take)
+    try:
+        model(classes=classes).fit(X[: len(y)], y)
+    except Reads as read:
+        return list(read.args[0])
+    except (ValueError, TypeError):
+        return None
+    raise AssertionError
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize(
+    "classes", [(0, 1), ("no", "yes"), ("0", "1"), (0.1, 0.2), (False, True), (2**53, 2**53 + 1), ("01", "1")]
+)
+def test_one_label_never_changes_how_the_others_are_read(classes: Any, container: str) -> None:
+    plain = [classes[i % 2] for i in range(6)]
+
+    @example(odd=float(2**53), place=0)
+    @given(odd=ODD, place=st.integers(0, 5))
+    def check(odd: Any, place: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            before = labels_read(CONTAINERS[container](plain), classes, patch)
+            assert before is not None
+            neighbour = [odd if i == place else label for i, label in enumerate(plain)]
+            try:
+                held = CONTAINERS[container](neighbour)
+            except ValueError:  # no such container of these cells
+                return
+            after = labels_read(held, classes, patch)
+        if after is not None:
+            assert [(type(a), a) for i, a in enumerate(after) if i != place] == [
+                (type(b), b) for i, b in enumerate(before) if i != place
+            ]
+
+    check()
+
+
+def test_numbers_of_a_regression_are_read_one_by_one() -> None:
+    """A list would become one of text or of long doubles for the sake of one of its cells."""
+    first = float(np.float32(0.1))
+    options: dict[str, Any] = {"bounds": (-1, 1), "label_bounds": (-2, 2), "noise": vfl.SeededNoise(0), "delta": 1e-5}
+    y = [np.float32(0.1)] * (N - 1)
+    same = vfl.VerticalRidge(**options).fit(X, [*y, 1.0]).coef_
+    assert vfl.VerticalRidge(**options).fit(X, [*y, "1"]).coef_.tolist() == same.tolist()
+    assert vfl.VerticalRidge(**options).fit(X, np.array([first] * (N - 1) + [1.0])).coef_.tolist() == same.tolist()
+
+
+def test_other_labels_are_refused_at_the_owner() -> None:
+    with pytest.raises(DataError, match="not among the declared classes"):
+        model(classes=(0, 1)).fit(X, [2, *Y[1:]])
+    with pytest.raises(SpecificationError, match="two different labels"):
+        model(classes=("1", 1)).fit(X, Y)
