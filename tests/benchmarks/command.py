@@ -6,7 +6,8 @@
 Each part yields results as its tasks are done; they are appended to results.jsonl in the output folder, and a run that
 was interrupted goes on after the last task that it finished. At the end the folder holds results.json, results.md and
 plots. Parts, in order: utility (the papers' tables), sweep (ε and passes, all solvers), curves (SkGD's orders and iterates),
-speed, scale, privacy, partitions, peers, study. What cannot run here (no data, no such peer, no such solver for a loss) is
+speed, scale, privacy, partitions, peers, methods, study.
+What cannot run here (no data, no such peer, no such solver for a loss) is
 named, with the reason.
 
 --data : folder of the real data; without it, synthetic problems only. --only : tasks with this in their name.
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.benchmarks.results import Result
 
-PARTS = ("utility", "sweep", "curves", "speed", "scale", "privacy", "partitions", "peers", "study")
+PARTS = ("utility", "sweep", "curves", "speed", "scale", "privacy", "partitions", "peers", "methods", "study")
 MODULES = {"privacy": "mechanisms"}
 """Where a part is not in the module of its name."""
 

@@ -1,0 +1,314 @@
+"""Central DP methods with an oracle's tuning, beside untuned SkGD, by relative error (F(w) − F*)/F*.
+
+    python -m tests.benchmarks.methods [--data DIR] [--only NAME ...] [--quick] [--runs N] [--output DIR]
+
+A row is ahead if *untuned* SkGD has a smaller error than the best peer. Each peer's options come from a grid search that
+looks at the data, uncharged, with seeds of its own; the best setting is then measured with the seeds of our runs. All
+methods get one (ε, δ = 1/n²) under replace-one and the same records, penalty and objective.
+
+| peer | release | accounting |
+|---|---|---|
+| noisy GD | T gradients, rows capped at C/‖z_i‖ jointly | √T·2C/σ-GDP, exact |
+| GD, whitened (Ganesh et al. 2023) | a noisy Gram matrix, then noisy GD in its metric | both Gaussian, exact |
+| objective perturbation (Redberg, Koskela, Wang 2023) | the minimiser with a random linear term | see below |
+| AdaSSP (Wang 2018) | noisy XᵀX and Xᵀy with a ridge | both Gaussian, exact |
+
+"declared" scales columns by their bounds. "bought" centres and scales them by noisy moments for a tenth of μ², as SkGD does;
+squared loss with an intercept also buys mean and spread of the labels.
+
+Objective perturbation is accounted in its favour. Replacing one row of norm R changes log det of the Hessian by at most
+log(1 + LR²/λ), which takes a share of ε, and shifts the linear term by at most 2R; the rest of ε pays for that shift as
+for one Gaussian release. The exact analysis costs a little more, because the direction of the shift depends on the output.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import minimize
+
+import vfl
+from tests.benchmarks import problems
+from tests.benchmarks.command import alone
+from tests.benchmarks.oracle import SEEDS
+from tests.benchmarks.results import Result, Settings, Task
+from vfl.planning import problem_of
+from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+from vfl.privacy.geometry import moments_sensitivity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from vfl.problem import Problem
+
+EPSILONS = (0.1, 1.0, 10.0)
+MOMENTS_SHARE, LABELS_SHARE = 0.1, 0.02
+CAPS = {"logistic": (0.15, 0.35, 0.7, 1.3, 2.5), "squared": (0.1, 0.3, 0.8, 2.0, 4.0)}
+"""C in units of the median row norm, for squared loss times the spread of the labels."""
+GD_GRID = {"steps": (8, 30, 100), "step_size": (0.1, 0.3, 1.0, 2.0)}
+WHITE_GRID = {"share": (0.1, 0.3), "steps": (6, 25), "step_size": (0.25, 1.0), "lift": (0.3, 2.0)}
+PERTURBATION_GRID = {"cap": (0.5, 0.8, 1.1, 1.6, 2.5), "share": (0.03, 0.15, 0.4)}
+ADASSP_GRID = {"cap": (0.7, 1.0, 1.5, 3.0), "label_cap": (1.0, 2.0, 3.0, 4.5), "lift": (0.0, 0.1, 0.5, 1.5)}
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Columns as a peer uses them, Z = (X − centre)∘scale, with the budget that is left.
+
+    start : value at which the intercept starts. unit : typical residual. mu : μ left for the method.
+    """
+
+    case: problems.Case
+    Z: np.ndarray
+    norms: np.ndarray
+    centre: np.ndarray
+    scale: np.ndarray
+    start: float
+    unit: float
+    mu: float
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The public facts of the case."""
+        return problem_of(self.case.job, self.case.n)
+
+    @property
+    def y(self) -> np.ndarray:
+        """Labels."""
+        return self.case.scaled[1]
+
+    @functools.cached_property
+    def median(self) -> float:
+        """Median row norm; a grid over C includes what a public rule would choose."""
+        return float(np.median(self.norms))
+
+    @functools.cached_property
+    def ridge(self) -> np.ndarray:
+        """(p,) strength of the L2 penalty on the coordinates of Z."""
+        penalty = self.case.job.penalty
+        return (penalty.strength if isinstance(penalty, vfl.L2) else 0.0) * self.scale**2 * self.problem.penalised
+
+    @functools.cached_property
+    def lasso(self) -> np.ndarray:
+        """(p,) strength of the L1 penalty on the coordinates of Z."""
+        penalty = self.case.job.penalty
+        return (penalty.strength if isinstance(penalty, vfl.L1) else 0.0) * self.scale * self.problem.penalised
+
+    def origin(self) -> np.ndarray:
+        """Return the first iterate, (p,)."""
+        return self.problem.intercept * self.start / self.scale
+
+    def error(self, u: np.ndarray) -> float:
+        """Return the relative error of coordinates on Z; inf for a diverged run."""
+        if not np.isfinite(u).all():
+            return math.inf
+        w = u * self.scale
+        return self.case.error_of(w - self.problem.intercept * float(self.centre @ w))
+
+
+def prepared(case: problems.Case, seed: int, *, bought: bool) -> Prepared:
+    """Return the columns in declared or in bought scales."""
+    X, y = case.scaled
+    problem, rng = problem_of(case.job, case.n), np.random.default_rng(seed)
+    mu, B, n = problem.mu, problem.reach, case.n
+    centre, scale = np.zeros(B.size), 1.0 / B
+    feature = problem.intercept == 0.0
+    if bought:
+        sigma = moments_sensitivity(int(feature.sum()), means=True) / (mu * math.sqrt(MOMENTS_SHARE))
+        mu *= math.sqrt(1.0 - MOMENTS_SHARE)
+        mean = 2.0 * B * (X.mean(axis=0) / (2.0 * B) + sigma / n * rng.standard_normal(B.size))
+        centre = np.where(problem.centred_coordinates, mean, 0.0)
+        share = (X**2).mean(axis=0) / B**2 + sigma / n * rng.standard_normal(B.size) - (centre / B) ** 2
+        scale = np.where(feature, 1.0 / (B * np.sqrt(np.clip(share, 0.0, 1.0) + sigma / n)), 1.0)
+    start, unit = problem.label_centre, problem.label_range / 7.2
+    if problem.loss.name == "squared" and problem.centred:
+        spent, mu = mu * math.sqrt(LABELS_SHARE), mu * math.sqrt(1.0 - LABELS_SHARE)
+        half = problem.label_range / 2.0
+        t = np.clip((y - problem.label_centre) / half, -1.0, 1.0)
+        sigma = moments_sensitivity(1, means=True) / (spent * n)
+        first = 2.0 * (t.mean() / 2.0 + sigma * rng.standard_normal())
+        second = (t**2).mean() + sigma * rng.standard_normal()
+        start = problem.label_centre + half * float(np.clip(first, -1.0, 1.0))
+        unit = half * math.sqrt(max(second - first**2, 1e-4))
+    Z = (X - centre) * scale
+    return Prepared(case, Z, np.linalg.norm(Z, axis=1), centre, scale, start, unit, mu)
+
+
+def capped_sum(at: Prepared, u: np.ndarray, C: float) -> np.ndarray:
+    """Return Σ_i clip(ℓ'(v_i), ±C/‖z_i‖) z_i, (p,)."""
+    r = at.problem.loss.derivative(at.Z @ u, at.y)
+    limit = C / np.maximum(at.norms, 1e-12)
+    return at.Z.T @ np.clip(r, -limit, limit)
+
+
+def cap_of(at: Prepared, cap: float) -> float:
+    """Return C for a cap in typical residuals times typical norms."""
+    return cap * at.median * (at.unit if at.problem.loss.name == "squared" else 1.0)
+
+
+def descent(at: Prepared, seed: int, *, cap: float, steps: int, step_size: float) -> float:
+    """Return the error of noisy proximal GD: the better of the last iterate and the mean of the last half."""
+    rng, n, C = np.random.default_rng(seed + 777), at.case.n, cap_of(at, cap)
+    sigma = 2.0 * C * math.sqrt(steps) / at.mu
+    s = step_size / at.problem.loss.curvature
+    u, tail = at.origin(), []
+    for _ in range(steps):
+        g = (capped_sum(at, u, C) + sigma * rng.standard_normal(u.size)) / n + at.ridge * u
+        u = u - s * g
+        u = np.sign(u) * np.maximum(abs(u) - s * at.lasso, 0.0)
+        tail.append(u)
+    return min(at.error(u), at.error(np.mean(tail[steps // 2 :], axis=0)))
+
+
+def whitened(at: Prepared, seed: int, *, cap: float, share: float, steps: int, step_size: float, lift: float) -> float:
+    """Return the error of GD in the metric of a noisy Gram matrix, bought with a share of μ² (no L1 penalty)."""
+    rng, n, p, C = np.random.default_rng(seed + 778), at.case.n, at.Z.shape[1], cap_of(at, cap)
+    R = 1.5 * at.median
+    rows = at.Z * np.minimum(1.0, R / np.maximum(at.norms, 1e-12))[:, None]
+    deviation = math.sqrt(2.0) * R**2 / (at.mu * math.sqrt(share) * n)
+    N = np.triu(rng.standard_normal((p, p)))
+    values, vectors = np.linalg.eigh(rows.T @ rows / n + deviation * (N + np.triu(N, 1).T))
+    H = (vectors / (np.maximum(values, 0.0) + lift * deviation * math.sqrt(p))) @ vectors.T
+    sigma = 2.0 * C * math.sqrt(steps) / (at.mu * math.sqrt(1.0 - share))
+    u, tail = at.origin(), []
+    for _ in range(steps):
+        g = (capped_sum(at, u, C) + sigma * rng.standard_normal(p)) / n + at.ridge * u
+        u = u - step_size / at.problem.loss.curvature * (H @ g)
+        tail.append(u)
+        if not np.isfinite(u).all():
+            return math.inf
+    return min(at.error(u), at.error(np.mean(tail[steps // 2 :], axis=0)))
+
+
+def perturbed(at: Prepared, seed: int, *, cap: float, share: float) -> float:
+    """Return the error of objective perturbation on rows shrunk to norm R; logistic loss with an L2 penalty."""
+    n, delta, L = at.case.n, at.problem.delta, at.problem.loss.curvature
+    epsilon, R = epsilon_of(at.mu, delta), cap * at.median
+    rows = at.Z * np.minimum(1.0, R / np.maximum(at.norms, 1e-12))[:, None]
+    convexity = L * R**2 / math.expm1(share * epsilon)
+    b = (
+        2.0
+        * R
+        / mu_of((1.0 - share) * epsilon, delta)
+        * np.random.default_rng(seed + 779).standard_normal(rows.shape[1])
+    )
+
+    def objective(u):
+        v = rows @ u
+        value = at.problem.loss.value(v, at.y).mean() + 0.5 * at.ridge @ u**2
+        slope = rows.T @ at.problem.loss.derivative(v, at.y) / n + at.ridge * u
+        return value + (0.5 * convexity * u @ u + b @ u) / n, slope + (convexity * u + b) / n
+
+    return at.error(minimize(objective, at.origin(), jac=True, method="L-BFGS-B", options={"maxiter": 200}).x)
+
+
+def adassp(at: Prepared, seed: int, *, cap: float, label_cap: float, lift: float) -> float:
+    """Return the error of AdaSSP with half of μ² for each of its two releases; squared loss with an L2 penalty."""
+    rng, n, p, mu = np.random.default_rng(seed + 780), at.case.n, at.Z.shape[1], at.mu * math.sqrt(0.5)
+    R, Y = cap * at.median, label_cap * at.unit
+    rows = at.Z * np.minimum(1.0, R / np.maximum(at.norms, 1e-12))[:, None]
+    deviation = math.sqrt(2.0) * R**2 / (mu * n)
+    N = np.triu(rng.standard_normal((p, p)))
+    G = rows.T @ rows / n + deviation * (N + np.triu(N, 1).T)
+    h = rows.T @ np.clip(at.y - at.start, -Y, Y) / n + 2.0 * R * Y / (mu * n) * rng.standard_normal(p)
+    ridge = at.ridge + lift * deviation * math.sqrt(p)
+    u = np.linalg.lstsq(G + np.diag(ridge), h, rcond=None)[0]
+    return at.error(u + at.origin())
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One method: its runs, its grid, and whether columns are in bought scales."""
+
+    name: str
+    run: Callable[..., float]
+    grid: Mapping[str, tuple]
+    bought: bool
+
+    def best(self, case: problems.Case, seeds: tuple[int, ...]) -> tuple[list[float], dict[str, float]]:
+        """Return the errors of the setting with the least mean error on the search's seeds, and that setting."""
+        columns = functools.cache(lambda seed: prepared(case, seed, bought=self.bought))
+
+        def mean(options, of):
+            with np.errstate(all="ignore"):
+                return float(np.mean([self.run(columns(seed), seed, **options) for seed in of]))
+
+        settings = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        first = sorted(settings, key=lambda options: mean(options, SEEDS[:1]))[:5]
+        chosen = min(first, key=lambda options: mean(options, SEEDS))
+        return [self.run(prepared(case, seed, bought=self.bought), seed, **chosen) for seed in seeds], chosen
+
+
+def peers_of(case: problems.Case) -> Iterator[Peer]:
+    """Yield the peers that can run a case."""
+    loss, lasso = case.job.loss, isinstance(case.job.penalty, vfl.L1)
+    caps = {"cap": CAPS[loss]}
+    for bought in (False, True):
+        scales = "bought" if bought else "declared"
+        yield Peer(f"noisy GD, {scales} scales", descent, caps | GD_GRID, bought)
+        if loss == "logistic" and not lasso:
+            yield Peer(f"objective perturbation, {scales} scales", perturbed, PERTURBATION_GRID, bought)
+    if not lasso:
+        yield Peer("GD, whitened", whitened, caps | WHITE_GRID, bought=True)
+    if loss == "squared" and not lasso:
+        yield Peer("AdaSSP", adassp, ADASSP_GRID, bought=True)
+
+
+def cases_of(settings: Settings) -> dict[str, Callable[[], problems.Case] | None]:
+    """Return {name: how to build it}; None if its data are missing."""
+    n, folder = 2_000 if settings.quick else 24_000, settings.data
+    cases: dict[str, Callable[[], problems.Case] | None] = {
+        f"{loss}, {n:,} × 8": functools.partial(problems.synthetic, loss, 1.0, loss=loss, n=n, p=8)
+        for loss in ("logistic", "squared")
+    }
+    if settings.quick:
+        return cases
+    cases["logistic, 30,000 × 100"] = functools.partial(
+        problems.synthetic, "wide", 1.0, loss="logistic", n=30_000, p=100
+    )
+    real = {
+        "adult": (problems.adult, "adult"),
+        "credit": (problems.credit, "credit"),
+        "California": (problems.california, "california-bounds"),
+    }
+    return cases | {
+        name: None if folder is None else functools.partial(build, folder, key, 1.0)
+        for name, (build, key) in real.items()
+    }
+
+
+def tasks(settings: Settings) -> Iterator[Task]:
+    """Yield one task per problem and ε."""
+    for name, build in cases_of(settings).items():
+        if build is None:
+            yield Task(name, absent="its data are not at hand (--data)")
+            continue
+        built = functools.cache(build)
+        for epsilon in (1.0,) if settings.quick else EPSILONS:
+            yield Task(f"{name}, ε={epsilon:g}", functools.partial(compared, name, built, epsilon, settings))
+
+
+def compared(name: str, build: Callable[[], problems.Case], epsilon: float, settings: Settings) -> Iterator[Result]:
+    """Yield every peer with the oracle's options, then untuned SkGD against the best of them."""
+    case = replace(build(), job=replace(build().job, privacy=vfl.Privacy(epsilon=epsilon)))
+    seeds = settings.seeds(whole=8)
+    about = {"part": "methods", "case": name, "measure": "relative error", "at": {"epsilon": epsilon}, "seeds": seeds}
+    found = []
+    for peer in peers_of(case):
+        errors, chosen = peer.best(case, seeds)
+        found.append(Result(arm=peer.name, values=errors, tuned="oracle grid", settings=chosen, ours=False, **about))
+        yield found[-1]
+    best = min(found, key=lambda row: row.mean)
+    yield Result(
+        arm="vfl SkGD", values=case.errors(seeds), tuned="default", against=best.mean, source=best.arm, **about
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(alone("methods"))
