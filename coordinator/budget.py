@@ -48,12 +48,20 @@ class Budget:
     ledger : path of the ledger, None keeps the one fit's budget in memory.
     resumed : whether an earlier process of this run may have reserved and charged.
     head : the chain's head that this process noted after reserving; a ledger that does not go through it is refused.
+    allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
     """
 
     run: str
     ledger: str | None = None
     resumed: bool = False
     head: Head | None = None
+    allow_network_file_system: bool = False
+
+    def open(self) -> SqliteLedger | None:
+        """Return the run's ledger, None for a budget in memory."""
+        if self.ledger is None:
+            return None
+        return SqliteLedger(self.ledger, allow_network_file_system=self.allow_network_file_system)
 
     def check(self, job: Job) -> None:
         """Refuse a job whose data set has no ledger, and one without a guarantee in a ledger that vouches for others."""
@@ -75,7 +83,8 @@ class Budget:
         if job.privacy is None or problem.delta is None:
             return None
         epsilon = job.privacy.epsilon
-        if self.ledger is None:
+        ledger = self.open()
+        if ledger is None:
             return FitBook(epsilon, problem.delta).reserve(plan.releases, job=job.digest, run=self.run)
         if plan.committed:
             raise PrivacyError(
@@ -83,7 +92,6 @@ class Budget:
                 "secret sampling, which is accounted for a plan committed to beforehand, covered for this one fit only; "
                 "leave out the ledger, the data set and the output folder, or use sampling='disjoint'"
             )
-        ledger = SqliteLedger(self.ledger)
         book = DatasetBook(ledger, self.account(job))
         if self.resumed and (self.head is not None or self._status(ledger)):
             return book.resume(self.run, job=job.digest, head=self.head)
@@ -103,7 +111,8 @@ class Budget:
 
         made : the keys under which the log says that releases were charged.
         """
-        if self.ledger is None or not made or self._status(SqliteLedger(self.ledger)) != "open":
+        ledger = self.open()
+        if ledger is None or not made or self._status(ledger) != "open":
             return
         if not reservation.charged() >= set(made):
             raise LedgerError(
@@ -113,7 +122,8 @@ class Budget:
 
     def current_head(self) -> Head | None:
         """Return where the ledger's chain stands."""
-        return SqliteLedger(self.ledger).head() if self.ledger is not None else None
+        ledger = self.open()
+        return ledger.head() if ledger is not None else None
 
     def settle(self, job: Job, reservation: Reservation, *, stopped_early: bool) -> Statement:
         """Close the reservation and return what may be said of the run.

@@ -135,7 +135,7 @@ class Coordinator:
                 f"{plan.solver.name} cannot go on without a party: set [faults] on_party_lost to 'wait' or 'abort'"
             )
         keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
-        books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.ledger)
+        books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.open())
         reservation = _reserved(budget, plan, books, log)
         yield plan
         yield Reserved(plan.n_records, budget.current_head() if reservation else None)

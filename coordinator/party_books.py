@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError
 from vfl.messages import Notice, Phase
-from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from coordinator.transport import Transport
     from vfl.messages import BookHeads
-    from vfl.privacy.ledger import Head
+    from vfl.privacy.ledger import Head, SqliteLedger
 
 
 class PartyBooks:
@@ -24,19 +22,18 @@ class PartyBooks:
     that head was noted is not covered.
 
     parties : those that keep a book.
-    ledger : path of the run's ledger, None for a budget in memory: then there is no chain here, nor notes.
+    ledger : the run's ledger, None for a budget in memory: then there is no chain here, nor notes.
     account : the ledger's account that the run is charged to.
     """
 
     def __init__(
-        self, transport: Transport, parties: Iterable[str], *, run: str, account: str, ledger: str | None
+        self, transport: Transport, parties: Iterable[str], *, run: str, account: str, ledger: SqliteLedger | None
     ) -> None:
         self._transport = transport
         self._parties = tuple(parties)
         self._run = run
         self._account = account
-        self._path = ledger
-        self._ledger = SqliteLedger(ledger) if ledger is not None else None
+        self._ledger = ledger
         self._closed: dict[str, Head] = {}
 
     def compare(self) -> None:
@@ -44,7 +41,7 @@ class PartyBooks:
 
         Before anything is written to either, so that the newer head is not forgotten.
         """
-        ledger = self._ledger if self._path is not None and Path(self._path).exists() else None
+        ledger = self._ledger if self._ledger is not None and self._ledger.path.exists() else None
         noted = {party: ledger.noted(self._name(party)) if ledger else None for party in self._parties}
         for party, heads in self._told(Phase.COMPARE, noted).items():
             if heads.noted is None:
@@ -68,7 +65,7 @@ class PartyBooks:
     def reopen(self, party: str) -> None:
         """Announce the run to the book of a party that was restarted; nothing if it keeps none."""
         if party in self._parties:
-            again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._path)
+            again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._ledger)
             again.compare()
             again.open()
 

@@ -64,7 +64,7 @@ class PartyBook:
         self._job = job
         self._party = party
         self._account = account_of(party)
-        self._ledger = SqliteLedger(policy.book)
+        self._ledger = SqliteLedger(policy.book, allow_network_file_system=policy.allow_network_file_system)
         self._refuse = Refusal(job, party)
         self._reservation: DatasetReservation | None = None
         self._plan: Plan | None = None

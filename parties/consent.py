@@ -8,6 +8,7 @@ interactive = true              ask at the terminal for jobs that are not listed
 allow_non_private = true        also jobs whose certificate says NOT PRIVATE: no privacy, seeded noise, smoothness="data",
                                 diagnostics, evaluation.public
 book = "bank.book"              the party's release log; left out: this file's name with the ending .book
+allow_network_file_system = true    also a book on a network file system, where a charge may be lost
 
 [job]                           the most that one job may ask for, in either number; left out: what the total leaves
 epsilon = 1.0
@@ -72,6 +73,7 @@ class Policy:
     trust: tuple[str, ...] | None = None
     interactive: bool = False
     allow_non_private: bool = False
+    allow_network_file_system: bool = False
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Policy:
@@ -189,7 +191,7 @@ def _listing(names: tuple[str, ...]) -> str:
 
 
 _LISTS = ("jobs", "columns", "trust")
-_FLAGS = ("interactive", "allow_non_private")
+_FLAGS = ("interactive", "allow_non_private", "allow_network_file_system")
 _LIMITS = ("job", "total")
 
 

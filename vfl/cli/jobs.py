@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from vfl.job.environment import Environment
 
 
+NETWORK = click.option(
+    "--allow-network-file-system",
+    is_flag=True,
+    help="Keep the ledger on a network file system too, where a charge may be lost.",
+)
+
+
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add JOB and --set to a command."""
     with_set = click.option(

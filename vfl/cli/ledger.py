@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.jobs import NETWORK
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from vfl.privacy.accountants import Accountant
-    from vfl.privacy.ledger import Balance, Head, Statement
+    from vfl.privacy.ledger import Balance, Head, SqliteLedger, Statement
 
 
 def _a_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
@@ -89,9 +91,18 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
     "Left out, the first job decides; fixed from then on.",
 )
 @click.option("--yes", is_flag=True, help="Confirm another δ than the data set has.")
+@NETWORK
 @as_json_option
 def cap(
-    path: Path, dataset: str, epsilon: float, delta: float, accounting: str | None, *, yes: bool, as_json: bool
+    path: Path,
+    dataset: str,
+    epsilon: float,
+    delta: float,
+    accounting: str | None,
+    *,
+    yes: bool,
+    allow_network_file_system: bool,
+    as_json: bool,
 ) -> None:
     """Give DATASET a cap, or change it; makes LEDGER when there is none.
 
@@ -99,7 +110,7 @@ def cap(
     """
     from vfl.privacy.ledger import Accounting, SqliteLedger
 
-    ledger = SqliteLedger(path)
+    ledger = SqliteLedger(path, allow_network_file_system=allow_network_file_system)
     way = Accounting(accounting) if accounting else None
     ledger.set_cap(dataset, epsilon=epsilon, delta=delta, accounting=way, change_delta=yes)
     balance = _named(ledger.show(), dataset)
@@ -206,14 +217,21 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     metavar="FILE",
     help="The ledger; RUN is then the id of a run, as vfl ledger show prints it.",
 )
+@NETWORK
 @as_json_option
-def settle(run: str, path: Path | None, *, as_json: bool) -> None:
+def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_json: bool) -> None:
     """Close what RUN, the folder of a run that will not be resumed, has reserved.
 
     What was charged stays charged; what was not is free for other runs. The run cannot be resumed afterwards, and a
     process that is still at work on it can charge no more.
     """
-    statement = _settled_id(run, path) if path is not None else _settled_folder(Path(run))
+    from vfl.privacy.ledger import SqliteLedger
+
+    statement = (
+        _settled_id(run, SqliteLedger(path, allow_network_file_system=allow_network_file_system))
+        if path is not None
+        else _settled_folder(Path(run), allow_network_file_system=allow_network_file_system)
+    )
     if as_json:
         _print_json(None if statement is None else dataclasses.asdict(statement))
         return
@@ -226,12 +244,13 @@ def settle(run: str, path: Path | None, *, as_json: bool) -> None:
     )
 
 
-def _settled_folder(folder: Path) -> Statement | None:
+def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Statement | None:
     """Settle by the log of the run, which nobody else may be at work on."""
     from vfl.errors import SpecificationError
     from vfl.job import file as jobfile
     from vfl.launch.run import checkpoint
     from vfl.launch.run.folder import check_folder
+    from vfl.privacy.ledger import SqliteLedger
 
     check_folder(folder)
     job, _ = jobfile.read(folder / jobfile.NAME)
@@ -241,28 +260,28 @@ def _settled_folder(folder: Path) -> Statement | None:
             raise SpecificationError(
                 f"the run in {str(folder)!r} kept its budget in memory: there is nothing to settle"
             )
-        return _settled(Path(budget.ledger), budget.account(job), budget.run, start.job, budget.head)
+        allowed = allow_network_file_system or budget.allow_network_file_system
+        ledger = SqliteLedger(budget.ledger, allow_network_file_system=allowed)
+        return _settled(ledger, budget.account(job), budget.run, start.job, budget.head)
 
 
-def _settled_id(run: str, path: Path) -> Statement | None:
+def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
     from vfl.errors import SpecificationError
-    from vfl.privacy.ledger import SqliteLedger
 
-    for balance in SqliteLedger(path).show():
+    for balance in ledger.show():
         for found in balance.runs:
             if found.run == run:
-                return _settled(path, balance.dataset, run, found.job)
+                return _settled(ledger, balance.dataset, run, found.job)
     raise SpecificationError(
-        f"run {run!r} reserved nothing in the ledger {str(path)!r}: vfl ledger show prints the ids"
+        f"run {run!r} reserved nothing in the ledger {str(ledger.path)!r}: vfl ledger show prints the ids"
     )
 
 
-def _settled(path: Path, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
+def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
     """Take the run over, so that its process can charge no more, and close it; None when it never was charged."""
     from vfl.errors import SpecificationError
-    from vfl.privacy.ledger import DatasetBook, SqliteLedger
+    from vfl.privacy.ledger import DatasetBook
 
-    ledger = SqliteLedger(path)
     found = next((r for r in _named(ledger.show(), dataset).runs if r.run == run), None)
     if found is not None and found.status != "open":
         raise SpecificationError(f"run {run!r} is {found.status}: there is nothing left to settle")

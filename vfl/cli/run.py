@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.jobs import engine_options, job_argument, read_job, require_files
+from vfl.cli.jobs import NETWORK, engine_options, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The ledger, where the budget of the data set that the job names is kept for all jobs on it.",
 )
+@NETWORK
 @click.option(
     "--key",
     type=click.Path(),
@@ -50,6 +51,7 @@ def command(
     key: str | None,
     output: Path | None,
     *,
+    allow_network_file_system: bool,
     diagnostics: bool,
     as_json: bool,
 ) -> None:
@@ -83,6 +85,7 @@ def command(
             engine=engine,
             address=address,
             ledger=ledger,
+            allow_network_file_system=allow_network_file_system or environment.allow_network_file_system,
             policies=environment.policies,
             indexes=environment.indexes,
             cores=environment.cores,

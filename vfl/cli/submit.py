@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from vfl.cli.jobs import NETWORK
+
 ADDRESS = click.option(
     "--address", metavar="URL", help="The cluster's job server, http://HEAD:8265 (default: RAY_ADDRESS)."
 )
@@ -27,6 +29,7 @@ ADDRESS = click.option(
 )
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a value of the job.")
 @click.option("--ledger", metavar="FILE", help="The ledger of the job's data set, where the coordinator runs.")
+@NETWORK
 @click.option("--key", metavar="FILE", help="The key that signs the certificate, where the coordinator runs.")
 @click.option("--follow", is_flag=True, help="Stay, and show what the job prints.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
@@ -39,6 +42,7 @@ def command(
     ledger: str | None,
     key: str | None,
     *,
+    allow_network_file_system: bool,
     follow: bool,
     as_json: bool,
 ) -> None:
@@ -56,8 +60,9 @@ def command(
         output = str(run)
     else:
         spec, _ = jobfile.read(job, assignments)
-        options = [("--set", value) for value in assignments]
+        options: list[tuple[str, ...]] = [("--set", value) for value in assignments]
         options += [(name, value) for name, value in (("--ledger", ledger), ("--key", key)) if value is not None]
+        options += [("--allow-network-file-system",)] if allow_network_file_system else []
         text = job.read_text(encoding="utf-8")
         arguments = [part for option in options for part in option]
         sent = JobServer(address).submit(spec.name, text, folder=folder, arguments=arguments)

@@ -21,6 +21,7 @@ class Environment:
     table : one table for all parties, to simulate; a path, or 'example:NAME'.
     address : Ray cluster; None starts a local one.
     ledger : file in which the budget of the job's data set is kept.
+    allow_network_file_system : whether that file, or the run's own ledger, may lie on a network file system.
     policies : {party: path of its owner's policy}, each read by that party's actor.
     indexes : {party: folder for the index of its aligned rows}, each written by that party's actor.
     cores : of each party, to align records and to compute; None lets the engine decide.
@@ -32,6 +33,7 @@ class Environment:
     table: str | None = None
     address: str | None = None
     ledger: str | None = None
+    allow_network_file_system: bool = False
     policies: Mapping[str, str] = field(default_factory=dict)
     indexes: Mapping[str, str] = field(default_factory=dict)
     cores: int | None = None

@@ -234,11 +234,12 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     if "resources" in placement:
         placement["resources"] = _table(placement, "resources")
     _known(ray, ("address", *(f.name for f in dataclasses.fields(Placement))), "[ray]")
-    _known(ledger, ("path",), "[ledger]")
+    _known(ledger, ("path", "allow_network_file_system"), "[ledger]")
     _known(alignment, ("cores", "index"), "[alignment]")
     _check_types(Environment, alignment, "[alignment]")
     _check_types(Environment, simulation, "[simulation]")
     _check_types(Environment, ray, "[ray]")
+    _check_types(Environment, {k: v for k, v in ledger.items() if k != "path"}, "[ledger]")
     for key, paths in (("data", data), ("policy", policies), ("alignment.index", indexes)):
         for party, path in paths.items():
             if not isinstance(path, str):
@@ -251,6 +252,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         table=table,
         address=ray.get("address"),
         ledger=str(folder / ledger["path"]) if "path" in ledger else None,
+        allow_network_file_system=ledger.get("allow_network_file_system", False),
         policies={party: str(folder / path) for party, path in policies.items()},
         indexes={party: str(folder / path) for party, path in indexes.items()},
         cores=alignment.get("cores"),

@@ -61,6 +61,7 @@ def private_bounds(
     ledger: str | Path | None = None,
     policies: Mapping[str, str | Path] | None = None,
     noise: SeededNoise | None = None,
+    allow_network_file_system: bool = False,
 ) -> PrivateBounds:
     """Buy the range of numeric columns: one joint release that is (ε, δ)-DP for every record under replace-one.
 
@@ -69,7 +70,7 @@ def private_bounds(
     that of the training, so both belong in one ledger.
 
     job : a draft, as it can be written without bounds: privacy=None, scaling='none'. data, engine, address, ledger,
-        policies : as for `train`.
+        policies, allow_network_file_system : as for `train`.
     columns : whose range is asked; None asks for all features without bounds.
     noise : SeededNoise(seed) repeats, for tests, and makes NOTHING PRIVATE.
 
@@ -104,7 +105,7 @@ def private_bounds(
         evaluation=None,
         diagnostics=False,
     )
-    budget = new_budget(spec, ledger)
+    budget = new_budget(spec, ledger, allow_network_file_system=allow_network_file_system)
     events = dispatch.run(
         spec,
         sources_of(spec.partition, data),

@@ -130,6 +130,7 @@ def train_one_vs_rest(
     faults: Faults | None = None,
     key: str | Path | None = None,
     watch: Watch | None = None,
+    allow_network_file_system: bool = False,
 ) -> OneVsRest:
     """Train one model for each class against the rest; together they are (ε, δ)-DP for every record as the job asks.
 
@@ -163,13 +164,19 @@ def train_one_vs_rest(
         cores=cores,
         placement=placement,
         faults=faults,
+        allow_network_file_system=allow_network_file_system,
     )
     if watch is None:
         warn_of_plan(plans[0])
     count_run(job, *plans)
 
     each = [
-        replace(first, budget=new_budget(single, ledger), arrangement=arrangement, counted=False)
+        replace(
+            first,
+            budget=new_budget(single, ledger, allow_network_file_system=allow_network_file_system),
+            arrangement=arrangement,
+            counted=False,
+        )
         for single, arrangement in zip(jobs, _aligned_once(jobs, first.arrangement), strict=True)
     ]
     results = tuple(
@@ -213,7 +220,7 @@ def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | None
     dataset = jobs[0].dataset
     if ledger is None or dataset is None or jobs[0].privacy is None:
         return
-    asked = DatasetBook(SqliteLedger(str(ledger)), dataset).preview(
+    asked = DatasetBook(SqliteLedger(str(ledger), readonly=True), dataset).preview(
         _together([make_plan(job, n_records) for job in jobs])
     )
     if not asked.fits:

@@ -41,6 +41,7 @@ def stream(
     cores: int | None = None,
     placement: Placement | None = None,
     faults: Faults | None = None,
+    allow_network_file_system: bool = False,
 ) -> Iterator[Event | Result]:
     """Train, and yield the plan, the reservation, a record of every round, and at last the result. See `train`.
 
@@ -56,6 +57,7 @@ def stream(
         cores=cores,
         placement=placement,
         faults=faults,
+        allow_network_file_system=allow_network_file_system,
     )
     yield from events_of(job, data, settings)
 
@@ -76,6 +78,7 @@ def train(
     key: str | Path | None = None,
     watch: Watch | None = None,
     environment: dict[str, Any] | None = None,
+    allow_network_file_system: bool = False,
 ) -> Result:
     """Train the job's model; it is (ε, δ)-differentially private for every record as its certificate states.
 
@@ -103,6 +106,8 @@ def train(
     watch : called with the progress and outcome of the alignment if there is one, the plan, what was reserved, and
         every round, as they go by. None: what the plan warns of is raised as vfl.PrivacyWarning.
     environment : plain values kept in the log for `vfl resume`.
+    allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost and the
+        guarantee with it; False raises LedgerError before the first release.
 
     From the second private run of a process on that no ledger counts, a vfl.PrivacyWarning states ε of all of them.
 
@@ -118,6 +123,7 @@ def train(
         cores=cores,
         placement=placement,
         faults=faults,
+        allow_network_file_system=allow_network_file_system,
     )
     signer = None if key is None and output is None else signing_key(key)  # a missing key fails before any release
     watch = watch or warn_of_plan
@@ -142,6 +148,7 @@ def _begin(
         budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
     settings = replace(settings, budget=budget, arrangement=replace(arrangement, run=budget.run))
     kept = {**environment, "policies": settings.policies, "indexes": arrangement.folders, "cores": arrangement.cores}
+    kept["allow_network_file_system"] = budget.allow_network_file_system
     jobfile.write(job, folder / jobfile.NAME)
     with checkpoint.Checkpoint(folder, checkpoint.Start(job.digest, budget.run, budget.ledger, kept)) as log:
         try:

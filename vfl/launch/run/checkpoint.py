@@ -204,7 +204,8 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
     flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
-    budget = Budget(start.run, start.ledger, resumed=True, head=head)
+    allowed = bool(start.environment.get("allow_network_file_system"))
+    budget = Budget(start.run, start.ledger, resumed=True, head=head, allow_network_file_system=allowed)
     n_records = reserved["n_records"] if reserved else None
     return start, budget, Log(released, charged, rebuilt, n_records, left, tuple(flags), resumed=True)
 

@@ -67,23 +67,25 @@ def settings_of(
     cores: int | None = None,
     placement: Placement | None = None,
     faults: Faults | None = None,
+    allow_network_file_system: bool = False,
 ) -> Settings:
     """Return the settings of a new run, from the options of `vfl.launch.train.train`; refuse those that do not fit."""
     return Settings(
-        budget=new_budget(job, ledger),
+        budget=new_budget(job, ledger, allow_network_file_system=allow_network_file_system),
         place=place_of(engine, address, placement, faults),
         policies=paths_of(job.partition, policies, "policy"),
         arrangement=Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores),
     )
 
 
-def new_budget(job: Job, ledger: str | Path | None) -> Budget:
+def new_budget(job: Job, ledger: str | Path | None, *, allow_network_file_system: bool = False) -> Budget:
     """Return the budget of a new run; refuse a job and a ledger that do not go together."""
     if ledger is not None and job.dataset is None:
         raise SpecificationError(
             "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
         )
-    budget = Budget(uuid.uuid4().hex, None if ledger is None else str(Path(ledger).resolve()))
+    path = None if ledger is None else str(Path(ledger).resolve())
+    budget = Budget(uuid.uuid4().hex, path, allow_network_file_system=allow_network_file_system)
     budget.check(job)
     return budget
 

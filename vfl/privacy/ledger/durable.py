@@ -300,16 +300,28 @@ class SqliteLedger(Ledger):
 
     path : the file; `set_cap` makes it, everything else wants it there. timeout : seconds to wait for other writers.
     readonly : refuse every write; for auditors.
+    allow_network_file_system : True writes also where a charge may be lost; False raises LedgerError there.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout: float = 30.0, readonly: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: float = 30.0,
+        readonly: bool = False,
+        allow_network_file_system: bool = False,
+    ) -> None:
         self.path = Path(path).expanduser().absolute()
-        self._timeout = timeout
-        self._readonly = readonly
-        super().__init__(SqliteStore(self.path, timeout, readonly=readonly))
+        self._options = {
+            "timeout": timeout,
+            "readonly": readonly,
+            "allow_network_file_system": allow_network_file_system,
+        }
+        store = SqliteStore(self.path, timeout, readonly=readonly, allow_network_file_system=allow_network_file_system)
+        super().__init__(store)
 
-    def __reduce__(self) -> tuple[Callable[..., SqliteLedger], tuple[str, float, bool]]:
-        return _reopen, (str(self.path), self._timeout, self._readonly)
+    def __reduce__(self) -> tuple[Callable[..., SqliteLedger], tuple[str, dict[str, Any]]]:
+        return _reopen, (str(self.path), self._options)
 
     def __repr__(self) -> str:
         return f"SqliteLedger({str(self.path)!r})"
@@ -324,8 +336,8 @@ class SqliteLedger(Ledger):
         )
 
 
-def _reopen(path: str, timeout: float, readonly: bool) -> SqliteLedger:
-    return SqliteLedger(path, timeout=timeout, readonly=readonly)
+def _reopen(path: str, options: dict[str, Any]) -> SqliteLedger:
+    return SqliteLedger(path, **options)
 
 
 _ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()

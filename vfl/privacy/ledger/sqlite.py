@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from vfl.errors import LedgerError
 from vfl.privacy.ledger.chain import FORMAT, Entry
+from vfl.privacy.ledger.file_systems import network_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,15 +40,17 @@ _inherited: list[sqlite3.Connection] = []
 class SqliteStore:
     """One connection per process, opened when first needed. The caller lets one thread in at a time.
 
-    path : the file, on a local file system (the write-ahead log needs shared memory).
+    path : the file. On a network file system a charge may be lost, so writing there raises LedgerError.
     timeout : seconds to wait for another process's transaction.
-    readonly : refuse every write; for auditors.
+    readonly : refuse every write; for auditors, who may read from any file system.
+    allow_network_file_system : True writes to a network file system all the same.
     """
 
-    def __init__(self, path: Path, timeout: float, *, readonly: bool) -> None:
+    def __init__(self, path: Path, timeout: float, *, readonly: bool, allow_network_file_system: bool = False) -> None:
         self.path = path
         self.timeout = timeout
         self.readonly = readonly
+        self.allow_network_file_system = allow_network_file_system
         self._connection: sqlite3.Connection | None = None
         self._identity = ""
 
@@ -55,6 +58,7 @@ class SqliteStore:
         """Make an empty ledger unless there is one. It is there whole or not at all; of several at once one wins."""
         if self.readonly or self.path.exists():
             return
+        self._require_local()
         part = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         with self._explained():
             try:
@@ -113,6 +117,7 @@ class SqliteStore:
             )
         if self.path.is_dir():
             raise LedgerError(f"{str(self.path)!r} is a folder, and a ledger is a file: name the file")
+        self._require_local()
         connection = self._open("ro" if self.readonly else "rw")
         try:
             self._identity = self._read_identity(connection)
@@ -123,6 +128,18 @@ class SqliteStore:
             raise
         self._connection = connection
         return connection
+
+    def _require_local(self) -> None:
+        if self.readonly or self.allow_network_file_system:
+            return
+        found = network_file_system(self.path)
+        if found is not None:
+            raise LedgerError(
+                f"the ledger {str(self.path)!r} is on a network file system ({found}), which can lose charges or mix those "
+                "of two machines: keep it on a local disk of one machine, or accept the risk with "
+                "allow_network_file_system (vfl: --allow-network-file-system; a party's policy: "
+                "allow_network_file_system = true)"
+            )
 
     def _open(self, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(

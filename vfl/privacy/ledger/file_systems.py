@@ -1,0 +1,96 @@
+"""Detection of network file systems, on which SQLite's write-ahead log loses or mixes entries.
+
+The log needs shared memory and file locks that all writers see (sqlite.org/wal.html, section 1). Network and user-space
+file systems promise neither, so a charge there may be lost after its release was made.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+NETWORK = frozenset(
+    (
+        "9p", "acfs", "afpfs", "afs", "beegfs", "ceph", "cifs", "coda", "fakeowner", "gfs",
+        "gfs2", "glusterfs", "gpfs", "lustre", "mmfs", "ncp", "ncpfs", "nfs", "nfs4", "ocfs2",
+        "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
+        "webdav",
+    )
+)  # fmt: skip
+"""Types of file systems that several machines may write, folders shared with a virtual machine's host included."""
+
+LOCAL_FUSE = frozenset(
+    [
+        "fuse.bindfs",
+        "fuse.encfs",
+        "fuse.fuse-overlayfs",
+        "fuse.gocryptfs",
+        "fuse.mergerfs",
+        "fuse.ntfs-3g",
+        "fuse.securefs",
+    ]
+)
+"""User-space file systems on local disks. Every other one counts as a network file system."""
+
+
+def network_file_system(path: Path) -> str | None:
+    """Return the type and the mount point of a network file system that holds `path`; None for a local one.
+
+    Linux and macOS list their mounts. If the list cannot be read there, the answer is that the file system is unknown,
+    which counts as a network. Other systems are not looked at.
+
+    path : a file or a folder, which need not exist yet.
+    """
+    if sys.platform.startswith("linux"):
+        read = _linux_mounts
+    elif sys.platform == "darwin":
+        read = _macos_mounts
+    else:
+        return None
+    try:
+        mounts = read()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown file system: the list of mounts cannot be read"
+    found = _holding(path.resolve(), mounts)
+    if found is None:
+        return "unknown file system: it is in no list of mounts"
+    mount_point, kind = found
+    return f"{kind}, mounted at {mount_point}" if _is_network(kind) else None
+
+
+def _is_network(kind: str) -> bool:
+    user_space = kind == "fuse" or kind.startswith(("fuse.", "macfuse", "osxfuse"))
+    return kind in NETWORK or (user_space and kind not in LOCAL_FUSE)
+
+
+def _holding(path: Path, mounts: list[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return the mount that a resolved path lies in: the deepest one, and of those at one place the newest."""
+    inside = [mount for mount in mounts if path.is_relative_to(mount[0])]
+    return max(reversed(inside), key=lambda mount: len(Path(mount[0]).parts), default=None)
+
+
+def _linux_mounts() -> list[tuple[str, str]]:
+    """Return (mount point, type) in the order of mounting; see proc_pid_mountinfo(5)."""
+    mounts = []
+    for line in MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        before, separator, after = line.partition(" - ")
+        fields = before.split(" ")
+        if separator and len(fields) > 4:
+            mounts.append((_unescaped(fields[4]), after.split(" ")[0]))
+    return mounts
+
+
+def _unescaped(field: str) -> str:
+    """Return a field without the octal escapes of blanks, tabs, newlines and backslashes."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
+def _macos_mounts() -> list[tuple[str, str]]:
+    """Return (mount point, type) from lines such as `//ann@server/share on /Volumes/share (smbfs, nodev)`."""
+    said = subprocess.run(["/sbin/mount"], capture_output=True, text=True, check=True, timeout=10).stdout
+    found = (re.fullmatch(r".+? on (/.*) \(([^,)]+)[^()]*\)", line) for line in said.splitlines())
+    return [(match[1], match[2]) for match in found if match]
