@@ -72,6 +72,31 @@ def test_the_changelog_knows_the_version():
     assert headings[0].startswith("## [Unreleased]") or __version__ in headings[0]
 
 
+class TestLock:
+    """The lock file of development, made by `uv lock`."""
+
+    TEXT = (ROOT / "uv.lock").read_text(encoding="utf-8")
+
+    def test_it_is_that_of_this_pyproject(self, pyproject):
+        """Run `uv lock` after a change of the dependencies."""
+        (ours,) = [package for package in tomllib.loads(self.TEXT)["package"] if package["name"] == "vfl"]
+        locked = {(entry["name"], entry.get("marker")) for entry in ours["metadata"]["requires-dist"]}
+        wanted = {(Requirement(text).name, None) for text in pyproject["project"]["dependencies"]} | {
+            (Requirement(text).name, f"extra == '{extra}'")
+            for extra, texts in pyproject["project"]["optional-dependencies"].items()
+            for text in texts
+        }
+        assert locked == wanted
+
+    def test_it_names_the_public_index_alone(self):
+        assert set(re.findall(r'"[a-z+]+://([^/"]+)', self.TEXT)) == {"pypi.org", "files.pythonhosted.org"}
+
+
+def test_the_citation_names_the_version():
+    cited = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    assert cited == [__version__]
+
+
 def test_no_dependency_is_pinned_but_the_accountant(pyproject):
     optional = pyproject["project"]["optional-dependencies"]
     lists = (pyproject["project"]["dependencies"], *optional.values())
