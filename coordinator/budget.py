@@ -98,7 +98,7 @@ class Budget:
         if job.dataset is None:
             ledger.set_cap(self.account(job), epsilon=epsilon, delta=problem.delta)
         reservation = book.reserve(plan.releases, job=job.digest, run=self.run)
-        if plan.solver.adaptive:
+        if plan.solver.adaptive or getattr(plan.solver, "by_pass", False):  # one charge per pass: nothing to gain
             return reservation
         total = sum(count for _, count in plan.releases)
         batch = max(1, min(CHARGED_AT_ONCE, total // SHARE_AT_ONCE))

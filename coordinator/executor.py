@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from coordinator.folds import Folds
+from coordinator.passes import Passes
 from coordinator.samples import Samples
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally
@@ -80,7 +81,8 @@ class Executor:
         self._again = 0
         self._astray = 0
         self.lost_any = False
-        self._pass = Folds(self._noise.private)
+        self._folds = Folds(self._noise.private)
+        self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)
 
     def replay(self, query: Query, released: Released, *, margins: bool = True) -> None:
@@ -90,7 +92,8 @@ class Executor:
         """
         key = ReleaseKey(self._round)
         self._round += 1
-        self._pass.replayed(query)
+        self._folds.replayed(query)
+        self._passes.replayed(query, key)
         again = query.replay(released)
         if again is None or not (margins or again.target not in ("add", "reset")):
             return
@@ -106,7 +109,7 @@ class Executor:
 
     def give_up(self, query: Query) -> None:
         """Count a query that nobody will answer. What follows is not what was planned, so it has keys of its own."""
-        self._pass.replayed(query)
+        self._folds.replayed(query)
         self._round += 1
         self._again = 0
         self._astray += 1
@@ -119,7 +122,7 @@ class Executor:
         key = ReleaseKey(self._round, attempt=attempt)
         self._round += 1
         sample = self._samples.next_for(query)
-        charges = self._charge(query, key)
+        query, charges = self._charge(query, key)
         if sample is not None:
             self._draw(*sample)
         before = self._margins.state()
@@ -128,7 +131,8 @@ class Executor:
         except PartyLost as lost:
             self.lost_any = True
             self._margins.restore(before)
-            self._pass.lost()
+            self._folds.lost()
+            self._passes.lost()
             self._samples.lost()
             self._round -= 1
             self._again += self._noise.private
@@ -160,8 +164,14 @@ class Executor:
         self._margins.absorb(query.target, [vector] if vector is not None else [])
         return released
 
-    def _charge(self, query: Query, key: ReleaseKey) -> Charges:
-        events = self._pass.charged(query)
+    def _charge(self, query: Query, key: ReleaseKey) -> tuple[Query, Charges]:
+        """Charge what the query releases; return it with the charge that pays for it where that is one of a pass."""
+        capped = query.capped if isinstance(query, Descend) else None
+        events: tuple[Event | None, ...]
+        if isinstance(query, Descend) and capped is not None and None not in query.events():
+            events, query = self._passes.charged(query, capped, key)
+        else:
+            events = query.events() if capped is not None else self._folds.charged(query)
         if any(event is None for event in events) and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
         charges = tuple(
@@ -173,7 +183,7 @@ class Executor:
             if self._reservation is None:
                 raise PrivacyError(f"{type(query).__name__} is to be charged, and nothing was reserved for this run")
             self._reservation.charge(charges)
-        return charges
+        return query, charges
 
     def _ask(self, query: Query, key: ReleaseKey) -> dict[str, Reply]:
         replies = dict(self._transport.ask(query.shares(), self._margins.records(query), key))
@@ -187,7 +197,14 @@ class Executor:
         pending = []
         for part, step in enumerate(query.ordered()):
             backward = Backward(
-                query.weighting, (step.block,), (step.centre,), (step.scale,), step.clip, step.event, part
+                query.weighting,
+                (step.block,),
+                (step.centre,),
+                (step.scale,),
+                step.clip,
+                step.event,
+                part,
+                capped=query.capped,
             )
             released.append(backward.combine(self._ask(backward, key)))
             own = w[step.block.party][step.block.local]

@@ -12,7 +12,8 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.messages import HELD_OUT, Need, Records, Weighted
+from vfl.kernels.geometry import capped, record_limits
+from vfl.messages import HELD_OUT, Backward, Descend, Need, Records, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +35,7 @@ class Margins:
         self._margins = np.zeros_like(self._labels)
         self._held_margins: Vector | None = None
         self._kept: dict[str, Vector] = {}
+        self._capped: tuple[Vector, float, Vector] | None = None
 
     @property
     def n_records(self) -> int:
@@ -60,16 +62,29 @@ class Margins:
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
         """Return the per-record vectors that the parties are shown for this query; state that it replaces is kept."""
+        cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
-            return Records(margins=self._margins, labels=self._labels)
+            limits = None if cap is None else self._limits(cap.cap)
+            return Records(margins=self._margins, labels=self._labels, limits=limits)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
             if query.batch is not None:
                 self._kept["batch"] = query.batch.members(self.n_records)
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
+            if cap is not None:  # a pass costs one release because of it: not left to the weighting
+                weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
             # What a pass costs rests on its folds being disjoint: not left to the weighting.
             return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()
+
+    def _limits(self, cap: float) -> Vector:
+        """Return C/‖z_i‖, (n,); computed once, so that transports can keep it where it is."""
+        norms = self._kept.get("norms")
+        if norms is None:
+            raise PrivacyError("a record cap is asked for before the norms of the records are known")
+        if self._capped is None or self._capped[0] is not norms or self._capped[1] != cap:
+            self._capped = norms, cap, record_limits(norms, cap)
+        return self._capped[2]
 
     @np.errstate(all="ignore")
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:

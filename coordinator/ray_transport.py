@@ -39,7 +39,7 @@ class RayTransport:
         self._actors = actors
         self._timeout = timeout
         self._sources = sources or {}
-        self._labels: tuple[Vector, Any] | None = None
+        self._stored: dict[str, tuple[Vector, Any]] = {}
         self.n_bytes = 0
         self.party_seconds = 0.0
 
@@ -60,13 +60,14 @@ class RayTransport:
         """Put each share to its party, all at the same time; n-vectors that several need are stored once."""
         shared = len(shares) > 1
         weights, margins = (self._argument(v, shared) for v in (records.weights, records.margins))
-        labels = self._argument_labels(records.labels)
+        labels, limits = self._constant("labels", records.labels), self._constant("limits", records.limits)
         refs = {
-            name: self._actors[name].answer.remote(share, key, weights, margins, labels)
+            name: self._actors[name].answer.remote(share, key, weights, margins, labels, limits)
             for name, share in shares.items()
         }
         replies: dict[str, Reply] = self._gather(refs)
-        sent = sum(vector.nbytes for vector in (records.weights, records.margins, records.labels) if vector is not None)
+        vectors = (records.weights, records.margins, records.labels, records.limits)
+        sent = sum(vector.nbytes for vector in vectors if vector is not None)
         self.n_bytes += len(shares) * sent
         self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
         self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
@@ -90,13 +91,14 @@ class RayTransport:
     def _argument(self, vector: Vector | None, shared: bool) -> Any:
         return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector
 
-    def _argument_labels(self, labels: Vector | None) -> Any:
-        """Labels are the same in every visit: stored once, then passed by reference."""
-        if labels is None or labels.nbytes <= INLINE_BYTES:
-            return labels
-        if self._labels is None or self._labels[0] is not labels:
-            self._labels = (labels, ray.put(labels))
-        return self._labels[1]
+    def _constant(self, name: str, vector: Vector | None) -> Any:
+        """Store a vector that is the same in most queries once, and pass a reference to it."""
+        if vector is None or vector.nbytes <= INLINE_BYTES:
+            return vector
+        known = self._stored.get(name)
+        if known is None or known[0] is not vector:
+            known = self._stored[name] = (vector, ray.put(vector))
+        return known[1]
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
         return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}

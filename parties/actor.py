@@ -157,10 +157,16 @@ class PartyActor:
         return self._party.labels()
 
     def answer(
-        self, query: Query, key: ReleaseKey, weights: Vector | None, margins: Vector | None, labels: Vector | None
+        self,
+        query: Query,
+        key: ReleaseKey,
+        weights: Vector | None,
+        margins: Vector | None,
+        labels: Vector | None,
+        limits: Vector | None,
     ) -> Reply:
         """Return the reply to a share; the n-vectors are arguments of their own, so that Ray passes them by reference."""
-        return self._party.answer(query, Records(weights, margins, labels), key)
+        return self._party.answer(query, Records(weights, margins, labels, limits), key)
 
     def _aligning(self) -> Alignment:
         if self._alignment is None:

@@ -24,7 +24,7 @@ from vfl.types import Adjacency
 if TYPE_CHECKING:
     from parties.consent import Policy
     from vfl.job import Job
-    from vfl.messages import Notice
+    from vfl.messages import Notice, RecordCap
     from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Head
@@ -70,6 +70,7 @@ class PartyBook:
         self._plan: Plan | None = None
         self._fresh = False
         self._made: set[ReleaseKey] = set()
+        self._passes: set[ReleaseKey] = set()
         self._last: Query | None = None
         # Seeded noise repeats itself to the bit: the same release under the same key.
         self._repeats = job.privacy is not None and job.privacy.noise is not None
@@ -103,19 +104,35 @@ class PartyBook:
         Raises ConsentRefused for a release beyond what was set aside, one that was made before, or a piece of a joint
         release that is not the plan's.
         """
+        if isinstance(query, Descend | Backward) and query.capped is not None:
+            self._record_pass(query, query.capped)
+            return
         if isinstance(query.batch, Piece):
             self._require_planned(query)
         events = self._events(query)
         if not events:
             return
+        first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
+        self._charge([(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None])
+
+    def _record_pass(self, query: Query, cap: RecordCap) -> None:
+        """Charge a pass whole, with the first of its blocks that this party is asked for; the party checks the others.
+
+        A pass that an earlier process of this party began is refused: which blocks it released then is not known.
+        """
+        if cap.paid is None or not query.events() or cap.paid.key in self._passes:
+            return
+        self._charge([(cap.paid.key, cap.paid.event)])
+        self._passes.add(cap.paid.key)
+
+    def _charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
+        """Charge releases in one durable transaction; ConsentRefused for one that was made before, or is not planned."""
         if self._reservation is None:
             raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
-        first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
-        items = [(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None]
         if not self._repeats and any(each in self._made for each, _ in items):
             raise ConsentRefused(
-                f"party {self._party!r} made the release of round {key.round}, attempt {key.attempt} before: repeating it "
-                "is another release, under a new attempt"
+                f"party {self._party!r} made the release of round {items[0][0].round}, attempt {items[0][0].attempt} "
+                "before: repeating it is another release, under a new attempt"
             )
         try:
             self._reservation.charge(items)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parties.record_cap import OwnCap
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, WEIGHTS
@@ -77,6 +78,7 @@ class Party:
         self._alignment = alignment
         self._held_out = held_out
         self._threads = threads
+        self._cap = OwnCap(name, self._record_norms, repeats=not noise.private)
 
     def greet(self) -> Greeting:
         """Return what the party says of itself before training."""
@@ -108,6 +110,8 @@ class Party:
                 f"party {self.name!r} was asked to release without noise ({type(query).__name__}), which the job does not "
                 "declare"
             )
+        if isinstance(query, Descend | Backward) and query.capped is not None:
+            self._cap.admit(query, query.capped)
         if self._book is not None:
             self._book.record(query, key)
         match query:
@@ -116,7 +120,8 @@ class Party:
             case Descend():
                 reply = self._together(query, records, key)
             case Backward(blocks=(block,), centres=(centre,), scales=(scale,)):
-                sums = self._sum(block, centre, scale, query.clip, self._weights(query, records))
+                limits = None if query.capped is None else self._cap.limits(query.capped, None)
+                sums = self._sum(block, centre, scale, query.clip, self._weights(query, records), limits)
                 reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part)),))
             case Forward(side=Side.HELD_OUT, coordinates={self.name: (block, w)}):
                 if self._held_out is None:
@@ -137,8 +142,8 @@ class Party:
             case Select(coordinates={self.name: (block, w)}):
                 best = self._select(query, block, w, _required(records.weights), replace(key, part=query.part))
                 reply = Reply(selected=best.moved(block.coordinates.start))
-            case RecordNorms(scales={self.name: (block, scale)}):
-                reply = Reply(vector=self._kernels.record_norms(self._block(block), scale))
+            case RecordNorms(rows={self.name: row}):
+                reply = Reply(vector=self._record_norms(row))
             case _:
                 raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
         return replace(reply, seconds=time.perf_counter() - start)
@@ -152,6 +157,9 @@ class Party:
         v, y = entered.copy(), _required(records.labels)
         w = query.start[self.name].copy()
         pending, delta, shift = self._columns.block(0, 0), np.zeros(0), 0.0
+        limits = None
+        if query.capped is not None and query.replayed is None:
+            limits = self._cap.limits(query.capped, _required(records.limits))
         released = []
         for k, step in enumerate(query.steps[self.name]):
             X = self._block(step.block)
@@ -159,7 +167,7 @@ class Party:
                 self._kernels.forward(pending, delta, v, shift, threads=self._threads)
                 released.append(query.replayed[k])
             else:
-                sums = self._next_sum(pending, delta, shift, v, y, query.weighting, X, step)
+                sums = self._next_sum(pending, delta, shift, v, y, query.weighting, X, step, limits)
                 release_key = replace(key, part=query.parts.get(self.name, 0) + k)
                 released.append(self._release(sums, step.clip, step.event, release_key))
             own = w[step.block.local]
@@ -174,12 +182,13 @@ class Party:
         r = _required(records.weights)
         w = query.start[self.name].copy()
         moved = self._zeros()
+        limits = None if query.capped is None or query.replayed is not None else self._cap.limits(query.capped, None)
         released = []
         for k, step in enumerate(query.steps[self.name]):
             if query.replayed is not None:
                 released.append(query.replayed[k])
             else:
-                sums = self._sum(step.block, step.centre, step.scale, step.clip, r)
+                sums = self._sum(step.block, step.centre, step.scale, step.clip, r, limits)
                 release_key = replace(key, part=query.parts.get(self.name, 0) + k)
                 released.append(self._release(sums, step.clip, step.event, release_key))
             own = w[step.block.local]
@@ -190,18 +199,38 @@ class Party:
             )
         return Reply(tuple(released), moved)
 
-    def _sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector) -> Integers | Vector:
-        """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip."""
+    def _sum(
+        self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, limits: Vector | None
+    ) -> Integers | Vector:
+        """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip.
+
+        limits : under a record cap, the most that each r_i may be; there the block is not clipped by itself.
+        """
         X = self._block(block)
         if clip.finite:
             at = Geometry(centre, scale, clip.cap, clip.grid)
+            if limits is not None:
+                none, r = self._columns.block(0, 0), r.copy()
+                capped: Integers = self._kernels.capped_step(
+                    none, np.zeros(0), 0.0, r, r, WEIGHTS, X, at, limits, threads=self._threads
+                )
+                return capped
             sums: Integers = self._kernels.gradient(X, r, r, WEIGHTS, at, threads=self._threads)
             return sums
         plain: Vector = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
         return plain
 
     def _next_sum(
-        self, pending: Any, delta: Vector, shift: float, v: Vector, y: Vector, weighting: Weighting, X: Any, step: Step
+        self,
+        pending: Any,
+        delta: Vector,
+        shift: float,
+        v: Vector,
+        y: Vector,
+        weighting: Weighting,
+        X: Any,
+        step: Step,
+        limits: Vector | None,
     ) -> Integers | Vector:
         """Add pending·Δ + shift to the margins v in place, then return the clipped sum over X at the new margins."""
         kernels, clip = self._kernels, step.clip
@@ -212,6 +241,11 @@ class Party:
             v, code = kernels.weigh(X, lambda margins, labels: weighting(margins, labels, {})[0], v, y), WEIGHTS
         if clip.finite:
             at = Geometry(step.centre, step.scale, clip.cap, clip.grid)
+            if limits is not None:
+                capped: Integers = kernels.capped_step(
+                    pending, delta, shift, v, y, code, X, at, limits, threads=self._threads
+                )
+                return capped
             sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, at, threads=self._threads)
             return sums
         at = Geometry(step.centre, step.scale)
@@ -259,6 +293,11 @@ class Party:
         else:
             u = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
         return noisy_best(rule(w, u), rule.sensitivity, query.event, self._noise, key)
+
+    def _record_norms(self, row: tuple[Block, Vector, Vector]) -> Vector:
+        block, centre, scale = row
+        norms: Vector = self._kernels.record_norms(self._block(block), centre, scale)
+        return norms
 
     def _weights(self, query: Backward, records: Records) -> Vector:
         """Return r, 0 outside of the query's batch: that no record is in two of a pass is not left to the coordinator."""

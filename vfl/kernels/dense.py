@@ -118,6 +118,46 @@ def step(
     return total(each(rows, n, n * (s + t), threads))
 
 
+def capped_step(
+    X_prev: Matrix,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    X: Matrix,
+    geometry: Geometry,
+    limits: Vector,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Add X_prev Δ + shift to the margins v, in place, and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), (s,) int64.
+
+    The cap is on the record and not on this block: with limits_i ≤ κ/‖z_i‖ for all the columns z_i of a record
+    (vfl.kernels.geometry.record_limits), the contributions of one record to disjoint blocks have together the bound that
+    the module states.
+    ρ_i = min(max(r_i, −limits_i), limits_i); for LOGISTIC ρ_i = r_i·min(1, limits_i/max(|r_i|, 1 − |r_i|)), whose mean is
+    0 at the true probabilities. A record contributes 0 when r_i is NaN or beyond 1e300, or when the product is NaN.
+
+    limits : (n,) ≥ 0.
+    """
+    n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
+    s, t = len(columns), len(previous)
+    _, y, limits = check_vectors(n, v, y, limits)
+    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
+    (delta,) = check_vectors(t, delta)
+    check_writable(v)
+    check_loss(loss)
+    per_grid = inverse_grid(geometry.cap, geometry.grid, n)
+
+    def rows(start: int, stop: int) -> Integers:
+        return loops.capped_step(
+            previous, delta, shift, v, y, loss, columns, centre, scale, limits, per_grid, start, stop
+        )
+
+    return total(each(rows, n, n * (s + t), threads))
+
+
 def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
     """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read."""
     n, columns = len(v), _columns(X, len(v))
@@ -209,10 +249,17 @@ def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
     return X.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", X, X, dtype=np.float64)
 
 
-def record_norms(X: Matrix, scale: Vector) -> Vector:
-    """Return Σ_j (scale_j x_ij)², (n,) float64; clips rest on it, so that squares are float64 whatever X is."""
-    with np.errstate(over="ignore"):  # a record beyond all doubles is clipped to nothing
-        return forward(np.square(X, dtype=np.float64), scale**2, np.zeros(len(X)))
+def record_norms(X: Matrix, centre: Vector, scale: Vector) -> Vector:
+    """Return Σ_j t_ij², (n,) float64, of the products t_ij = scale_j (x_ij − c_j) exactly as a clipped sum computes them.
+
+    Caps rest on it: another formula for the same number could be less than a record contributes.
+    """
+    norms = np.zeros(len(X))
+    with np.errstate(over="ignore", invalid="ignore"):  # a record beyond all doubles is clipped to nothing
+        for j in range(X.shape[1]):
+            t = scale[j] * (X[:, j].astype(np.float64) - centre[j])
+            norms += t * t
+    return norms
 
 
 def weights(v: Vector, y: Vector, loss: int, out: Vector) -> Vector:

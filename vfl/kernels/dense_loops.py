@@ -8,6 +8,9 @@ to round to anything but 0; the product with t_j is rounded once more. Together
 ‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1. (4) rint moves each coordinate by at most ½. One column alone
 needs no norm: the product itself is clamped to ±κ, without slack.
 
+`capped_step` is given limits_i = fl(κ/fl(√N_i)), N_i = Σ t_j² over all columns of the record and not only these: |r| is at
+most that, so ‖c‖ over *all* columns is bounded as in (1) to (4), and by Minkowski so are a record's blocks together.
+
 Exact sums are IEEE double without contraction or reassociation, so that the integers do not depend on how the compiler
 splits a loop, nor on the machine.
 
@@ -54,8 +57,8 @@ TINY, HUGE = 1e-280, 1e300
 
 
 @part
-def falling_sigmoid(m: Any) -> Any:
-    """Return 1/(1 + e^m) within 1e-15 relative for m ≤ 708, then 0; NaN stays NaN. No branch.
+def falling_odds(m: Any) -> Any:
+    """Return (N, E) with 1/(1 + e^m) = N/(N + E) within 1e-15 relative for m ≤ 708; E overflows beyond. No branch.
 
     m = k·ln 2 + f, e^f = (Q + fP)/(Q − fP) (Cephes exp.c), so that one division serves exp and reciprocal.
     """
@@ -67,7 +70,14 @@ def falling_sigmoid(m: Any) -> Any:
     fP = f * ((1.26177193074810590878e-4 * ff + 3.02994407707441961300e-2) * ff + 9.99999999999999999910e-1)
     Q = (3.00198505138664455042e-6 * ff + 2.52448340349684104192e-3) * ff + 2.27265548208155028766e-1
     Q = Q * ff + 2.0
-    return (Q - fP) / ((Q - fP) + power_of_two(k_biased) * (Q + fP))
+    return Q - fP, power_of_two(k_biased) * (Q + fP)
+
+
+@part
+def falling_sigmoid(m: Any) -> Any:
+    """Return 1/(1 + e^m) within 1e-15 relative for m ≤ 708, then 0; NaN stays NaN."""
+    N, E = falling_odds(m)
+    return N / (N + E)
 
 
 @part
@@ -97,6 +107,24 @@ def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
     c = at_least(c, c, c, 0.0)
     c = at_least(HUGE, r, c, 0.0)
     return at_least(r, -HUGE, c, 0.0)
+
+
+@part
+def capped(v: Any, y: Any, loss: int, limit: Any) -> Any:
+    """Return ∂ℓ(v, y)/∂v within ±limit; 0 where it is NaN or huge.
+
+    LOGISTIC: q·min(1, limit/max(q, 1 − q)) for q = |∂ℓ/∂v|, which has mean 0 at the true probabilities whatever the limit
+    is. With q = N/D and 1 − q = E/D that is N·limit/max(D·limit, N, E): one division.
+    """
+    if loss == LOGISTIC:
+        bound = least(limit, 1.0)
+        N, E = falling_odds(y * v)
+        r = (0.0 - y) * (N * bound / most(most((N + E) * bound, N), E))
+    else:
+        r = weight(v, y, loss)
+        limit = at_least(HUGE, r, limit, 0.0)
+        limit = at_least(r, -HUGE, limit, 0.0)
+    return most(least(r, limit), 0.0 - limit)
 
 
 @compiled
@@ -177,6 +205,15 @@ def _add_clipped(
             c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
             add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
             fetch(columns, j, i + AHEAD, like)
+
+
+@part
+def _add_weighted(columns: Matrix, centre: Vector, scale: Vector, r: Any, i: int, like: Any, sums: Integers) -> None:
+    """Add rint(t_j r) at i to sums, (s, SUMS); r is capped and in steps of the grid."""
+    for j in range(columns.shape[0]):
+        c = (scale[j] * (cells(columns, j, i, like) - centre[j])) * r
+        add_to(sums, j, at_least(c, c, c, 0.0) + MAGIC)  # NaN, which is 0 times an overflow, counts as 0
+        fetch(columns, j, i + AHEAD, like)
 
 
 @part
@@ -278,6 +315,35 @@ def step(
     for i in range(whole, stop):
         _advance(previous, delta, moving, shift, v, i, 0.0)
         _add_clipped(columns, centre, scale, clip, per_grid, weight(v[i], y[i], loss), i, 0.0, sums)
+    return _sums(sums, stop - start)
+
+
+@compiled
+def capped_step(
+    previous: Matrix,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    columns: Matrix,
+    centre: Vector,
+    scale: Vector,
+    limits: Vector,
+    per_grid: float,
+    start: int,
+    stop: int,
+) -> Integers:
+    """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), ρ_i within ±limits_i."""
+    sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
+    moving = np.flatnonzero(delta)
+    for i in range(start, whole, WIDTH):
+        _advance(previous, delta, moving, shift, v, i, lanes())
+        r = capped(entries(v, i, lanes()), entries(y, i, lanes()), loss, entries(limits, i, lanes())) * per_grid
+        _add_weighted(columns, centre, scale, r, i, lanes(), sums)
+    for i in range(whole, stop):
+        _advance(previous, delta, moving, shift, v, i, 0.0)
+        _add_weighted(columns, centre, scale, capped(v[i], y[i], loss, limits[i]) * per_grid, i, 0.0, sums)
     return _sums(sums, stop - start)
 
 

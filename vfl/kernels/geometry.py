@@ -1,12 +1,16 @@
-"""The geometry of a clipped sum: how a record's gradient is centred, scaled, clipped and rounded."""
+"""The geometry of a clipped sum: how a record's gradient is centred, scaled, clipped and rounded; and the record cap."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from vfl.types import Vector
+
+TINY, HUGE = 1e-280, 1e280
 
 
 class Geometry(NamedTuple):
@@ -24,3 +28,31 @@ class Geometry(NamedTuple):
     scale: Vector
     cap: float = math.inf
     grid: float = 1.0
+
+
+def record_limits(norms: Vector, cap: float) -> Vector:
+    """Return C/‖z_i‖, (n,), the most that a residual may be under a record cap; 0 where the norm is NaN or overflows.
+
+    With |r_i| ≤ C/‖z_i‖ the products r_i z_i have norm at most C(1 + p·2⁻⁵⁰) over all coordinates: ‖z_i‖² is a sum of p
+    non-negative terms, each of relative error at most 3u (u = 2⁻⁵³), so the sum's is at most (p + 3)u; root, division and
+    the two products of a contribution add 4u, together at most 8pu. A floor on the norm covers squares that underflow.
+
+    norms : (n,) ‖z_i‖² of `record_norms`, summed over the parties.
+    """
+    with np.errstate(invalid="ignore"):
+        limits: Vector = np.where(norms <= HUGE, cap / np.sqrt(np.maximum(norms, TINY)), 0.0)
+    return limits
+
+
+def capped(r: Vector, limits: Vector, kernel: str = "") -> Vector:
+    """Return residuals within ±limits, (n,); NaN becomes 0.
+
+    kernel : name of the loss. 'logistic' takes r·min(1, limit/max(|r|, 1 − |r|)): at the true probabilities its mean is 0
+        whatever the limit is, so that an unbalanced label moves no intercept, and it is nondecreasing in the margin, so
+        that it is the derivative of a convex function. The others take min(max(r, −limit), limit).
+    """
+    with np.errstate(invalid="ignore"):
+        if kernel == "logistic":
+            q = abs(r)
+            r = r * np.minimum(limits / np.maximum(q, 1.0 - q), 1.0)
+        return np.where(np.isnan(r), 0.0, np.clip(r, -limits, limits))

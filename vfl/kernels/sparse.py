@@ -126,6 +126,31 @@ def step(
     return gradient(X, v, y, loss, geometry, threads=threads)
 
 
+def capped_step(
+    X_prev: SparseBlock,
+    delta: Vector,
+    shift: float,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    X: SparseBlock,
+    geometry: Geometry,
+    limits: Vector,
+    *,
+    threads: int = 1,
+) -> Integers:
+    """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i x_i/g); see vfl.kernels.dense.capped_step."""
+    forward(X_prev, delta, v, shift, threads=threads)
+    v, y, scale = _checked(X, v, y, loss, geometry)
+    (limits,) = check_vectors(len(v), limits)
+    per_grid = inverse_grid(geometry.cap, geometry.grid, len(v))
+
+    def rows(start: int, stop: int) -> Integers:
+        return loops.capped_gradient(*X.between(start, stop), v, y, loss, scale, limits, per_grid)
+
+    return total(each(rows, len(v), X.stored, threads))
+
+
 def forward(X: SparseBlock, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
     """Add X Δ + shift to v, (n,), in place, and return v. Columns with Δ_j = 0 are not read, nor other rows without shift."""
     check_vectors(X.n_records, v)
@@ -182,9 +207,10 @@ def plain_moments(X: SparseBlock) -> tuple[Vector, Vector]:
     return sums, squares
 
 
-def record_norms(X: SparseBlock, scale: Vector) -> Vector:
-    """Return Σ_j (scale_j x_ij)², (n,) float64."""
-    (scale,) = check_vectors(X.size, scale)
+def record_norms(X: SparseBlock, centre: Vector, scale: Vector) -> Vector:
+    """Return Σ_j (scale_j x_ij)², (n,) float64; see vfl.kernels.dense.record_norms."""
+    centre, scale = check_vectors(X.size, centre, scale)
+    _require_uncentred(centre)
     out = np.zeros(X.n_records)
     loops.record_norms(*X.between(0, X.n_records), scale, out)
     return out
@@ -216,7 +242,11 @@ def _checked(X: SparseBlock, v: Vector, y: Vector, loss: int, geometry: Geometry
     """Return v, y and scale as read-only views."""
     v, y = check_vectors(X.n_records, v, y)
     centre, scale = check_vectors(X.size, geometry.centre, geometry.scale)
-    if centre.any():
-        raise SpecificationError("sparse columns cannot be centred: name their party in the job's sparse=[...]")
+    _require_uncentred(centre)
     check_loss(loss)
     return v, y, scale
+
+
+def _require_uncentred(centre: Vector) -> None:
+    if centre.any():
+        raise SpecificationError("sparse columns cannot be centred: name their party in the job's sparse=[...]")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.kernels.compile import MAGIC, add_bits, compiled, unbiased
-from vfl.kernels.dense_loops import clamped, clipped, weight
+from vfl.kernels.dense_loops import capped, clamped, clipped, weight
 
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
@@ -114,6 +114,32 @@ def gradient(
 
 
 @compiled
+def capped_gradient(
+    data: Matrix,
+    rows: Integers,
+    first: Integers,
+    last: Integers,
+    v: Vector,
+    y: Vector,
+    loss: int,
+    scale: Vector,
+    limits: Vector,
+    per_grid: float,
+) -> Integers:
+    """Return Σ_i rint(scale ∘ ρ_i x_i/g), ρ_i within ±limits_i."""
+    s = first.size
+    out = np.zeros(s, np.int64)
+    for j in range(s):
+        a, q = scale[j], 0
+        for k in range(first[j], last[j]):
+            i = rows[k]
+            c = (a * data[k]) * (capped(v[i], y[i], loss, limits[i]) * per_grid)
+            q = add_bits(q, (c if c == c else 0.0) + MAGIC)
+        out[j] = unbiased(q, last[j] - first[j])
+    return out
+
+
+@compiled
 def plain_gradient(
     data: Matrix, rows: Integers, first: Integers, last: Integers, v: Vector, y: Vector, loss: int
 ) -> Vector:
@@ -178,7 +204,6 @@ def plain_moments(data: Matrix, starts: Integers) -> Matrix:
 def record_norms(data: Matrix, rows: Integers, first: Integers, last: Integers, scale: Vector, out: Vector) -> None:
     """Add Σ_j (scale_j x_ij)² to out, (n,), in place."""
     for j in range(scale.size):
-        square = scale[j] * scale[j]
         for k in range(first[j], last[j]):
-            x = np.float64(data[k])
-            out[rows[k]] += square * (x * x)
+            t = scale[j] * np.float64(data[k])
+            out[rows[k]] += t * t

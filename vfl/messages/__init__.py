@@ -2,6 +2,7 @@
 
 from vfl.messages.batches import Fold, Piece
 from vfl.messages.handshake import BookHeads, Greeting, Notice, Phase
+from vfl.messages.passes import Paid, RecordCap
 from vfl.messages.queries import (
     Backward,
     Descend,
@@ -32,10 +33,12 @@ __all__ = [
     "Moments",
     "Need",
     "Notice",
+    "Paid",
     "Phase",
     "Piece",
     "Query",
     "Ranges",
+    "RecordCap",
     "RecordNorms",
     "Records",
     "Reply",

@@ -12,7 +12,7 @@ parties is split into one share for each; a share is a query of the same type.
 | Forward | X_k w_k, of the training part or of the held-out one | | n-vector | |
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian a step |
 | Select | its best noisy score | the winning coordinate only | | one bounded-range event |
-| RecordNorms | Σ_j (scale_j x_ij)² | | n-vector | |
+| RecordNorms | Σ_j (scale_j (x_ij − c_j))² | | n-vector | |
 | Sample | nothing: the coordinator draws a secret batch | | n-vector | |
 | Tally | nothing: margins add up a statistic of margin and label + noise | yes | | one joint Gaussian |
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.messages.batches import Fold
+    from vfl.messages.passes import RecordCap
     from vfl.messages.query import Rule, ScoreRule, Statistic
     from vfl.messages.wire import Reply
     from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian, ReleaseKey
@@ -203,6 +204,7 @@ class Backward(Weighted):
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
         bound the joint contribution, and `event` carries the joint sensitivity.
+    capped : as in `Descend`.
     fold : the disjoint public batch that it is restricted to; margins take all other records' weights as 0. Or which
         piece of a larger release it is.
     """
@@ -214,6 +216,7 @@ class Backward(Weighted):
     event: Gaussian | PoissonSubsampledGaussian | None
     part: int = 0
     fold: Fold | None = None
+    capped: RecordCap | None = None
 
     @property
     def batch(self) -> Fold | None:
@@ -227,7 +230,14 @@ class Backward(Weighted):
     def shares(self) -> Mapping[str, Query]:
         """Return one share for each block's owner, with a noise stream of its own."""
         return {
-            block.party: replace(self, blocks=(block,), centres=(centre,), scales=(scale,), part=part)
+            block.party: replace(
+                self,
+                blocks=(block,),
+                centres=(centre,),
+                scales=(scale,),
+                part=part,
+                capped=self.capped and self.capped.of(block.party),
+            )
             for part, (block, centre, scale) in enumerate(
                 zip(self.blocks, self.centres, self.scales, strict=True), self.part
             )
@@ -309,6 +319,8 @@ class Descend(Weighted):
     replayed : what the steps released when they were made, to repeat their updates without another release.
     sweep : the party gets margins and labels and recomputes r after every step; otherwise it gets r, and all steps of
         the query are computed from the same r.
+    capped : the record cap of the pass that the steps belong to, whose one charge pays for them; None caps and charges
+        every step by itself.
     """
 
     steps: Mapping[str, tuple[Step, ...]]
@@ -316,6 +328,7 @@ class Descend(Weighted):
     sweep: bool = True
     parts: Mapping[str, int] = field(default_factory=dict)
     replayed: tuple[Vector, ...] | None = None
+    capped: RecordCap | None = None
 
     @property
     def need(self) -> Need:
@@ -334,6 +347,7 @@ class Descend(Weighted):
                 start={name: self.start[name]},
                 parts={name: part},
                 replayed=self.replayed and self.replayed[part:last],
+                capped=self.capped and self.capped.of(name),
             )
             part = last
         return shares
@@ -407,9 +421,12 @@ class Select(Weighted):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordNorms(Query):
-    """Σ_j (scale_j x_ij)² per record, to margins only, which keep the sum under the name 'norms'."""
+    """Σ_j (scale_j (x_ij − c_j))² per record, to margins only, which keep the sum under the name 'norms'.
 
-    scales: Mapping[str, tuple[Block, Vector]]
+    rows : {party: (block, centres, scales)}.
+    """
+
+    rows: Mapping[str, tuple[Block, Vector, Vector]]
 
     @property
     def target(self) -> str:
@@ -421,5 +438,5 @@ class RecordNorms(Query):
         return self
 
     def shares(self) -> Mapping[str, Query]:
-        """Return the party's own scales."""
-        return {name: replace(self, scales={name: own}) for name, own in self.scales.items()}
+        """Return the party's own columns."""
+        return {name: replace(self, rows={name: own}) for name, own in self.rows.items()}

@@ -28,11 +28,13 @@ class Records:
 
     weights : r, when the party may see residuals only.
     margins, labels : Xw and y, when it may see both.
+    limits : C/‖z_i‖, the most that a residual may be under a record cap; beside margins and labels.
     """
 
     weights: Vector | None = None
     margins: Vector | None = None
     labels: Vector | None = None
+    limits: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

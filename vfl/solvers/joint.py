@@ -6,10 +6,7 @@ at most C. Each party rounds its coordinates to the grid g, so the contribution 
     a = C(1 + p·2⁻⁵⁰) + g√p/2 = Δ/2,   Δ = `Clip(C, p).sensitivity`,
 
 Replacing one record moves the joint sum by at most 2a = Δ. Removing one moves it by at most a, as the sampled pair
-requires (vfl.privacy.pld). The float slack: ‖x_i‖² is a sum of p non-negative terms, each of relative error
-at most 3u (u = 2⁻⁵³), so the sum's is at most (p + 3)u; root, division and the two products of the party's own
-contribution add 4u, hence ‖c_i‖ ≤ C(1 + (p/2 + 6)u) ≤ C(1 + 8pu). A floor on the norm covers
-squares that underflow: with r_i ≤ 10¹⁴⁰C their contribution is negligible. A NaN or infinite norm makes the weight 0.
+requires (vfl.privacy.pld). vfl.kernels.geometry.record_limits derives the float slack.
 
 Every addressed party adds noise with the event's σ to its own coordinates. Together this is the Gaussian mechanism on all p.
 """
@@ -23,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.errors import DataError, PrivacyError, SpecificationError
+from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Moments, RecordNorms
 from vfl.problem import INTERCEPT
 from vfl.solvers.smoothness import OVERFLOW
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
-TINY, HUGE = 1e-280, 1e280
-
 
 def clipped(r: Vector, kept: Mapping[str, Vector], cap: float) -> Vector:
     """Return r_i·min(1, C/(|r_i|‖x_i‖)), (n,); 0 for values that are not finite, and outside a batch.
@@ -47,10 +43,7 @@ def clipped(r: Vector, kept: Mapping[str, Vector], cap: float) -> Vector:
     kept : 'norms', (n,) ‖x_i‖², unless the cap is infinite; 'batch', (n,) 0 or 1, if there is one.
     """
     if math.isfinite(cap):
-        squares = kept["norms"]
-        with np.errstate(invalid="ignore"):
-            limit = np.where(squares <= HUGE, cap / np.sqrt(np.maximum(squares, TINY)), 0.0)
-            r = np.where(np.isnan(r), 0.0, np.clip(r, -limit, limit))
+        r = capped(r, record_limits(kept["norms"], cap))
     batch = kept.get("batch")
     return r if batch is None else r * batch
 
@@ -74,7 +67,8 @@ class ClippedDerivative:
 
 def record_norms(problem: Problem) -> Query:
     """Return the query that sends ‖x_i‖² over all parties to the margins."""
-    return RecordNorms({q: (block, np.ones(block.size)) for q, block in problem.layout.whole().items()})
+    whole = problem.layout.whole()
+    return RecordNorms({q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in whole.items()})
 
 
 def backward(

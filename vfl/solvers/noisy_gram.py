@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from vfl.errors import DataError, PrivacyError, SpecificationError
+from vfl.kernels.geometry import HUGE, TINY
 from vfl.messages import Backward, Forward, Piece
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
@@ -81,9 +82,7 @@ class Row:
             return r.copy(), {}
         with np.errstate(over="ignore", invalid="ignore"):
             squares = kept["norms"] + y * y
-            shrink = np.where(
-                squares <= joint.HUGE, np.minimum(1.0, self.square / np.maximum(squares, joint.TINY)), 0.0
-            )
+            shrink = np.where(squares <= HUGE, np.minimum(1.0, self.square / np.maximum(squares, TINY)), 0.0)
             return np.where(shrink > 0.0, shrink * r, 0.0), {}
 
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from vfl.errors import PartyLost
-from vfl.messages import Forward
+from vfl.messages import Forward, RecordNorms
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from vfl.messages import Descend, Query, Step
+    from vfl.messages import Descend, Query, RecordCap, Step
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
     from vfl.solvers.smoothness import Curvature
@@ -59,6 +59,11 @@ class Presence:
         """Return each step of the query with what it released; nothing where a party was lost over it. w : as in `put`."""
         released = yield from self.put(query, w)
         return () if released is None else tuple(zip(query.ordered(), released, strict=True))
+
+    def norms(self, cap: RecordCap, w: Vector) -> Generator[Query, Released, None]:
+        """Have margins keep the norms of the records that a record cap rests on. w : as in `put`."""
+        while (yield from self.put(RecordNorms(self.of(cap.rows)), w)) is None:
+            pass
 
     def rebuilt(self, w: Vector) -> Generator[Query, Released, Vector]:
         """Have Xw computed anew from w, (p,), over the parties that are there; return w with 0 for the others."""

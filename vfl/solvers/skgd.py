@@ -33,7 +33,7 @@ from vfl.solvers.smoothness import (
 )
 from vfl.solvers.standstill import Standstill, describe, require_tolerance, tolerance
 from vfl.solvers.trail import Trail
-from vfl.solvers.visits import BOUNDS, Walk
+from vfl.solvers.visits import BOUNDS, COORDINATE, RECORD, Walk
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 SWEEPS = ("party", "visit", "block")
 ITERATES = ("last", "average", "tail")
 GEOMETRIES = ("scaled", "isotropic")
+CLIPS = (RECORD, COORDINATE, BOUNDS)
+ONCE_A_PASS = ("shuffled", "cyclic", "full")
 COUNTED = 1 << 17
 """Draws after which a plan counts messages by proportion."""
 
@@ -61,8 +63,16 @@ class SkGD:
         are joined into fewer rounds; the blocks drawn, and their number, stay the same.
     passes : passes over the coordinates; or give outer_rounds and inner_rounds.
     outer_rounds, inner_rounds : T and K of the paper, K counts draws; Xw is rebuilt at the start of every outer round.
-    clip : κ, cap on one record's gradient in units of √M_j, per coordinate: a block's cap is κ√|S|. inf: no clipping.
-        'bounds': the cap that the loss's largest derivative and the declared bounds imply, so that nothing is clipped.
+    clip : 'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
+        and a pass over all blocks is charged as one release of sensitivity 2C; it needs an order without replacement.
+        'coordinate', or a number κ: every block is clipped and charged by itself, at κ per coordinate in units of √M_j; a
+        block's cap is κ√|S|. 'bounds': the cap that the loss's largest derivative and the declared bounds imply, so that
+        nothing is clipped. inf: no clipping.
+    record_clip : C/√p of clip='record', in units of √M_j.
+    early_share : of clip='record': share of the passes' μ² that the first 30 % of the passes spend; the average of the
+        tail leaves these out. 0 spends evenly.
+    spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges
+        one more pass for what may have been released before. Without spares its last passes are not made.
     label_share : share of μ² after the moments that buys mean and spread of the labels (vfl.solvers.labels): the
         intercept starts at the mean, and the cap is κ times the spread over that of typical labels (`typical_spread` of
         vfl.solvers.defaults). 0 buys nothing, and neither does a given clip: then κ is the cap as it stands.
@@ -87,6 +97,9 @@ class SkGD:
     outer_rounds: int | None = None
     inner_rounds: int | None = None
     clip: float | str | None = None
+    record_clip: float | None = None
+    early_share: float | None = None
+    spares: int = 0
     label_share: float | None = None
     noise_geometry: str = "scaled"
     step_size: float | None = None
@@ -104,14 +117,14 @@ class SkGD:
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SpecificationError(f"{self.name}: {option} must be a whole number of at least 1, not {value!r}")
-        for option in ("clip", "step_size", "label_share"):
+        for option in ("clip", "step_size", "label_share", "record_clip", "early_share"):
             value = getattr(self, option)
             if value is not None and not (option == "clip" and isinstance(value, str)):
                 require_number(f"{self.name}: {option}", value)
         if isinstance(self.clip, str):
-            if self.clip != BOUNDS:
+            if self.clip not in CLIPS:
                 raise SpecificationError(
-                    f"{self.name}: clip must be a positive number or {BOUNDS!r}, not {self.clip!r}"
+                    f"{self.name}: clip must be a positive number or one of {', '.join(CLIPS)}, not {self.clip!r}"
                 )
         elif self.clip is not None and not self.clip > 0:
             raise SpecificationError(f"{self.name}: clip must be positive, not {self.clip!r}")
@@ -136,7 +149,27 @@ class SkGD:
             raise SpecificationError(
                 f"{self.name}: sampling={self.sampling!r} draws several blocks by itself: leave parallel at 1"
             )
+        self._require_record_options()
         sampler_of(self.sampling, self.tau)
+
+    def _require_record_options(self) -> None:
+        """Raise SpecificationError for options of the record cap that are out of range, or without it."""
+        if self.clip == RECORD and self.sampling not in ONCE_A_PASS:
+            raise SpecificationError(
+                f"{self.name}: clip='record' charges a pass as one release, so that every block is drawn once a pass: "
+                f"sampling must be one of {', '.join(ONCE_A_PASS)}, not {self.sampling!r}; or leave clip out"
+            )
+        if self.record_clip is not None and not 1e-90 <= self.record_clip <= 1e90:
+            raise SpecificationError(f"{self.name}: record_clip must be positive, not {self.record_clip!r}")
+        if self.early_share is not None and not 0.0 <= self.early_share < 1.0:
+            raise SpecificationError(
+                f"{self.name}: early_share must lie between 0 and 1, without 1, not {self.early_share!r}"
+            )
+        if not isinstance(self.spares, int) or isinstance(self.spares, bool) or self.spares < 0:
+            raise SpecificationError(f"{self.name}: spares must be a whole number of at least 0, not {self.spares!r}")
+        for option, preset in (("record_clip", None), ("early_share", None), ("spares", 0)):
+            if self.clip not in (None, RECORD) and getattr(self, option) != preset:
+                raise SpecificationError(f"{self.name}: {option} is for clip='record' alone: leave it out")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts (vfl.solvers.defaults)."""
@@ -150,10 +183,13 @@ class SkGD:
             outer = self.outer_rounds or defaults.outer_rounds(passes)
             inner = -(-passes * Walk(solver, problem, Curvature.flat(problem)).draws_a_pass // outer)
             solver = replace(solver, passes=None, outer_rounds=outer, inner_rounds=inner)
+        clip, share = self.clip if self.clip is not None else defaults.kind_of_clip(problem, self), self.early_share
         return replace(
             solver,
             outer_rounds=solver.outer_rounds or 1,
-            clip=self.clip if self.clip is not None else defaults.clip(problem),
+            clip=defaults.clip(problem) if clip == COORDINATE else clip,
+            record_clip=(self.record_clip or defaults.record_clip(problem)) if clip == RECORD else None,
+            early_share=None if clip != RECORD else share if share is not None else defaults.early_share(problem),
             label_share=self._label_share(problem),
             step_size=self.step_size if self.step_size is not None else defaults.step_size(problem),
             iterate=self.iterate or defaults.iterate(problem),
@@ -162,7 +198,8 @@ class SkGD:
 
     def _label_share(self, problem: Problem) -> float:
         if self.label_share is None:
-            return defaults.label_share(problem) if self.clip is None else 0.0
+            ruled = self.clip in (None, COORDINATE) or (self.clip == RECORD and self.record_clip is None)
+            return defaults.label_share(problem) if ruled else 0.0
         if self.label_share and not (problem.private and defaults.has_spread(problem)):
             raise SpecificationError(
                 f"{self.name}: label_share={self.label_share!r} buys the spread of labels: it needs squared loss, an "
@@ -192,15 +229,17 @@ class SkGD:
         """Run Algorithm 1: for t < T, rebuild Xθ; for K draws, release the block's gradient and take its prox step."""
         known, start = yield from self._begin(problem)
         walk, weighting = self._walk(problem, known), Derivative(problem.loss)
-        present, trail = Presence(problem, known), self._trail(problem, known)
+        present, trail, cap = Presence(problem, known), self._trail(problem, known), walk.cap()
         w = θ = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
+        if cap is not None:
+            yield from present.norms(cap, w)
         try:
             for t, draws in enumerate(walk.outer()):
                 if t or self._begins(problem):
                     w = yield from present.rebuilt(w)
                 θ = w.copy()
                 for visit in filter(None, map(present.of, walk.visits(draws))):
-                    query = Descend(weighting, visit, present.parts(θ, visit), sweep=walk.sweeps)
+                    query = Descend(weighting, visit, present.parts(θ, visit), sweep=walk.sweeps, capped=cap)
                     moving = sum(query.sizes())
                     for step, u in (yield from present.descended(query, θ)):
                         S = step.block.coordinates
@@ -215,20 +254,25 @@ class SkGD:
         return known.uncentred(trail.final(w) * present.mask, problem.intercept)
 
     def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
-        """Return private moments and labels, if any, and T·K draws of block releases, which all cost the same."""
+        """Return private moments and labels, if any, and the passes; or T·K draws, where each block is charged by itself."""
         if not problem.private:
             return ()
         bought, labels = moments_event(problem), self._label_budget(problem)
         begin = (bought, None if labels is None else labels_event(problem, labels))
         walk = self._walk(problem, Curvature.flat(problem))
-        if self.adaptive and walk.multiplier is not None:
+        if (cap := walk.cap()) is not None:
+            passes = cap.prices
+        elif self.adaptive:
             # Caps follow the released M. In units of the sensitivity, and dearer than any σ = zΔ rounded once.
             largest = max(block.size for block in walk.blocks)
-            block = Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(walk.multiplier, 0.0), largest)
+            ((z, _),) = walk.multipliers
+            passes = ((Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), largest), walk.n_releases),)
         else:
             # σ = zΔ is rounded, so costs differ in the last bit between caps: count each draw as the dearest.
-            block = max((event for event in walk.clips().values() if event is not None), key=mu_squared)
-        return (*((event, 1) for event in begin if event), (block, walk.n_releases))
+            ((z, _),) = walk.multipliers
+            block = max((event for event in walk.clips(z).values() if event is not None), key=mu_squared)
+            passes = ((block, walk.n_releases),)
+        return (*((event, 1) for event in begin if event), *passes)
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that a run waits for: visits, rebuilds, and one for smoothness where it is asked for.
@@ -240,7 +284,8 @@ class SkGD:
         rounds = self.outer_rounds or 1
         counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
         visits = sum(1 for draws in islice(walk.outer(), counted) for _ in walk.visits(draws))
-        return asks_moments(problem) + self._begins(problem) + rounds - 1 + round(visits * rounds / counted)
+        before = asks_moments(problem) + (self.clip == RECORD) + self._begins(problem)
+        return before + rounds - 1 + round(visits * rounds / counted)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
@@ -248,8 +293,18 @@ class SkGD:
 
     @property
     def adaptive(self) -> bool:
-        """Importance sampling draws blocks by the released M; two options set caps, and so noise, by it."""
+        """Importance sampling draws blocks by the released M; two options set caps, and so noise, by it.
+
+        Passes under a record cap are charged by their number, whatever is released.
+        """
+        if self.by_pass:
+            return False
         return self.sampling == "importance" or self.noise_geometry == "isotropic" or self.clip == BOUNDS
+
+    @property
+    def by_pass(self) -> bool:
+        """Whether a pass is charged as one release."""
+        return self.clip == RECORD
 
     def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float]]:
         """Return centres, M and unit, and the value that the intercept starts at."""
@@ -271,12 +326,28 @@ class SkGD:
         left = self._left(problem)
         if self.label_share:
             left = split(left, self.label_share)[1]
+        if self.by_pass:
+            return replace(walk, multipliers=self._passes(left, walk.n_passes))
         z = noise_multiplier(left, walk.n_releases)
         require_bearable(2.0 * z)
-        return replace(walk, multiplier=math.nextafter(z, math.inf) if self.adaptive else z)
+        return replace(walk, multipliers=((math.nextafter(z, math.inf) if self.adaptive else z, walk.n_releases),))
+
+    def _passes(self, mu: float, passes: int) -> tuple[tuple[float, int], ...]:
+        """Return ((z, passes), ...) of the early passes and of the others, spares among these; together they are μ-GDP."""
+        early = defaults.early_passes(passes) if self.early_share else 0
+        budgets = [(mu, passes + self.spares)]
+        if early:
+            cheap, rest = split(mu, min(self.early_share or 0.0, early / (passes + self.spares)))
+            budgets = [(cheap, early), (rest, passes - early + self.spares)]
+        found = [(math.nextafter(noise_multiplier(share, count), math.inf), count) for share, count in budgets]
+        require_bearable(2.0 * found[0][0])
+        # A charge may also pay for a block of an earlier pass, which must not have less noise than it.
+        return tuple((max(z, found[-1][0]), count) for z, count in found)
 
     def _trail(self, problem: Problem, known: Curvature) -> Trail:
-        average = Average(self.iterate or "last", Walk(self, problem, known).n_releases // 2)
+        walk = Walk(self, problem, known)
+        early = walk.n_releases * defaults.early_passes(walk.n_passes) // walk.n_passes
+        average = Average(self.iterate or "last", early if self.by_pass else walk.n_releases // 2)
         standstill = Standstill(self.tol, np.sqrt(known.smoothness), problem.intercept)
         return Trail(average, standstill, self.step_size or 1.0)
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.messages import Step
+from vfl.messages import RecordCap, Step
+from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers.prox import ProxStep
+from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from vfl.messages import Block
-    from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.samplers import Draw, Sampler
     from vfl.solvers.skgd import SkGD
@@ -27,20 +30,21 @@ if TYPE_CHECKING:
 
     Visit = dict[str, tuple[Step, ...]]
 
-BOUNDS = "bounds"
+BOUNDS, COORDINATE, RECORD = "bounds", "coordinate", "record"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Walk:
     """The walk of a resolved SkGD through the blocks: draws → steps → visits. Public, given the released M.
 
-    multiplier : z of the block releases; None releases without noise.
+    multipliers : ((z, number of passes), ...) of the block releases, in turn; the last z goes on to the end. Empty
+        releases without noise.
     """
 
     solver: SkGD
     problem: Problem
     known: Curvature
-    multiplier: float | None = None
+    multipliers: tuple[tuple[float, int], ...] = ()
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -65,38 +69,69 @@ class Walk:
         return -(-count // self.sampler.width(count))
 
     @property
+    def n_draws(self) -> int:
+        """Draws of the whole run."""
+        return (self.solver.outer_rounds or 1) * (self.solver.inner_rounds or 1)
+
+    @property
     def n_releases(self) -> int:
         """Block releases of the whole run, whatever is drawn."""
-        solver = self.solver
-        return (solver.outer_rounds or 1) * (solver.inner_rounds or 1) * self.sampler.width(len(self.blocks))
+        return self.n_draws * self.sampler.width(len(self.blocks))
+
+    @property
+    def n_passes(self) -> int:
+        """Passes of the whole run, the last one begun included."""
+        return -(-self.n_draws // self.draws_a_pass)
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
         """Return the factor of r_i x_{i,S}, and the cap on the norm of the product: one place for both.
 
-        The unit of residuals divides the contribution instead of raising the cap, so that events are the same for any.
+        The unit of residuals raises a record cap, whose scale has to be that of the norms. It divides the contribution to
+        a block that is clipped by itself, so that events are the same for any unit.
         """
         solver, known = self.solver, self.known
         S, M = block.coordinates, known.smoothness[block.coordinates]
         isotropic = solver.noise_geometry == "isotropic"
-        scale = (np.ones(block.size) if isotropic else 1.0 / np.sqrt(M)) / known.unit
+        scale = np.ones(block.size) if isotropic else 1.0 / np.sqrt(M)
+        if solver.clip == RECORD:
+            p = self.problem.layout.n_coordinates
+            size = math.sqrt(float(known.smoothness.sum()) if isotropic else p)
+            return scale, Clip(float(solver.record_clip or math.inf) * size * known.unit, p)
+        scale /= known.unit
         if solver.clip == BOUNDS:
             farthest = scale * (self.problem.reach[S] + abs(known.centre[S]))
             return scale, Clip(self.problem.loss.slope * math.sqrt(float(farthest @ farthest)), block.size)
         κ = float(solver.clip or math.inf)
         return scale, Clip(κ * math.sqrt(float(M.sum()) if isotropic else block.size), block.size)
 
-    def clips(self) -> dict[Clip, Gaussian | None]:
-        """Return the event of each clip that occurs."""
-        z = self.multiplier
+    def cap(self) -> RecordCap | None:
+        """Return the record cap that all passes share; None where blocks are clipped by themselves, or not at all.
+
+        Passes are charged in units of the sensitivity: the cap may follow a released unit. A charge is dearer than any
+        σ = zΔ that was rounded once.
+        """
+        if self.solver.clip != RECORD:
+            return None
+        rows = {}
+        for party, whole in self.problem.layout.whole().items():
+            rows[party] = whole, self.known.centre[whole.coordinates], self.geometry(whole)[0]
+        prices = tuple(
+            (Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), self.problem.layout.n_coordinates), count)
+            for z, count in self.multipliers
+        )
+        return RecordCap(self.geometry(self.blocks[0])[1].cap, rows, prices)
+
+    def clips(self, z: float | None) -> dict[Clip, Gaussian | None]:
+        """Return the event of each clip that occurs, with noise of standard deviation zΔ."""
         return {
             clip: clip.event(z) if z is not None else None
             for clip in dict.fromkeys(self.geometry(block)[1] for block in self.blocks)
         }
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self, z: float | None = None) -> tuple[Step, ...]:
         """Return the release of each block and the update that follows where the block moves alone."""
         # Equal clips and events are shared, so that pickle sends each one once.
-        shared = {clip: (clip, event) for clip, event in self.clips().items()}
+        shared = {clip: (clip, event) for clip, event in self.clips(z).items()}
         steps = []
         for block in self.blocks:
             scale, clip = self.geometry(block)
@@ -114,50 +149,63 @@ class Walk:
         scale, _ = self.geometry(block)
         return ProxStep(s / (problem.n_records * scale), s * problem.penalised[S], problem.penalty)
 
-    def outer(self) -> Iterator[Iterator[tuple[Step, ...]]]:
-        """Yield, for each outer round, its draws as the steps that are made together. Use up each before the next."""
-        steps, blocks = self.steps(), self.blocks
-        indices = self._indices()
-        shared: dict[tuple[int, int], Step] = {}
+    def outer(self) -> Iterator[Iterator[tuple[int, tuple[Step, ...]]]]:
+        """Yield, for each outer round, its draws as (pass, the steps that are made together). Use up each before the next."""
+        blocks, indices = self.blocks, self._indices()
+        shared: dict[tuple[int, int, float | None], Step] = {}
+        alone: dict[float | None, tuple[Step, ...]] = {}
 
-        def together(draw: Draw) -> tuple[Step, ...]:
+        def together(number: int, draw: Draw) -> tuple[int, tuple[Step, ...]]:
+            z = self._multiplier(number)
+            if z not in alone:
+                alone[z] = self.steps(z)
             if len(draw) == 1:
-                return (steps[draw[0]],)
+                return number, (alone[z][draw[0]],)
             moving = sum(blocks[b].size for b in draw)
             for b in draw:
-                if (b, moving) not in shared:
-                    shared[b, moving] = replace(steps[b], rule=self.rule(blocks[b], moving))
-            return tuple(shared[b, moving] for b in draw)
+                if (b, moving, z) not in shared:
+                    shared[b, moving, z] = replace(alone[z][b], rule=self.rule(blocks[b], moving))
+            return number, tuple(shared[b, moving, z] for b in draw)
 
         for _ in range(self.solver.outer_rounds or 1):
-            yield map(together, self._draws(indices))
+            yield (together(number, draw) for number, draw in self._draws(indices))
 
-    def visits(self, draws: Iterable[tuple[Step, ...]]) -> Iterator[Visit]:
+    def visits(self, draws: Iterable[tuple[int, tuple[Step, ...]]]) -> Iterator[Visit]:
         """Join draws into visits: maximal runs of one owner in a sweep, else one visit per draw.
 
-        Where the run may stop at the end of a pass, the end of a pass ends a visit.
+        The end of a pass ends a visit where the run may stop there, and where a pass is charged as one release.
         """
         if self.sweeps:
-            last = math.inf if self.solver.tol is None else self.draws_a_pass
-            for (owner, _), run in groupby(enumerate(draws), key=lambda it: (it[1][0].block.party, it[0] // last)):
+            ends = self.solver.tol is not None or self.solver.clip == RECORD
+            for (owner, _), run in groupby(draws, key=lambda it: (it[1][0].block.party, it[0] if ends else 0)):
                 yield {owner: tuple(step for _, draw in run for step in draw)}
         else:
-            for draw in draws:
+            for _, draw in draws:
                 yield {party: tuple(own) for party, own in groupby(draw, key=lambda step: step.block.party)}
 
-    def _indices(self) -> Iterator[Draw]:
-        """Yield draws of blocks without end, pass after pass, in the order that the seed fixes."""
+    def _multiplier(self, number: int) -> float | None:
+        """Return z in the pass of that number."""
+        for z, count in self.multipliers:
+            number -= count
+            if number < 0:
+                return z
+        return self.multipliers[-1][0] if self.multipliers else None
+
+    def _indices(self) -> Iterator[tuple[int, Draw]]:
+        """Yield (pass, draw of blocks) without end, in the order that the seed fixes."""
         rng = np.random.default_rng(self.solver.seed)
-        while True:
+        for number in itertools.count():
             draws = self.sampler.draws(self.blocks, self.known.smoothness, rng)
             if self.solver.parallel == 1 and self.solver.sweep == "party":
                 draws = grouped_by_owner(draws, self.blocks)
-            yield from draws
+            yield from ((number, draw) for draw in draws)
 
-    def _draws(self, indices: Iterator[Draw]) -> Iterator[Draw]:
-        """Yield the draws of one outer round, joined into rounds of several parties where those go in parallel."""
-        left, blocks, parties = self.solver.inner_rounds or 0, self.blocks, self.solver.parallel
-        while left > 0:  # pass by pass: the order of what is drawn moves by less than one
-            drawn = list(islice(indices, min(left, len(blocks))))
-            left -= len(drawn)
-            yield from in_parallel(drawn, blocks, parties) if parties > 1 else drawn
+    def _draws(self, indices: Iterator[tuple[int, Draw]]) -> Iterator[tuple[int, Draw]]:
+        """Yield the draws of one outer round; those of a pass are joined into rounds where several parties go in parallel."""
+        drawn = islice(indices, self.solver.inner_rounds or 0)
+        if self.solver.parallel == 1:
+            yield from drawn
+            return
+        for number, run in groupby(drawn, key=itemgetter(0)):
+            for draw in in_parallel([draw for _, draw in run], self.blocks, self.solver.parallel):
+                yield number, draw

@@ -1,0 +1,70 @@
+"""Passes over disjoint blocks: one charge pays for all releases of a pass, each coordinate once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vfl.errors import PrivacyError
+from vfl.messages import Descend, Paid, RecordCap
+
+if TYPE_CHECKING:
+    from vfl.messages import Query
+    from vfl.privacy.events import Gaussian, ReleaseKey
+
+
+class Passes:
+    """Decides when a new charge is due for queries under a record cap.
+
+    Guarantee. A charge pays for each coordinate at most once, and for no release that follows a loss or that another
+    process makes: which of its releases were made before cannot be known, so all of them count as made. A retry
+    therefore takes the next charge of the plan, together with the blocks that follow it.
+
+    private : whether a repeated release is another one; seeded noise repeats itself to the bit.
+    """
+
+    def __init__(self, private: bool) -> None:
+        self._private = private
+        self._number = 0
+        self._paid: Paid | None = None
+        self._released: frozenset[int] = frozenset()
+        self._over = False
+        self._before: tuple[int, Paid | None, frozenset[int]] = (0, None, frozenset())
+
+    def charged(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[tuple[Gaussian, ...], Descend]:
+        """Return the event to charge now under `key`, if any, and the query with the charge that pays for it.
+
+        Raises PrivacyError for a query that releases a coordinate twice, or with less noise than was charged.
+        """
+        self._before = self._number, self._paid, self._released
+        paid, new = self._take(query, cap, key)
+        cap = replace(cap, paid=paid)
+        cap.require_covered((step.clip, step.event) for step in query.ordered())
+        return ((paid.event,) if new else ()), replace(query, capped=cap)
+
+    def replayed(self, query: Query, key: ReleaseKey) -> None:
+        """Note the releases of an earlier process."""
+        if isinstance(query, Descend) and query.capped is not None and None not in query.events():
+            self._take(query, query.capped, key)
+            self._over = self._private
+
+    def lost(self) -> None:
+        """Note that the answer to the last query was lost: its releases may have been made."""
+        if self._private:
+            self._over = True
+        else:
+            self._number, self._paid, self._released = self._before
+
+    def _take(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[Paid, bool]:
+        """Note the query's coordinates as released; return the charge that pays for them, and whether it is a new one."""
+        blocks = [step.block.coordinates for step in query.ordered()]
+        coordinates = frozenset(j for S in blocks for j in range(S.start, S.stop))
+        if len(coordinates) < sum(S.stop - S.start for S in blocks):
+            raise PrivacyError("a query releases a coordinate twice: one charge pays for each coordinate once")
+        if self._paid is not None and not self._over and self._released.isdisjoint(coordinates):
+            self._released |= coordinates
+            return self._paid, False
+        self._paid = Paid(key, cap.price(self._number))
+        self._number += 1
+        self._released, self._over = coordinates, False
+        return self._paid, True

@@ -1,0 +1,84 @@
+"""A party's own checks of a record cap: what one charge pays for, and how much a record may contribute."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.kernels.geometry import record_limits
+from vfl.messages import Descend
+from vfl.privacy.events import Gaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vfl.messages import Backward, Block, RecordCap
+    from vfl.privacy.events import ReleaseKey
+    from vfl.types import Vector
+
+    Row = tuple[Block, Vector, Vector]
+
+
+class OwnCap:
+    """Holds the party's releases under one charge to what that charge pays for, whatever residuals and limits it is given.
+
+    Guarantee. Their coordinates are disjoint and in one scale, and a record adds to all of them together a vector of norm
+    at most C(1 + p·2⁻⁵⁰), before rounding. The norms of the other parties' columns rest on the coordinator.
+
+    norms : computes ‖z_i‖² over the party's own columns.
+    repeats : whether a release may be repeated, since its noise repeats itself to the bit.
+    """
+
+    def __init__(self, party: str, norms: Callable[[Row], Vector], *, repeats: bool) -> None:
+        self._party = party
+        self._norms = norms
+        self._repeats = repeats
+        self._made: dict[ReleaseKey, tuple[bytes, set[int]]] = {}
+        self._known: tuple[tuple[bytes, float], Vector] | None = None
+
+    def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
+        """Note the coordinates that are about to be released; PrivacyError for what the charge does not pay for."""
+        if isinstance(query, Descend):
+            if query.replayed is not None:
+                return
+            steps = query.ordered()
+            asked = [(step.block, step.centre, step.scale) for step in steps]
+            releases = [(step.clip, step.event) for step in steps]
+        else:
+            asked = list(zip(query.blocks, query.centres, query.scales, strict=True))
+            releases = [(query.clip, query.event if isinstance(query.event, Gaussian) else None)]
+        _, centre, scale = cap.rows[self._party]
+        for block, own_centre, own_scale in asked:
+            if not (np.array_equal(own_centre, centre[block.local]) and np.array_equal(own_scale, scale[block.local])):
+                raise PrivacyError(f"party {self._party!r} was asked for a block in another scale than its pass has")
+        if cap.paid is None:
+            if any(event is not None for _, event in releases):
+                raise PrivacyError(
+                    f"party {self._party!r} was asked for a block of a pass that nothing was charged for"
+                )
+            return
+        cap.require_covered(releases)
+        scaled, made = self._made.setdefault(cap.paid.key, (_digest(cap.rows[self._party]), set()))
+        if scaled != _digest(cap.rows[self._party]):
+            raise PrivacyError(f"party {self._party!r} was asked to change the scale within a pass")
+        for block, _, _ in asked:
+            coordinates = range(block.coordinates.start, block.coordinates.stop)
+            if not self._repeats and not made.isdisjoint(coordinates):
+                raise PrivacyError(
+                    f"party {self._party!r} was asked for a coordinate twice in one pass: one charge pays for it once"
+                )
+            made.update(coordinates)
+
+    def limits(self, cap: RecordCap, given: Vector | None) -> Vector:
+        """Return the most that each residual may be, (n,): what is given, and at most C over the norm of the own columns."""
+        key = _digest(cap.rows[self._party]), cap.cap
+        if self._known is None or self._known[0] != key:
+            self._known = key, record_limits(self._norms(cap.rows[self._party]), cap.cap)
+        own = self._known[1]
+        return own if given is None else np.minimum(given, own)
+
+
+def _digest(row: Row) -> bytes:
+    return row[1].tobytes() + row[2].tobytes()

@@ -1,0 +1,374 @@
+"""The record cap: a pass over disjoint blocks is one release, in exact integers, in likelihood ratios and in the books."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+import vfl
+from coordinator.passes import Passes
+from parties.party import Party
+from parties.storage.dense import Columns
+from tests.faults.test_lost_parties import SKIP, WAIT, Lossy, charged, drive, policies
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.kernels import dense
+from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
+from vfl.kernels.geometry import Geometry, capped, record_limits
+from vfl.losses import loss_of
+from vfl.messages import Block, Descend, Paid, Query, RecordCap, RecordNorms, Records, Step
+from vfl.planning import plan as make_plan
+from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.noise import CryptographicNoise, SeededNoise
+from vfl.solvers.protocol import Derivative
+from vfl.types import Adjacency
+
+anything = st.one_of(
+    st.floats(),
+    st.floats(-2, 2),
+    st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e308, -1e308, 1e-308, 5e-324, math.nan, math.inf, -math.inf]),
+)
+
+
+def pass_of(
+    z: np.ndarray, centre: np.ndarray, scale: np.ndarray, C: float, residuals: list[float], cuts: list[int]
+) -> Any:
+    """Return what one record adds to every coordinate in a pass, in steps of the grid; residuals differ by block."""
+    X, p = np.asfortranarray(z[None, :]), z.size
+    clip = Clip(C, p)
+    limits = record_limits(dense.record_norms(X, centre, scale), C)
+    sums = []
+    for (a, b), r in zip(zip([0, *cuts], [*cuts, p], strict=True), residuals, strict=False):
+        at = Geometry(centre[a:b], scale[a:b], clip.cap, clip.grid)
+        v, y = np.array([r]), np.ones(1)
+        sums.append(dense.capped_step(X[:, :0], v[:0], 0.0, v, y, WEIGHTS, np.asfortranarray(X[:, a:b]), at, limits))
+    return np.concatenate(sums), clip
+
+
+@st.composite
+def records(draw: st.DrawFn) -> dict[str, Any]:
+    """A record and its replacement: mass in one, √p or all coordinates, opposite, of disjoint support, or anything."""
+    p = draw(st.integers(1, 9))
+    sizes = {"one": 1, "root": math.isqrt(p), "all": p}
+    support = sizes[draw(st.sampled_from(sorted(sizes)))]
+    z = np.zeros(p)
+    z[:support] = draw(
+        st.lists(st.floats(-1e3, 1e3) | st.sampled_from([1.0, 3.0, 4.0]), min_size=support, max_size=support)
+    )
+    other = draw(st.sampled_from(["opposite", "disjoint", "any", "the same"]))
+    z2 = {"opposite": -z, "disjoint": z[::-1] * (np.arange(p) >= support), "the same": z}.get(other)
+    if z2 is None:
+        z, z2 = (np.array(draw(st.lists(anything, min_size=p, max_size=p))) for _ in range(2))
+    cuts = sorted(draw(st.sets(st.integers(1, p - 1)))) if p > 1 else []
+    given_ = st.lists(st.sampled_from([1e300, -1e300, 1e6, -1e6]) | anything, min_size=p, max_size=p)
+    return {
+        "z": (z, z2),
+        "cuts": cuts,
+        "residuals": (draw(given_), draw(given_)),
+        "scale": np.array(draw(st.lists(st.floats(0.1, 10) | st.floats(1e-290, 1e290), min_size=p, max_size=p))),
+        "centre": np.array(draw(st.lists(st.sampled_from([0.0, 1e3]) | st.floats(-1, 1), min_size=p, max_size=p))),
+        "C": draw(st.floats(1e-6, 1e6) | st.sampled_from([1.0, 5.0, 1 - 2**-53])),
+    }
+
+
+@settings(max_examples=400, deadline=None)
+@given(case=records())
+def test_a_whole_pass_moves_by_the_sensitivity_of_one_release(case: dict[str, Any]) -> None:
+    """Whatever each block's residual is: in exact integers, with the sum over the blocks of squared moves."""
+    at = case["centre"], case["scale"], case["C"]
+    (one, clip), (other, _) = (
+        pass_of(z, *at, r, case["cuts"]) for z, r in zip(case["z"], case["residuals"], strict=True)
+    )
+    moved = sum((int(a) - int(b)) ** 2 for a, b in zip(one, other, strict=True))
+    assert moved <= (Fraction(clip.sensitivity) / Fraction(clip.grid)) ** 2
+
+
+def test_the_bound_is_reached_and_a_cap_per_block_breaks_it() -> None:
+    z, zeros, ones = np.ones(9), np.zeros(9), np.ones(9)
+    cuts = list(range(1, 9))
+    (one, clip), (other, _) = (pass_of(s * z, zeros, ones, 1.0, [1e6] * 9, cuts) for s in (1.0, -1.0))
+    reached = math.sqrt(float(((one - other) ** 2).sum())) * clip.grid
+    assert 0.99999 < reached / clip.sensitivity <= 1.0
+    alone = [
+        dense.singles(
+            np.asfortranarray(s * z[None, :]), *(np.array([1e6]),) * 2, WEIGHTS, Geometry(zeros, ones, 1.0, clip.grid)
+        )
+        for s in (1, -1)
+    ]
+    assert math.sqrt(float(((alone[0] - alone[1]) ** 2).sum())) * clip.grid > 2.9 * clip.sensitivity
+
+
+def test_norms_are_of_the_products_that_are_summed() -> None:
+    """A far centre, a scale whose square underflows, and a difference that a formula of x² would lose."""
+    X = np.asfortranarray([[0.0, 1e150, 1e8 + 1.0]])
+    centre, scale = np.array([1000.0, 0.0, 1e8]), np.array([1.0, 1e-165, 1.0])
+    found = dense.record_norms(X, centre, scale)
+    assert found[0] == pytest.approx(1e6 + 1e-30 + 1.0, rel=1e-15)
+    assert dense.record_norms(np.float32([[3.0]]), np.ones(1), np.ones(1)).dtype == np.float64
+
+
+class TestLogistic:
+    """The cap of logistic loss biases no intercept, and stays the derivative of a convex function."""
+
+    v = np.linspace(-30, 30, 2001)
+
+    @pytest.mark.parametrize("limit", [1e-3, 0.2, 0.5, 0.7, 2.0])
+    def test_mean_zero_and_monotone_and_within(self, limit: float) -> None:
+        π = 1.0 / (1.0 + np.exp(-self.v))
+        limits = np.full(self.v.size, limit)
+        r = {
+            y: capped(loss_of("logistic").derivative(self.v, np.full(self.v.size, y)), limits, "logistic")
+            for y in (1.0, -1.0)
+        }
+        np.testing.assert_allclose(π * r[1.0] + (1 - π) * r[-1.0], 0.0, atol=1e-12)
+        for each in r.values():
+            assert (np.diff(each) >= -1e-15).all()
+            assert (abs(each) <= limits).all()
+
+    @pytest.mark.parametrize("loss", [LOGISTIC, SQUARED])
+    def test_kernel_and_array_agree(self, loss: int) -> None:
+        rng = np.random.default_rng(0)
+        n = 1003
+        X, v = np.asfortranarray(rng.normal(size=(n, 3))), 3 * rng.normal(size=n)
+        y, limits = np.sign(rng.normal(size=n)), rng.uniform(0, 1.5, n)
+        at = Geometry(np.full(3, 0.1), np.full(3, 2.0), 8.0, 2.0**-17)
+        name = {LOGISTIC: "logistic", SQUARED: "squared"}[loss]
+        ρ = capped(loss_of(name).derivative(v, y), limits, name)
+        expected = (2.0 * (X - 0.1) * ρ[:, None]).sum(axis=0)
+        none, zero = X[:, :0], np.zeros(0)
+        ours = dense.capped_step(none, zero, 0.0, v.copy(), y, loss, X, at, limits) * at.grid
+        np.testing.assert_allclose(ours, expected, atol=n * at.grid)
+
+
+# ---- one party ----
+
+P = 4
+ROW = Block(0, "a", 0, P, 0)
+C = 1.0
+
+
+def cap_of(z: float, number: int = 0, scale: np.ndarray | None = None) -> RecordCap:
+    clip = Clip(C, P)
+    event = Gaussian(Adjacency.REPLACE_ONE, clip.sensitivity, z * clip.sensitivity, P)
+    rows = {"a": (ROW, np.zeros(P), np.ones(P) if scale is None else scale)}
+    return RecordCap(C, rows, ((event, 99),), Paid(ReleaseKey(number), event))
+
+
+def visit(
+    whole: RecordCap, blocks: list[int], *, sweep: bool = True, z: float | None = None, **changed: Any
+) -> Descend:
+    """Return a visit of single coordinates; z : of the noise that the steps carry, if not that of the charge."""
+    clip, event = Clip(C, P), whole.paid.event
+    event = event if z is None else replace(event, sigma=z * event.sensitivity)
+    steps = tuple(Step(Block(j, "a", j, j + 1, 0), np.zeros(1), np.ones(1), clip, Still(), event) for j in blocks)
+    return Descend(
+        Derivative(loss_of("squared")), {"a": steps}, {"a": np.zeros(P)}, sweep, capped=replace(whole, **changed)
+    )
+
+
+class Still:
+    """A rule that does not move."""
+
+    def __call__(self, w: np.ndarray, u: np.ndarray) -> np.ndarray:
+        return 0.0 * u
+
+
+def party_of(X: np.ndarray, noise: Any) -> Party:
+    return Party("a", Columns(np.asfortranarray(X), tuple(f"x{j}" for j in range(P))), noise, unnoised=(Query,))
+
+
+def shown(n: int, limits: np.ndarray, residual: float = 1e6) -> Records:
+    return Records(weights=np.full(n, residual), margins=np.full(n, residual), labels=np.zeros(n), limits=limits)
+
+
+@pytest.mark.parametrize("sweep", [True, False])
+def test_a_party_holds_records_to_its_own_norms_whatever_it_is_given(sweep: bool) -> None:
+    """Limits and residuals of a coordinator that is wrong by any factor."""
+    X = np.array([[3.0, 0.0, 4.0, 0.0]])
+    query = visit(cap_of(1e-9), [0, 1, 2, 3], sweep=sweep)
+    u = np.concatenate(party_of(X, SeededNoise(0)).answer(query, shown(1, np.full(1, 1e9)), ReleaseKey(0)).released)
+    assert np.linalg.norm(u) == pytest.approx(C, abs=1e-5)
+
+
+def test_a_party_refuses_what_a_charge_does_not_pay_for() -> None:
+    X, at = np.ones((2, P)), (shown(2, np.full(2, 0.5)), ReleaseKey(3))
+    party = party_of(X, CryptographicNoise())
+    party.answer(visit(cap_of(1.0), [0, 1]), *at)
+    party.answer(visit(cap_of(1.0), [3]), *at)
+    with pytest.raises(PrivacyError, match="a coordinate twice in one pass"):
+        party.answer(visit(cap_of(1.0), [2, 1]), *at)
+    party.answer(visit(cap_of(1.0, number=9), [2, 1]), *at)
+    with pytest.raises(PrivacyError, match="less noise than the charge that pays for it allows"):
+        party.answer(visit(cap_of(1.0, number=10), [0], z=0.99), *at)
+    with pytest.raises(PrivacyError, match="in another scale than its pass has"):
+        party.answer(visit(cap_of(1.0, number=11, scale=np.full(P, 2.0)), [0]), *at)
+    with pytest.raises(PrivacyError, match="nothing was charged for"):
+        party.answer(visit(cap_of(1.0, number=12), [0], paid=None), *at)
+    with pytest.raises(PrivacyError, match="another cap or grid"):
+        party.answer(visit(cap_of(1.0, number=13), [0], cap=2.0), *at)
+
+
+def test_the_executor_charges_a_pass_once_and_a_repeat_with_the_next() -> None:
+    passes, cap = Passes(private=True), replace(cap_of(1.0), paid=None)
+
+    def asked(blocks: list[int], number: int) -> tuple[int, ReleaseKey]:
+        query = replace(visit(cap_of(1.0), blocks), capped=cap)
+        events, query = passes.charged(query, cap, ReleaseKey(number))
+        return len(events), query.capped.paid.key
+
+    assert asked([0, 1], 5) == (1, ReleaseKey(5))
+    assert asked([2], 6) == (0, ReleaseKey(5))
+    passes.lost()
+    assert asked([2], 6) == (1, ReleaseKey(6))
+    assert asked([3], 7) == (0, ReleaseKey(6))
+    assert asked([0, 1], 8) == (0, ReleaseKey(6))
+    assert asked([2, 3], 9) == (1, ReleaseKey(9))
+    with pytest.raises(PrivacyError, match="a coordinate twice"):
+        asked([0, 0], 10)
+    passes.replayed(replace(visit(cap_of(1.0), [0]), capped=cap), ReleaseKey(11))
+    assert asked([1], 12) == (1, ReleaseKey(12))  # a resumed run trusts no charge of another process
+
+
+# ---- the audit ----
+
+
+def total_variation(noise: float, replacement: np.ndarray, record: np.ndarray, runs: int = 400) -> float:
+    """Return a lower estimate of the distance of two neighbours' passes from the best test of half of the runs."""
+    X = np.zeros((3, P))
+    means, ratios = [], []
+    for row in (record, replacement):
+        X[0] = row
+        exact = visit(cap_of(1e-9), list(range(P)))
+        found = party_of(X, SeededNoise(1)).answer(exact, shown(3, record_limits((X**2).sum(axis=1), C)), ReleaseKey(0))
+        means.append(np.concatenate(found.released))
+    σ = noise * Clip(C, P).sensitivity
+    for k, row in enumerate((record, replacement)):
+        X[0] = row
+        party, limits = party_of(X, SeededNoise(7 + k)), record_limits((X**2).sum(axis=1), C)
+        u = np.array(
+            [
+                np.concatenate(
+                    party.answer(visit(cap_of(noise, t), list(range(P))), shown(3, limits), ReleaseKey(t)).released
+                )
+                for t in range(runs)
+            ]
+        )
+        ratios.append(((u - means[1]) ** 2 - (u - means[0]) ** 2).sum(axis=1) / (2 * σ**2))
+    return float((ratios[0] > 0).mean() - (ratios[1] > 0).mean())
+
+
+@pytest.mark.parametrize("support", [1, 2, 4])
+@pytest.mark.parametrize("other", ["opposite", "disjoint"])
+def test_likelihood_ratios_of_whole_passes_stay_within_the_claim(support: int, other: str) -> None:
+    """μ = 1/z = 2. A pass whose noise is smaller by √2 is found out where the bound is reached."""
+    record = np.where(np.arange(P) < support, 1.0, 0.0)
+    replacement = -record if other == "opposite" or support == P else record[::-1]
+    claim = 2 * norm.cdf(1.0) - 1
+    found = total_variation(0.5, replacement, record)
+    assert found <= claim + 0.1
+    if other == "opposite":
+        assert found >= claim - 0.1
+        assert total_variation(0.5 / math.sqrt(2), replacement, record) > claim + 0.1
+
+
+# ---- whole runs ----
+
+
+def job(solver: Any, *, noise: str = "true", epsilon: float = 1.0, **changes: Any) -> vfl.Job:
+    from tests.faults.test_lost_parties import job as base
+
+    return replace(base(noise=noise, solver=solver), **changes)
+
+
+def test_a_plan_counts_passes_and_spares() -> None:
+    spec = job(vfl.SkGD(clip="record", passes=10, spares=2, early_share=0.15))
+    moments, early, rest = make_plan(spec, 400).releases
+    assert (moments[1], early[1], rest[1]) == (1, 3, 9)
+    assert early[0].sigma > rest[0].sigma
+    assert early[0].dimension == rest[0].dimension == 8
+    assert make_plan(spec, 400).epsilon <= 1.0
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("sweep", ["party", "visit", "block"])
+def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
+    solver = vfl.SkGD(clip="record", outer_rounds=2, inner_rounds=19, sweep=sweep, parallel=parallel, early_share=0.0)
+    transport = Lossy(job(solver), times=0)
+    events, outcome = drive(transport, WAIT)
+    assert charged(events) == outcome.statement.releases == 1 + 5  # 38 draws of 8 coordinates
+    assert outcome.statement.epsilon <= 1.0
+
+
+def test_a_lost_answer_charges_the_next_pass() -> None:
+    """A spare pays for it; without one the last pass is not made."""
+    made = {}
+    for spares in (0, 1):
+        spec = job(vfl.SkGD(clip="record", passes=6, spares=spares))
+        events, outcome = drive(Lossy(spec, at=7, moment="after"), WAIT)
+        made[spares] = sum(len(r.released) for r in events if getattr(r, "kind", "") == "Descend")
+        assert outcome.statement.epsilon <= 1.0
+        assert charged(events) == outcome.statement.releases == 1 + 6 + spares
+    assert made[0] < made[1] == 6 * 8
+
+
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+@pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
+def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
+    spec = job(vfl.SkGD(clip="record", passes=6, spares=1), noise=noise)
+    whole = drive(Lossy(spec, times=0), WAIT)[1]
+    _, outcome = drive(Lossy(spec, at=6, moment="after", policies=policies(tmp_path) if books else None), WAIT)
+    if noise == "seeded":
+        assert outcome.w.tobytes() == whole.w.tobytes()
+    assert outcome.statement.epsilon <= 1.0
+    for party in spec.partition.parties if books else ():
+        (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        assert [run.status for run in kept.runs] == ["settled"]
+
+
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+@pytest.mark.parametrize("at", [1, 2, 7])
+def test_left_out(noise: str, at: int) -> None:
+    """Over the norms, the first visit, and in the middle."""
+    _, outcome = drive(Lossy(job(vfl.SkGD(clip="record", passes=6), noise=noise), at=at, returns=False), SKIP)
+    assert outcome.left == ("shop",)
+    assert outcome.statement.epsilon <= 1.0
+
+
+def test_a_book_charges_a_pass_whole_and_once(tmp_path: Any) -> None:
+    spec = job(vfl.SkGD(clip="record", passes=6))
+    drive(Lossy(spec, times=0, policies=policies(tmp_path)), WAIT)
+    for party in spec.partition.parties:
+        (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
+        assert [run.releases for run in kept.runs] == [1 + 6 + (kept.runs[0].releases > 7)]
+
+
+def test_sampling_with_replacement_is_refused() -> None:
+    for options in ({"sampling": "uniform"}, {"sampling": "nice", "tau": 2}, {"sampling": "importance"}):
+        with pytest.raises(SpecificationError, match="clip='record' charges a pass as one release"):
+            vfl.SkGD(clip="record", **options)
+    with pytest.raises(SpecificationError, match="spares is for clip='record' alone"):
+        vfl.SkGD(clip=1.0, spares=2)
+
+
+def test_without_privacy_a_wide_cap_changes_nothing() -> None:
+    free, wide = (
+        drive(Lossy(job(solver, noise="none"), times=0), WAIT)[1].w
+        for solver in (vfl.SkGD(passes=60), vfl.SkGD(clip="record", record_clip=3.0, passes=60))
+    )
+    np.testing.assert_allclose(free, wide, atol=1e-5)
+
+
+def test_norms_reach_margins_alone() -> None:
+    query = RecordNorms({"a": (ROW, np.zeros(P), np.ones(P))})
+    assert query.target == "norms"
+    assert query.sizes() == ()
+    assert query.events() == ()

@@ -1,0 +1,81 @@
+"""The record cap: a pass over disjoint blocks is one release, paid for by one charge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from vfl.errors import PrivacyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vfl.messages.query import Block
+    from vfl.privacy.events import Gaussian, ReleaseKey
+    from vfl.privacy.geometry import Clip
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """The one charge that pays for the releases of a pass.
+
+    key : its key in the coordinator's ledger, and in the book of every party that takes part.
+    event : the event that is charged.
+    """
+
+    key: ReleaseKey
+    event: Gaussian
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordCap:
+    """The cap C on the norm of a record's whole contribution: |ρ_i|·‖z_i‖ ≤ C, ‖z_i‖ being over all coordinates.
+
+    Guarantee. Releases that one charge of a Gaussian event pays for are together μ-GDP with μ = Δ/σ of that event under
+    replace-one, where each coordinate is among them at most once and none has a larger Δ/σ (docs/mathematics.md has the
+    proof). So a pass over disjoint blocks costs what one joint release of all coordinates costs.
+
+    cap : C.
+    rows : {party: (all its columns, their centres, their scales)}, which make up its part of z_i.
+    prices : ((event, count), ...), the events that charges have one after the other; the last one stands for all later
+        charges. Their Δ/σ never falls.
+    paid : the charge that pays for this query; the executor fills it in.
+    """
+
+    cap: float
+    rows: Mapping[str, tuple[Block, Vector, Vector]]
+    prices: tuple[tuple[Gaussian, int], ...] = ()
+    paid: Paid | None = None
+
+    def price(self, number: int) -> Gaussian:
+        """Return the event of the charge of that number, from 0."""
+        if not self.prices:
+            raise PrivacyError("a pass is to be charged, and no event is named for it")
+        for event, count in self.prices:
+            number -= count
+            if number < 0:
+                return event
+        return self.prices[-1][0]
+
+    def of(self, party: str) -> RecordCap:
+        """Return the party's share."""
+        return replace(self, rows={party: self.rows[party]}, prices=())
+
+    def require_covered(self, releases: Iterable[tuple[Clip, Gaussian | None]]) -> None:
+        """Raise PrivacyError unless `paid` pays for these releases: one cap and grid for all, and enough noise in each."""
+        known: set[tuple[Clip, Gaussian | None]] = set()
+        for clip, event in releases:
+            if (clip, event) in known:
+                continue
+            known.add((clip, event))
+            if self.paid is None or event is None:
+                raise PrivacyError("a block of a pass would be released without a charge that pays for it")
+            if clip.cap != self.cap or clip.dimension < sum(block.size for block, _, _ in self.rows.values()):
+                raise PrivacyError("a block of a pass has another cap or grid than the pass that it is charged with")
+            whole = self.paid.event
+            if Fraction(event.sensitivity) * Fraction(whole.sigma) > Fraction(whole.sensitivity) * Fraction(
+                event.sigma
+            ):
+                raise PrivacyError("a block of a pass would carry less noise than the charge that pays for it allows")
