@@ -7,8 +7,10 @@ declaration says of its coordinates (`features`, `limits`) is all that scaling, 
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -27,12 +29,25 @@ UNBOUNDED: Bounds = (-math.inf, math.inf)
 INDICATOR = "indicator"
 
 
+def nearest_double(value: Any) -> float:
+    """Return the float64 of a real number of any type; an infinity for one beyond the largest."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def canonical_category(value: object) -> str:
-    """Return the text by which categories and classes are compared: 1, 1.0 and '1' are one; so are True and 'true'."""
+    """Return the text by which categories and classes are compared, a function of the value alone.
+
+    Numbers of any type are equal where their float64 are: 1, 1.0, Decimal('1.00') and the text '1' are one category. Truth
+    values equal the texts 'true' and 'false'. Other text stays as it is: '01' and '1.0' differ from '1'.
+    """
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
+    if isinstance(value, numbers.Real | Decimal):
+        number = nearest_double(value)
+        return str(int(number)) if number.is_integer() else str(number)
     return str(value)
 
 

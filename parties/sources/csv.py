@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,18 +52,23 @@ class Csv:
     encoding: str = "utf-8"
 
 
-def first_line(spec: Csv) -> list[str]:
-    """Return the fields of the first line that is not blank, which are the names of the columns; nothing else is read."""
+def header(spec: Csv) -> tuple[list[str], int]:
+    """Return the names of the columns, from the first line that is not blank, and the number of blank lines before it."""
     with pa.input_stream(spec.path) as raw:
         text = io.TextIOWrapper(raw, encoding=spec.encoding, errors="replace", newline="")
-        names = next((row for row in csv.reader(text, delimiter=spec.delimiter) if row), [])
+        blank, names = next(
+            ((k, row) for k, row in enumerate(csv.reader(text, delimiter=spec.delimiter)) if row), (0, [])
+        )
     if names:
         names[0] = names[0].removeprefix("\ufeff")
-    return names
+    return names, blank
 
 
 class CsvSource:
-    """A CSV file with a header line, fields quoted by '"' if need be."""
+    """A CSV file with a header line, fields quoted by '"' if need be.
+
+    Blank lines are passed over, but in a file of one column: there they are records whose cell is missing.
+    """
 
     typed = False
 
@@ -71,9 +77,9 @@ class CsvSource:
         self._spec = spec
         self._contents = contents
         self.n_records: int | None = None
-        self.names = self._header()
+        self.names, self._blank_before = self._header()
         self._block_bytes = min(max(MIN_BLOCK_BYTES, 32 * sum(map(len, self.names))), MAX_BLOCK_BYTES)
-        self.at_most, self._odd_quotes, self._quoted = origin.attempt(self._count, "cannot be read")
+        self.at_most, self._quotes, self._quoted = origin.attempt(self._count, "cannot be read")
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
@@ -99,12 +105,12 @@ class CsvSource:
                 raise self.origin.error("changed while it was read")
             for start in range(0, batch.num_rows, step):
                 yield batch.slice(start, step)
-        if self._odd_quotes and count < self.at_most:
+        if count < self.at_most and self._quotes and not self.origin.attempt(self._ends, _SHAPE):
             raise self.origin.error("has a quote that is never closed, which swallows the records after it")
         self.n_records = count
 
-    def _header(self) -> tuple[str, ...]:
-        names = self.origin.attempt(lambda: first_line(self._spec), "has no header that can be read")
+    def _header(self) -> tuple[tuple[str, ...], int]:
+        names, blank = self.origin.attempt(lambda: header(self._spec), "has no header that can be read")
         if not names:
             raise self.origin.error("is empty: it needs a header line with the names of its columns")
         if any("\ufffd" in name or "\0" in name for name in names):
@@ -117,10 +123,27 @@ class CsvSource:
                 f"has a single column when cut at {self._spec.delimiter!r}: save it with commas, or name its own delimiter "
                 "from Python, vfl.Csv(path, delimiter=...)"
             )
-        return tuple(names)
+        return tuple(names), blank
+
+    def _ends(self) -> bool:
+        """Return False if the file ends inside of quotes.
+
+        Then one record holds all that follow it. Only where there are fewer records than line breaks is it worth a pass.
+        """
+        limit = csv.field_size_limit(sys.maxsize)
+        try:
+            with pa.input_stream(self._spec.path) as raw:
+                text = io.TextIOWrapper(raw, encoding=self._spec.encoding, errors="replace", newline="")
+                for _ in csv.reader(text, delimiter=self._spec.delimiter, strict=True):
+                    pass
+        except csv.Error as error:
+            return "unexpected end" not in str(error)
+        finally:
+            csv.field_size_limit(limit)
+        return True
 
     def _count(self) -> tuple[int, bool, bool]:
-        """Return an upper bound of the number of records, whether quotes are odd in number, and whether records have any.
+        """Return an upper bound of the number of records, whether there are quotes, and whether records have any.
 
         Every record ends in a line break, so counting these bounds it; a pass over the bytes costs a fraction of
         reading them as a table, and lets the columns be stored where they stay.
@@ -144,16 +167,22 @@ class CsvSource:
                     # One that a line feed follows is counted with it, but for the end of a piece.
                     breaks += int(np.count_nonzero(returns[:-1] & ~new_lines[1:])) + int(returns[-1])
                 last = int(piece[-1])
-        return max(0, breaks - (last in (_NEW_LINE, _RETURN))), quotes % 2 == 1, later > 0
+        return max(0, breaks - (last in (_NEW_LINE, _RETURN))), quotes > 0, later > 0
 
     def _blocks(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         spec = self._spec
         options = {
             "read_options": pa.csv.ReadOptions(
-                block_size=self._block_bytes, encoding=spec.encoding.replace("utf-8", "utf8")
+                block_size=self._block_bytes,
+                encoding=spec.encoding.replace("utf-8", "utf8"),
+                skip_rows=self._blank_before if len(self.names) == 1 else 0,
             ),
             # Looking for line breaks inside of fields takes a second parse; only quotes can hide them.
-            "parse_options": pa.csv.ParseOptions(delimiter=spec.delimiter, newlines_in_values=self._quoted),
+            "parse_options": pa.csv.ParseOptions(
+                delimiter=spec.delimiter,
+                newlines_in_values=self._quoted,
+                ignore_empty_lines=len(self.names) > 1,
+            ),
             "convert_options": pa.csv.ConvertOptions(
                 column_types=dict(types),
                 include_columns=list(types),

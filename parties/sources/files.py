@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parties.sources.base import Origin, chunk_rows
-from parties.sources.csv import Csv, CsvSource, first_line
+from parties.sources.csv import Csv, CsvSource, header
 from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
 
@@ -54,7 +54,7 @@ def column_names(path: Path) -> tuple[str, ...]:
     name = path.name.lower()
     try:
         if name.endswith(CSV):
-            return tuple(first_line(_plain_csv(path)))
+            return tuple(header(_plain_csv(path))[0])
         if name.endswith(PARQUET) or path.is_dir():
             return tuple(pq.read_schema(path if path.is_file() else next(path.rglob("*.parquet"))).names)
         if name.endswith(ARROW):
@@ -160,7 +160,7 @@ def _plain_csv(path: Path) -> Csv:
 
 def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
     array = origin.attempt(lambda: np.load(path, mmap_mode="r", allow_pickle=False), f"{DAMAGED}, or holds objects")
-    return open_array(array, tuple(contents), origin)
+    return open_array(array, contents, origin)
 
 
 def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source | SparseSource:
@@ -169,8 +169,8 @@ def _open_npz(path: Path, contents: Mapping[str, Content], origin: Origin) -> So
     if {"format", "shape", "data"} <= set(held):
         return open_sparse_file(path, contents, origin, DAMAGED)
     if len(held) == 1 and held[0] not in contents:
-        return open_array(arrays[held[0]], tuple(contents), origin)
-    source = open_table(arrays, tuple(contents), origin)
+        return open_array(arrays[held[0]], contents, origin)
+    source = open_table(arrays, contents, origin)
     source.names = held
     return source
 

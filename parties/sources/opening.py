@@ -56,70 +56,53 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
         return sparse.SparseSource(spec, contents, origin)
     if isinstance(spec, tuple) and len(spec) == 2 and sparse.is_sparse(spec[1]):
         return sparse.SparseSource(spec[1], contents, origin, ids=spec[0])
-    return tables.open_table(spec, tuple(contents), origin)
+    return tables.open_table(spec, contents, origin)
 
 
-def read_table(spec: Any, columns: Sequence[str]) -> pa.Table:
+def read_table(spec: Any, contents: Mapping[str, Content]) -> pa.Table:
     """Read some columns of any source that `open_source` takes into one Arrow table, to simulate several parties.
 
-    Columns of a CSV file become numbers where every field is one or missing, else text. Raises as `open_source`.
+    contents : {column: content}, from what is declared about it. Raises as `open_source`.
     """
-    source = _opened(spec, _texts(columns), None)
+    source = _opened(spec, contents, None)
     if isinstance(source, SparseSource):
         raise source.origin.error("is a sparse matrix, where a table is wanted: give a dense table (.toarray())")
-    source.origin.check_columns(source.names, columns)
-    return _whole(source, columns)
+    source.origin.check_columns(source.names, contents)
+    return _whole(source, contents)
 
 
 def split_table(
-    table: Any, partition: FeaturePartition, *, label: bool = True, ids: Mapping[str, str] | None = None
+    table: Any, partition: FeaturePartition, parts: Mapping[str, Mapping[str, Content]], *, label: bool = True
 ) -> dict[str, Any]:
     """Give every party its columns of one table, to simulate from a single frame.
 
+    A cell is read as its column is declared, as its party reads a source of its own: no cell decides about another.
+
     table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are all features in
         the partition's order, then the label.
-    label : whether the label is wanted. ids : {party: id column}, where the parties get one; not in a 2-D array or
-        sparse matrix.
+    parts : {party: {column: content}} of all that the party is to be given; an id column not of a 2-D array or sparse
+        matrix.
+    label : whether the label is among them.
 
     Returns {party: Arrow table, or sparse matrix of one}, without a party of which nothing is wanted. Raises
     PartitionError when the table lacks a column, else as `open_source`.
     """
-    ids = ids or {}
-    columns = (*partition.features, *((partition.label_column,) if label else ()), *ids.values())
-    wanted = tuple(dict.fromkeys(columns))
-    parts = {
-        party: (*partition.wanted(party, label=label), *((ids[party],) if party in ids else ()))
-        for party in partition.parties
-    }
-    source = _opened(table, _texts(wanted), None)
+    held = {column: content for part in parts.values() for column, content in part.items()}
+    first = (*partition.features, *((partition.label_column,) if label else ()))
+    contents = {column: held[column] for column in (*first, *held)}
+    source = _opened(table, contents, None)
     if isinstance(source, SparseSource):
-        return {party: source.select(part) for party, part in parts.items() if part}
+        return {party: source.select(tuple(part)) for party, part in parts.items() if part}
     partition.check(source.names, label=label)
-    source.origin.check_columns(source.names, wanted)
-    whole = _whole(source, wanted)
+    source.origin.check_columns(source.names, contents)
+    whole = _whole(source, contents)
     if source.origin.by_position:
         whole = whole.replace_schema_metadata({BY_POSITION: ""})
     return {party: whole.select(list(part)) for party, part in parts.items() if part}
 
 
-def _texts(columns: Sequence[str]) -> dict[str, Content]:
-    return dict.fromkeys(columns, "text")
-
-
-def _whole(source: Source, columns: Sequence[str]) -> pa.Table:
-    batches = list(source.batches(columns))
+def _whole(source: Source, contents: Mapping[str, Content]) -> pa.Table:
+    batches = list(source.batches(list(contents)))
     if not sum(batch.num_rows for batch in batches):
         raise source.origin.error("there are no records")
-    table = pa.Table.from_batches(batches)
-    return (
-        table if source.typed else pa.table([_numbers_if_all(column) for column in table.columns], names=list(columns))
-    )
-
-
-def _numbers_if_all(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow.compute as pc  # a party that starts need not wait for it
-
-    try:
-        return pc.utf8_trim_whitespace(text).cast(pa.float64())
-    except pa.ArrowInvalid:
-        return text
+    return pa.Table.from_batches(batches)

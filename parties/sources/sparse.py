@@ -8,23 +8,24 @@ name in the .npz file.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
+
+from parties.sources.tables import open_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
+
     from parties.sources.base import Content, Origin
+    from parties.sources.tables import ArraySource
     from vfl.types import Integers
 
 PIECE = 1 << 20
 """Ids that are yielded at once."""
-
-_NO_IDS = "its ids mix values of different types, or of an unknown one"
 
 
 def is_sparse(table: Any) -> bool:
@@ -72,11 +73,7 @@ class SparseSource:
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the ids, which are all that can be read of it row by row; see `Source`."""
-        step = rows or PIECE
-        for start in range(0, self.n_records, step):
-            part = self._ids[start : start + step]
-            cells = self.origin.attempt(partial(pa.array, part, from_pandas=True), _NO_IDS)
-            yield pa.RecordBatch.from_arrays([cells], names=list(columns or ["id"]))
+        yield from self._ids.batches(columns, rows or PIECE)
 
     def ordered(self, rows: Integers) -> SparseSource:
         """Return it with some of its rows alone, in the order given; takes the memory of a second copy while it is made."""
@@ -86,15 +83,15 @@ class SparseSource:
         return self
 
 
-def _identified(ids: Any, column: str, n_records: int, origin: Origin) -> Any:
+def _identified(ids: Any, column: str, n_records: int, origin: Origin) -> ArraySource:
     if ids is None:
         raise origin.error(
             f"is a sparse matrix without ids: give (ids, matrix), or an .npz file that also holds an array {column!r}; or "
             "bring its rows into the order of the other parties', and leave id out of the job"
         )
-    if np.ndim(ids) != 1 or len(ids) != n_records:
+    if getattr(ids, "ndim", 1) != 1 or len(ids) != n_records:
         raise origin.error("the ids of a sparse matrix are one for each of its rows")
-    return ids
+    return open_table({column: ids}, {column: "id"}, origin)
 
 
 def open_sparse_file(path: Path, contents: Mapping[str, Content], origin: Origin, damaged: str) -> SparseSource:

@@ -1,4 +1,4 @@
-"""Data that are in memory already: Arrow-compatible tables, arrays, mappings from columns to arrays."""
+"""Tables in memory: pandas, Polars and Arrow tables, arrays, and mappings from columns to arrays or lists."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ import numpy as np
 import pyarrow as pa
 
 from parties.sources.base import BY_POSITION, chunk_rows
+from parties.sources.objects import converted, object_array
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from parties.sources.base import Origin
+    from parties.sources.base import Content, Origin
 
-_MIXED = "column {!r} mixes values of different types, or of an unknown one"
+_UNKNOWN_TYPE = "column {!r} holds values of a type that cannot be read: convert or leave it out"
 
 
 class ArraySource:
     """Columns in memory, or mapped into it, sliced into batches.
 
-    columns : {column: one-dimensional NumPy array or Arrow chunked array}, all of one length.
+    columns : {column: one-dimensional NumPy array or Arrow chunked array}, all of one length. A NumPy array of objects or
+        text is converted cell by cell, as `contents` says; other types are the column's own.
+    contents : {column: content} of the columns that are wanted.
     """
 
     typed = True
 
-    def __init__(self, columns: Mapping[str, Any], origin: Origin) -> None:
+    def __init__(self, columns: Mapping[str, Any], contents: Mapping[str, Content], origin: Origin) -> None:
         self.origin = origin
         self.names = tuple(columns)
         self._columns = columns
+        self._contents = contents
         lengths = {len(column) for column in columns.values()}
         if len(lengths) > 1:
             raise origin.error("its columns have different lengths")
@@ -52,19 +56,22 @@ class ArraySource:
         if not isinstance(column, np.ndarray):
             chunks = column.slice(records.start, records.stop - records.start).chunks
             return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-        part = np.ascontiguousarray(column[records])
+        part = column[records]
+        if part.dtype.kind in "OU":
+            return converted(part, self._contents.get(name), name, self.origin)
+        absent = np.ma.getmaskarray(part) if isinstance(part, np.ma.MaskedArray) else None
+        part = np.ascontiguousarray(part)
         if part.dtype.kind in "iuf":
             # Arrow knows neither swapped bytes nor extended precision.
             plain = np.float64 if part.dtype.itemsize > 8 else part.dtype.newbyteorder("=")
             part = part.astype(plain, copy=False)
-        return self.origin.attempt(
-            lambda: pa.array(part, from_pandas=True),
-            _MIXED.format(name),
-        )
+        return self.origin.attempt(lambda: pa.array(part, mask=absent, from_pandas=True), _UNKNOWN_TYPE.format(name))
 
 
-def open_table(table: Any, wanted: tuple[str, ...], origin: Origin) -> ArraySource:
+def open_table(table: Any, contents: Mapping[str, Content], origin: Origin) -> ArraySource:
     """Return the source over a table in memory; only the wanted columns are converted.
+
+    contents : {column: content} of the wanted columns.
 
     Raises DataError, or SpecificationError for an unknown kind of table.
     """
@@ -75,28 +82,28 @@ def open_table(table: Any, wanted: tuple[str, ...], origin: Origin) -> ArraySour
     if isinstance(table, pa.Table):
         columns = {name: table.column(i) for i, name in enumerate(table.column_names)}
         origin = replace(origin, by_position=BY_POSITION in (table.schema.metadata or {}))
-        origin.check_columns(table.column_names, [name for name in wanted if name in columns])
-        return ArraySource(columns, origin)
+        origin.check_columns(table.column_names, [name for name in contents if name in columns])
+        return ArraySource(columns, contents, origin)
     if isinstance(table, np.ndarray):
-        return open_array(table, wanted, origin)
+        return open_array(table, contents, origin)
     if isinstance(table, Mapping):
-        return ArraySource({name: _column(name, values, origin) for name, values in table.items()}, origin)
-    if hasattr(table, "columns") and (
-        hasattr(table, "__arrow_c_stream__") or type(table).__module__.startswith("pandas")
-    ):
-        return _frame(table, wanted, origin)
+        columns = {name: _column(name, values, origin) for name, values in table.items()}
+        return ArraySource(columns, contents, origin)
+    if hasattr(table, "columns") and (hasattr(table, "__arrow_c_stream__") or _is_of_pandas(table)):
+        return _frame(table, contents, origin)
     if hasattr(table, "__arrow_c_stream__"):
-        return open_table(origin.attempt(lambda: pa.table(table), "cannot be read as an Arrow table"), wanted, origin)
+        return open_table(origin.attempt(lambda: pa.table(table), "cannot be read as an Arrow table"), contents, origin)
     raise SpecificationError(
         f"a source may not be of type {type(table).__name__!r}: give a path, a pandas, Polars or Arrow table, an "
         "array, a mapping from columns to arrays, or a function that returns one of these"
     )
 
 
-def open_array(array: np.ndarray[Any, Any], wanted: tuple[str, ...], origin: Origin) -> ArraySource:
+def open_array(array: np.ndarray[Any, Any], contents: Mapping[str, Content], origin: Origin) -> ArraySource:
     """Return the source over a structured array, or over a 2-D array whose columns are the wanted ones in order."""
+    wanted = tuple(contents)
     if array.dtype.names is not None:
-        return ArraySource({name: array[name].reshape(-1) for name in array.dtype.names}, origin)
+        return ArraySource({name: array[name].reshape(-1) for name in array.dtype.names}, contents, origin)
     if array.ndim == 1 and len(wanted) == 1:
         array = array.reshape(-1, 1)
     if array.ndim != 2 or array.shape[1] != len(wanted):
@@ -104,48 +111,72 @@ def open_array(array: np.ndarray[Any, Any], wanted: tuple[str, ...], origin: Ori
         raise origin.error(
             f"an array without column names must be two-dimensional with exactly the columns wanted, in order ({shown})"
         )
-    return ArraySource({name: array[:, j] for j, name in enumerate(wanted)}, replace(origin, by_position=True))
+    columns = {name: array[:, j] for j, name in enumerate(wanted)}
+    return ArraySource(columns, contents, replace(origin, by_position=True))
+
+
+def _is_of_pandas(table: Any) -> bool:
+    return type(table).__module__.startswith("pandas")
 
 
 def _column(name: str, values: Any, origin: Origin) -> Any:
-    """Return values as a NumPy array or an Arrow chunked array, of one dimension."""
-    if isinstance(values, np.ndarray):
-        if values.ndim != 1:
-            raise origin.error(f"column {name!r} must be one-dimensional")
-        return values
-    mixed = _MIXED.format(name)
+    """Return values as a NumPy array or an Arrow chunked array, of one dimension.
+
+    A type that comes with the values is kept. A list has none, so its cells stay objects.
+    """
+    unknown = _UNKNOWN_TYPE.format(name)
     if isinstance(values, pa.ChunkedArray):
         return values
-    if hasattr(values, "__arrow_c_stream__"):
-        return origin.attempt(lambda: pa.chunked_array(values), mixed)
-    return pa.chunked_array([origin.attempt(lambda: pa.array(values, from_pandas=True), mixed)])
+    if isinstance(values, pa.Array):
+        return pa.chunked_array([values])
+    if _is_of_pandas(values) and hasattr(values, "dtype"):
+        values = _of_pandas(values)
+    elif _holds_objects(values):
+        values = object_array(values.to_list())
+    if not isinstance(values, np.ndarray):
+        if hasattr(values, "__arrow_c_stream__"):
+            return origin.attempt(lambda: pa.chunked_array(values), unknown)
+        if hasattr(values, "__arrow_array__") or hasattr(values, "__arrow_c_array__"):
+            return origin.attempt(lambda: pa.chunked_array([pa.array(values, from_pandas=True)]), unknown)
+        if isinstance(values, str | bytes):
+            raise origin.error(f"column {name!r} must be an array or a list of cells")
+        make = np.asarray if hasattr(values, "__array__") else object_array
+        values = origin.attempt(lambda: make(values), unknown)
+    if values.ndim != 1:
+        raise origin.error(f"column {name!r} must be one-dimensional")
+    return values
 
 
-def _frame(frame: Any, wanted: tuple[str, ...], origin: Origin) -> ArraySource:
+def _of_pandas(series: Any) -> Any:
+    """Return a pandas column's own NumPy array, its objects where it has no one type, or itself for Arrow to convert."""
+    if isinstance(series.dtype, np.dtype):
+        return series.to_numpy()
+    categories = getattr(series.dtype, "categories", None)
+    if categories is not None and categories.dtype == object:
+        return np.asarray(series.astype(object))
+    return series
+
+
+def _holds_objects(values: Any) -> bool:
+    """Return True for a Polars column of Python objects."""
+    return type(values).__module__.startswith("polars") and str(getattr(values, "dtype", "")) == "Object"
+
+
+def _frame(frame: Any, contents: Mapping[str, Content], origin: Origin) -> ArraySource:
     """Return the source over a pandas or Polars frame, through Arrow and without importing either."""
     names = list(frame.columns)
     if not all(isinstance(name, str) for name in names):
         raise origin.error(
             "not all of its column names are text: rename them, frame.columns = frame.columns.astype(str)"
         )
-    present = [name for name in wanted if name in names]
+    present = [name for name in contents if name in names]
     origin.check_columns(names, present)
-
-    def convert(columns: list[str]) -> pa.Table:
-        part = frame[columns]
-        # pandas before 2.2 speaks no Arrow of its own.
-        return (
-            pa.table(part) if hasattr(part, "__arrow_c_stream__") else pa.Table.from_pandas(part, preserve_index=False)
-        )
-
-    try:
-        table = convert(present)
-    except Exception:  # noqa: BLE001 — the reader's message quotes cells; the columns are tried one by one instead
-        table = None
-    if table is None:
-        for name in present:
-            origin.attempt(partial(convert, [name]), _MIXED.format(name))
-        raise origin.error("cannot be read as an Arrow table")
-    source = ArraySource({name: table.column(name) for name in present}, origin)
+    source = ArraySource({name: _of_frame(frame, name, origin) for name in present}, contents, origin)
     source.names = tuple(names)
     return source
+
+
+def _of_frame(frame: Any, name: str, origin: Origin) -> Any:
+    if _is_of_pandas(frame) or _holds_objects(frame[name]):
+        return _column(name, frame[name], origin)
+    return origin.attempt(partial(pa.table, frame[[name]]), _UNKNOWN_TYPE.format(name)).column(0)

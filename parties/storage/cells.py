@@ -53,6 +53,8 @@ def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
     numeric = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
     if not any(fits(kind) for fits in numeric):
         raise origin.error(f"column {column!r} holds values of type {kind}, not numbers: convert or leave it out")
+    if pa.types.is_decimal(kind):
+        cells = cells.cast(pa.string())  # Arrow rounds by the column's scale: 0.1 and 0.10 become different doubles
     values = cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     # Arrow's own memory may be shared with the user's table, and is read-only.
     return np.array(values, dtype=np.float64)
@@ -98,14 +100,23 @@ def lookup(categories: Iterable[Category]) -> Callable[[object], int]:
     def code_of(value: object) -> int:
         if value is None or value != value:  # NaN
             return MISSING
-        if isinstance(value, bytes):
-            value = value.decode(errors="replace")
+        value = text_of(value)
         text = canonical_category(value)
         if text not in codes and isinstance(value, str):
             text = as_number(value) if numeric else value.strip()
         return codes.get(text, UNKNOWN)
 
     return code_of
+
+
+def text_of(value: object) -> object:
+    """Return the text of bytes, lone surrogates included, and any other value as it is."""
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode(errors="surrogatepass")
+    except UnicodeDecodeError:
+        return value.decode(errors="replace")
 
 
 def as_number(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, numbers
+from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, numbers, text_of
 from vfl.schema import BinaryLabel, RealLabel, canonical_category
 
 if TYPE_CHECKING:
@@ -72,5 +72,6 @@ def _undeclared_class(value: object) -> int:
     """Return 0, 1 or _MINUS_ONE for what a binary label may hold without declared classes."""
     if value is None or value != value:  # NaN
         return MISSING
+    value = text_of(value)
     text = as_number(value) if isinstance(value, str) else canonical_category(value)
     return {"0": 0, "false": 0, "1": 1, "true": 1, "-1": _MINUS_ONE}.get(text, UNKNOWN)

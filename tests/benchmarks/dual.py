@@ -140,7 +140,7 @@ def comparison(folder, loss, strength, epsilon):
         table = table.set_column(table.column_names.index("target"), "target", pa.array(sign))
         bounds["target"] = (-1.0, 1.0)
     job = replace(case.job, loss=loss, penalty=vfl.L2(strength), intercept=False, bounds=bounds)
-    sources = sources_of(job.partition, table).items()
+    sources = sources_of(job, table).items()
     return Comparison(job, {q: load(job.for_party(q), source) for q, source in sources}, table.num_rows)
 
 

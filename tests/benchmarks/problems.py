@@ -33,7 +33,7 @@ class Case:
     def scaled(self):
         """X (n, p) as trained on, the intercept last, and y."""
         owner = self.job.partition.label_party
-        parties = {q: load(self.job.for_party(q), s) for q, s in sources_of(self.job.partition, self.table).items()}
+        parties = {q: load(self.job.for_party(q), s) for q, s in sources_of(self.job, self.table).items()}
         columns = problem_of(self.job, self.n).layout.columns
         blocks = [p._columns.array for q, p in parties.items() if columns[q]]
         return np.hstack(blocks), parties[owner].labels()

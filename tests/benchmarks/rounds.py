@@ -147,7 +147,7 @@ def visits(ray, frame, runs):
     labels, margins = ray.put(np.ones(frame.num_rows)), np.ones(frame.num_rows)
     ratios = []
     spec = job(2, 50)
-    sources = sources_of(spec.partition, frame)
+    sources = sources_of(spec, frame)
     actors = {name: ray.remote(PartyActor).options(num_cpus=1).remote(spec, name) for name in sources}
     ray.get([actors[name].load.remote(source) for name, source in sources.items()])
     for _ in range(runs + 1):
@@ -165,7 +165,7 @@ def growth(ray, frame):
 
     driver, small = ray.remote(Trips).options(num_cpus=0).remote(), frame.slice(0, 500)
     long = replace(job(2, 2500), solver=vfl.SkGD(block_size=1, passes=1300, sampling="cyclic", sweep="block"))
-    sources = sources_of(long.partition, small)
+    sources = sources_of(long, small)
     actors = {name: ray.remote(PartyActor).options(num_cpus=1).remote(long, name) for name in sources}
     ray.get([actors[name].load.remote(source) for name, source in sources.items()])
     grown = ray.get(driver.visits.remote(long, actors))[3] / 1e6

@@ -153,7 +153,7 @@ class Bench:
     @functools.cached_property
     def parties(self) -> dict[str, Party]:
         """The parties as loaded."""
-        sources = sources_of(self.case.job.partition, self.case.table)
+        sources = sources_of(self.case.job, self.case.table)
         return {q: load(self.case.job.for_party(q), source) for q, source in sources.items()}
 
     @functools.cached_property

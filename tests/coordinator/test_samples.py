@@ -35,7 +35,7 @@ class LosesEverySampledStep(InProcessTransport):
     """A transport that loses the answers of each sampled step as often as the recovery permits."""
 
     def __init__(self, spec: vfl.Job) -> None:
-        sources = sources_of(setting.PARTITION, setting.table(spec.loss)).items()
+        sources = sources_of(spec, setting.table(spec.loss)).items()
         super().__init__({name: load(spec, name, source) for name, source in sources})
         self.batches: list[bytes] = []
         """The records with a weight, in every attempt at a sampled step."""

@@ -87,7 +87,7 @@ class Spied(InProcessTransport):
         super().__init__({name: self.loaded(name) for name in PARTITION.parties})
 
     def loaded(self, name: str) -> Any:
-        return load(self.spec.for_party(name), sources_of(PARTITION, table())[name])
+        return load(self.spec.for_party(name), sources_of(self.spec, table())[name])
 
     def ask(self, shares: Any, records: Any, key: Any) -> Any:
         if key.round == self.at:

@@ -66,7 +66,7 @@ def drive(coordinator: Coordinator, spec: vfl.Job) -> tuple[list[Round], Outcome
 
 
 def in_process(spec: vfl.Job, data: Any, **options: Any) -> tuple[list[Round], Outcome]:
-    parties = {name: load(spec.for_party(name), source) for name, source in sources_of(PARTITION, data).items()}
+    parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
     return drive(Coordinator(InProcessTransport(parties), **options), spec)
 
 
@@ -80,7 +80,7 @@ def on_ray(local_ray: Any) -> Iterator[Any]:
     from coordinator.ray_transport import RayTransport
     from parties.actor import PartyActor
 
-    sources = sources_of(PARTITION, table())
+    sources = sources_of(job(), table())
     actors = {name: local_ray.remote(PartyActor).remote(job(), name) for name in sources}
     local_ray.get([actors[name].load.remote(source) for name, source in sources.items()])
     yield RayTransport(actors, 60.0)

@@ -250,7 +250,7 @@ class TestApart:
         w = np.array([0.5, -0.25, 1.0, 0.1])
         sums = []
         for data in (table(), changed(i, a0=-1.0, b0=1.0, y=1 - table()["y"][i])):
-            parties = {name: load(spec.for_party(name), source) for name, source in sources_of(PARTITION, data).items()}
+            parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
             margins = Margins(parties["telco"].labels(), spec.split.held_out(N))
             plan = make_plan(spec, N)
             execute = Executor(InProcessTransport(parties), margins, None, unnoised=(Unnoised,))
@@ -285,7 +285,7 @@ class TestApart:
 
     def test_a_party_without_a_hold_out_answers_nothing_about_one(self) -> None:
         spec = job(holdout=None)
-        parties = {name: load(spec.for_party(name), source) for name, source in sources_of(PARTITION, table()).items()}
+        parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, table()).items()}
         whole = make_plan(spec, N).problem.layout.whole()
         query = Forward({q: (b, np.zeros(b.size)) for q, b in whole.items()}, side=Side.HELD_OUT)
         with pytest.raises(PrivacyError, match="holds no records out"):
@@ -384,7 +384,7 @@ class TestBoth:
         cut = made[:kept]
         rebuilt = max((k for k, record in enumerate(cut) if record.resets), default=0)
         log = Log(tuple(record.released for record in cut), rebuilt=rebuilt, n_records=N)
-        sources = sources_of(PARTITION, table()).items()
+        sources = sources_of(spec, table()).items()
         coordinator = Coordinator(
             InProcessTransport({name: load(spec.for_party(name), source) for name, source in sources})
         )

@@ -91,7 +91,7 @@ class Lossy:
     def loaded(self, name: str) -> Any:
         whole = table() if self.changed is None or not self.asked else self.changed(table())
         policy = None if self.policies is None else str(self.policies / f"{name}.toml")
-        return load(self.job.for_party(name), sources_of(PARTITION, whole)[name], policy)
+        return load(self.job.for_party(name), sources_of(self.job, whole)[name], policy)
 
     def greet(self) -> Any:
         return self.inner.greet()

@@ -162,6 +162,24 @@ def test_the_bound_holds_for_any_line_ends(text, tmp_path):
     assert source.n_records == 2
 
 
+@pytest.mark.parametrize("line", ["\n", "\r\n"])
+def test_a_blank_line_of_a_single_column_is_a_record_without_its_cell(line, tmp_path):
+    """Writers of CSV leave a missing cell like this: passing it over would move all records after it."""
+    (tmp_path / "d.csv").write_bytes(line.join(["", "y", "1", "", "0", ""]).encode())
+    source = open_source(tmp_path / "d.csv", ["y"], party="bank")
+    assert read(source, ["y"]) == {"y": [1, None, 0]}
+
+
+def test_a_quote_that_swallows_the_records_after_it_is_seen(tmp_path):
+    """The quotes are even in number: the first one is inside of a field, and means nothing."""
+    (tmp_path / "d.csv").write_text('a,b\n1,5"\n5","x\n2,3\n4,5\n')
+    with pytest.raises(DataError, match="is never closed"):
+        list(open_source(tmp_path / "d.csv", {"a": "text", "b": "text"}, party="bank").batches())
+    (tmp_path / "d.csv").write_text('a,b\n1,5"\n\n2,"x\n"\n')
+    source = open_source(tmp_path / "d.csv", {"a": "number", "b": "text"}, party="bank")
+    assert read(source, ["a", "b"]) == {"a": [1, 2], "b": ['5"', "x\n"]}
+
+
 def test_csv_of_many_blocks_with_line_breaks_in_fields(tmp_path):
     text = "a,b,note\n" + "".join(f'{i},{-i},"line\n{i}"\n' for i in range(200_000))
     (tmp_path / "d.csv").write_text(text)
@@ -350,11 +368,10 @@ def test_a_file_that_grows_while_it_is_read(tmp_path):
         list(source.batches())
 
 
-MIXED = "column 'b' mixes values of different types, or of an unknown one"
 SHAPE_2D = "an array without column names must be two-dimensional with exactly the columns wanted, in order (a, b)"
 BROKEN_TABLES = {
     "pandas, column": (FRAME.rename(columns={"b": "bb"}), "there is no column 'b' (did you mean 'bb'?)"),
-    "pandas, mixed": (pd.DataFrame({"a": [1.0, 2], "b": pd.Series([1, "SECRET"], dtype=object)}), MIXED),
+    "pandas, mixed": (pd.DataFrame({"a": [1.0, 2], "b": pd.Series([1, "SECRET"], dtype=object)}), TEXT),
     "pandas, numbered": (
         pd.DataFrame(ARRAY),
         "not all of its column names are text: rename them, frame.columns = frame.columns.astype(str)",
@@ -370,9 +387,9 @@ BROKEN_TABLES = {
     ),
     "array, width": (np.ones((3, 3)), SHAPE_2D),
     "array, one-dimensional": (np.ones(3), SHAPE_2D),
-    "objects, mixed": (np.array([[1, 2], [1, "SECRET"]], dtype=object), MIXED),
+    "objects, mixed": (np.array([[1, 2], [1, "SECRET"]], dtype=object), TEXT),
     "lengths": ({"a": [1, 2], "b": [1]}, "its columns have different lengths"),
-    "mapping, mixed": ({"a": [1, 2], "b": [1, "SECRET"]}, MIXED),
+    "mapping, mixed": ({"a": [1, 2], "b": [1, "SECRET"]}, TEXT),
     "mapping, two-dimensional": ({"a": [1], "b": np.ones((1, 1))}, "column 'b' must be one-dimensional"),
 }
 
@@ -391,11 +408,13 @@ def test_unknown_kinds_of_source():
 
 
 PARTITION = FeaturePartition({"bank": ["b"], "telco": ["a"]}, label=("telco", "text"))
+FEATURES = {"bank": {"b": "number"}, "telco": {"a": "number"}}
+PARTS = FEATURES | {"telco": {"a": "number", "text": "text"}}
 
 
 @pytest.mark.parametrize("name", ["pandas", "polars", "arrow"])
 def test_one_table_is_split_by_the_partition(name):
-    parts = split_table(IN_MEMORY[name], PARTITION)
+    parts = split_table(IN_MEMORY[name], PARTITION, PARTS)
     assert {party: part.column_names for party, part in parts.items()} == {"bank": ["b"], "telco": ["a", "text"]}
     assert parts["telco"].to_pydict() == {"a": [1.0, 2.5, -3.0], "text": ["x", "y", "z"]}
     assert read(open_source(parts["bank"], ["b"], party="bank"), ["b"]) == {"b": EXPECTED["b"]}
@@ -403,33 +422,34 @@ def test_one_table_is_split_by_the_partition(name):
 
 def test_a_party_of_which_nothing_is_wanted_gets_nothing():
     partition = FeaturePartition({"bank": ["b", "a"], "court": []}, label=("court", "text"))
-    assert list(split_table(FRAME, partition, label=False)) == ["bank"]
-    assert list(split_table(FRAME, partition)) == ["bank", "court"]
+    features = {"bank": {"b": "number", "a": "number"}, "court": {}}
+    assert list(split_table(FRAME, partition, features, label=False)) == ["bank"]
+    assert list(split_table(FRAME, partition, features | {"court": {"text": "text"}})) == ["bank", "court"]
 
 
 def test_one_array_and_one_file_are_split_by_the_partition(tmp_path):
-    parts = split_table(ARRAY, PARTITION, label=False)
+    parts = split_table(ARRAY, PARTITION, FEATURES, label=False)
     assert parts["telco"].to_pydict() == {"a": EXPECTED["a"]}
-    parts = split_table(csv_file(tmp_path), PARTITION)
+    parts = split_table(csv_file(tmp_path), PARTITION, PARTS)
     assert parts["bank"].to_pydict() == {"b": EXPECTED["b"]}
     assert parts["telco"].to_pydict() == {"a": EXPECTED["a"], "text": ["x", "y", "z"]}
 
 
 def test_a_table_that_lacks_a_column_of_the_partition():
     with pytest.raises(PartitionError) as caught:
-        split_table(FRAME.rename(columns={"b": "bb"}), PARTITION)
+        split_table(FRAME.rename(columns={"b": "bb"}), PARTITION, PARTS)
     assert str(caught.value) == "column 'b' of party 'bank' is not in the table (did you mean 'bb'?)"
     with pytest.raises(PartitionError, match="label 'text' of party 'telco' is not in the table"):
-        split_table(FRAME.drop(columns="text"), PARTITION)
+        split_table(FRAME.drop(columns="text"), PARTITION, PARTS)
     with pytest.raises(DataError, match="the table: there are no records"):
-        split_table(FRAME[:0], PARTITION)
+        split_table(FRAME[:0], PARTITION, PARTS)
 
 
-def test_read_table_types_the_columns_of_a_csv_file(tmp_path):
-    table = read_table(csv_file(tmp_path), ["text", "a"])
-    assert table.schema.types == [pa.string(), pa.float64()]
+def test_read_table_types_the_columns_of_a_csv_file_as_they_are_declared(tmp_path):
+    table = read_table(csv_file(tmp_path), {"text": "text", "a": "number", "b": "text"})
+    assert table.schema.types == [pa.string(), pa.float64(), pa.string()]
     with pytest.raises(DataError, match=r"there is no column 'txt' \(did you mean 'text'"):
-        read_table(csv_file(tmp_path), ["txt"])
+        read_table(csv_file(tmp_path), {"txt": "text"})
 
 
 @pytest.fixture

@@ -261,15 +261,17 @@ def test_a_party_that_is_declared_sparse_may_give_a_dense_source():
 def test_one_matrix_is_split_between_the_parties(tmp_path):
     partition = vfl.FeaturePartition({"p": ["b", "a"], "q": ["c"]}, label=("q", "y"))
     matrix = scipy.sparse.csc_array(np.column_stack([DENSE, [0, 1, 1]]))
-    parts = split_table(matrix, partition)
+    features = {"p": {"b": "number", "a": "number"}, "q": {"c": "number"}}
+    wanted = features | {"q": {"c": "number", "y": "text"}}
+    parts = split_table(matrix, partition, wanted)
     np.testing.assert_array_equal(parts["p"].toarray(), DENSE[:, :2])
     np.testing.assert_array_equal(parts["q"].toarray(), [[0, 0], [0, 1], [0, 1]])
-    assert set(split_table(FORMS["csc"], partition, label=False)) == {"p", "q"}
+    assert set(split_table(FORMS["csc"], partition, features, label=False)) == {"p", "q"}
     with pytest.raises(DataError, match=r"exactly the columns wanted, in order \(b, a, c, y\)"):
-        split_table(FORMS["csc"], partition)
+        split_table(FORMS["csc"], partition, wanted)
     scipy.sparse.save_npz(tmp_path / "d.npz", matrix)
     with pytest.raises(DataError, match="is a sparse matrix, where a table is wanted"):
-        read_table(tmp_path / "d.npz", ["a", "b", "c", "y"])
+        read_table(tmp_path / "d.npz", dict.fromkeys("abcy", "number"))
 
 
 def with_ids(tmp_path, ids):
@@ -311,7 +313,7 @@ def test_records_of_a_sparse_matrix_are_aligned(way, tmp_path):
             "without ids: give .ids, matrix., or an .npz file that also holds an array 'customer'",
         ),
         ((["u", "v"], FORMS["csc"]), "the ids of a sparse matrix are one for each of its rows"),
-        (([1, "v", None], FORMS["csc"]), "its ids mix values of different types"),
+        (([1, "v", None], FORMS["csc"]), "id column .customer. holds other values than integers alone or text alone"),
         ((["u", "u", "w"], FORMS["csc"]), "id column 'customer': an id occurs more than once"),
     ],
 )

@@ -88,7 +88,7 @@ def walk(spec: vfl.Job, data: dict[str, np.ndarray]) -> tuple[dict[Any, list[np.
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parties.party, "release", release)
-        held = {name: load(spec.for_party(name), source) for name, source in sources_of(spec.partition, data).items()}
+        held = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
         rounds = [e for e in Coordinator(InProcessTransport(held)).stream(spec) if isinstance(e, Round)]
     charged = {(key.round, key.part): event for record in rounds for key, event in record.charges}
     paid: dict[Any, list[np.ndarray]] = defaultdict(list)

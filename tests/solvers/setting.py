@@ -66,7 +66,7 @@ def optimum(loss: str, *, column_of_ones: bool = False) -> np.ndarray:
 
 def drive(spec: vfl.Job, log: Log | None = None) -> tuple[list[Round], Outcome]:
     """Run a job in this process, from a log if there is one."""
-    sources = sources_of(PARTITION, table(spec.loss)).items()
+    sources = sources_of(spec, table(spec.loss)).items()
     coordinator = Coordinator(
         InProcessTransport({name: load(spec.for_party(name), source) for name, source in sources})
     )

@@ -366,7 +366,7 @@ def run(
         return mechanisms.release(sums, grid, event, noise, key, *rest) if given is None else given(key, sums.size)
 
     monkeypatch.setattr(parties.party, "release", release)
-    held = {name: load(spec.for_party(name), source) for name, source in sources_of(spec.partition, data).items()}
+    held = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
     events = list(Coordinator(InProcessTransport(held)).stream(spec, Watched("run", charges=charged)))
     (plan,) = (event for event in events if isinstance(event, vfl.Plan))
     return plan, charged, drawn

@@ -57,7 +57,7 @@ def align(
         )
     agreed = paths_of(job.partition, policies, "policy")
     arrangement = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, later=True, again=again)
-    sources = sources_of(job.partition, data, ids=job.ids)
+    sources = sources_of(job, data, ids=True)
     events = align_only(job, sources, arrangement, place=place_of(engine, address, placement), policies=agreed)
     for event in events:
         if isinstance(event, Aligned):

@@ -108,7 +108,7 @@ def private_bounds(
     budget = new_budget(spec, ledger, allow_network_file_system=allow_network_file_system)
     events = dispatch.run(
         spec,
-        sources_of(spec.partition, data),
+        sources_of(spec, data),
         budget,
         Log(),
         place=place,

@@ -31,7 +31,7 @@ def evaluate(result: Result, data: Any) -> Findings:
     data : as for `train`. For measures with noise on records of the training data, give the job a `holdout`.
     """
     job = result.job
-    owner, sources = job.partition.label_party, sources_of(job.partition, data)
+    owner, sources = job.partition.label_party, sources_of(job, data)
     joined = joined_rows(job, sources, first=owner, common=True)
     labels = load_labels(job.for_party(owner), sources[owner])
     parts = {party: result.part(party) for party in sources if job.partition.columns(party)}

@@ -92,7 +92,7 @@ def _of_table(result: Result, table: Any) -> Predictions:
 
 def _of_result(result: Result, data: Any) -> tuple[dict[str, ModelPart | str], dict[str, Any]]:
     """Return the parts of the parties that have columns, and their sources."""
-    given = sources_of(result.job.partition, data, label=False)
+    given = sources_of(result.job, data, label=False)
     sources = {party: source for party, source in given.items() if result.job.partition.columns(party)}
     return {party: result.part(party) for party in sources}, sources
 

@@ -11,6 +11,7 @@ from vfl.errors import SpecificationError, nearest
 from vfl.job.file import EXAMPLE
 
 if TYPE_CHECKING:
+    from parties.sources.base import Content
     from vfl.job import Job
     from vfl.job.environment import Environment
     from vfl.partition import FeaturePartition
@@ -24,8 +25,8 @@ def data_of(job: Job, environment: Environment) -> Any:
 
     if environment.table.startswith(EXAMPLE):
         return examples.table(environment.table.removeprefix(EXAMPLE))
-    columns = dict.fromkeys((*job.partition.features, job.partition.label_column, *job.ids.values()))
-    return read_table(environment.table, tuple(columns))
+    contents = {column: content for part in _contents(job, ids=True).values() for column, content in part.items()}
+    return read_table(environment.table, contents)
 
 
 def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None, what: str) -> dict[str, str]:
@@ -42,14 +43,13 @@ def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None
     return {name: str(Path(path).expanduser().absolute()) for name, path in (paths or {}).items()}
 
 
-def sources_of(
-    partition: FeaturePartition, data: Any, *, label: bool = True, ids: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+def sources_of(job: Job, data: Any, *, label: bool = True, ids: bool = False) -> dict[str, Any]:
     """Return {party: source} in the partition's order.
 
     data : {party: source}, left as they are for their owners to open, or one table of all columns.
-    label : whether the label is wanted when a table is split. ids : {party: id column} that it is given then.
+    label : whether the label is wanted when a table is split. ids : whether the parties are given their id columns then.
     """
+    partition = job.partition
     parties = partition.parties
     if isinstance(data, Mapping) and any(name in parties for name in data):
         for name in data:
@@ -61,4 +61,17 @@ def sources_of(
         return {name: data[name] for name in parties if name in data}
     from parties.sources.opening import split_table
 
-    return split_table(data, partition, label=label, ids=ids)
+    return split_table(data, partition, _contents(job, label=label, ids=ids), label=label)
+
+
+def _contents(job: Job, *, label: bool = True, ids: bool = False) -> dict[str, dict[str, Content]]:
+    """Return how every column of one table is read: {party: {column: content}}, as each party would by itself."""
+    from parties.storage.cells import contents_of
+
+    contents: dict[str, dict[str, Content]] = {}
+    for party in job.partition.parties:
+        task = job.for_party(party)
+        contents[party] = contents_of(task.schema, task.columns, task.label if label else None)
+        if ids and task.id is not None:
+            contents[party][task.id] = "id"
+    return contents

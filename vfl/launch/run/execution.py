@@ -92,7 +92,7 @@ def new_budget(job: Job, ledger: str | Path | None, *, allow_network_file_system
 
 def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Result]:
     """Execute a run: yield its events as they happen, then its result, not yet signed."""
-    sources = sources_of(job.partition, data, ids=job.ids)
+    sources = sources_of(job, data, ids=True)
     if job.id is not None and not settings.arrangement.required:
         check(job)  # before an alignment that may take hours
     events = dispatch.run(

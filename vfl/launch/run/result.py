@@ -155,7 +155,7 @@ class Result:
         data : as for `train`; the label is not needed. It is all read here: where the job aligns records and the sources
             hold their id columns, rows are joined by them in the order of the first party's, else taken as they are.
         """
-        sources = sources_of(self.job.partition, data, label=False)
+        sources = sources_of(self.job, data, label=False)
         joined = joined_rows(self.job, sources)
         margins = {}
         for party, source in sources.items():
