@@ -1,6 +1,6 @@
-"""What coordinator and parties say to each other to align their records, what of it goes by, and what it reveals.
+"""Messages by which coordinator and parties align their records, and a description of what an alignment reveals.
 
-The mathematics is in vfl.security.psi; here are the messages around it. None of them holds an identifier.
+The mathematics is in vfl.security.psi. No message holds an identifier.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ REVEALS: Mapping[str, str] = {
     "coordinator": "the size of every set and of every intersection of some of them, which positions of the blinded and "
     "sorted sets are joined; never an id",
 }
-"""By alignment alone, beside what training shows. n is public: the guarantee is conditioned on it and on membership."""
+"""Revealed by alignment alone. n is public: the privacy guarantee is conditioned on it and on membership."""
 
 PAIRWISE = "with these {m} parties that includes the intersections of fewer than all, pair by pair"
 
 
 def reveals(n_parties: int) -> dict[str, str]:
-    """Return what aligning so many parties shows to whom, in words."""
+    """Return {participant: what an alignment of `n_parties` reveals to it}, in words."""
     said = dict(REVEALS)
     if n_parties > 2:
         said["coordinator"] += "; " + PAIRWISE.format(m=n_parties)
@@ -32,20 +32,20 @@ def reveals(n_parties: int) -> dict[str, str]:
 
 
 def alignment_name(salt: bytes) -> str:
-    """Return the public name of the alignment under a salt, 32 hexadecimal digits, which does not tell the salt."""
+    """Return the public name of the alignment under a salt: 32 hexadecimal digits, which do not reveal the salt."""
     return hashlib.sha256(b"vfl alignment " + salt).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What a party leaves in its own place on disk. Public.
+    """Public rules by which a party keeps its index on its own disk.
 
-    folder : its place as the job's environment names it; None is the one of the party's own user.
-    run : id of the run that may have to be resumed, None for one that leaves nothing.
-    resumed : whether an earlier process of that run may have left its index.
-    later : keep the index for later runs of the job on the same files; one that was made of other content is replaced.
-    again : do not look for the index of an earlier alignment.
-    last : nothing after this needs the run's index: it is removed once it has been read.
+    folder : named by the job's environment; None is the folder of the party's own user.
+    run : id of the run that may be resumed; None for a run that keeps nothing.
+    resumed : an earlier process of that run may have left its index.
+    later : keep the index for later runs of the job on the same files; replace an index that was made of other content.
+    again : ignore the index of an earlier alignment.
+    last : remove the run's index once it has been read.
     """
 
     folder: str | None = None
@@ -58,7 +58,7 @@ class Keeping:
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What a party says of its index.
+    """Description of a party's index.
 
     alignment : name of the alignment that made it. hash : of the aligned ids in their order, under its salt.
     """
@@ -70,10 +70,10 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class IdsGreeting:
-    """What a party says of its ids before an alignment.
+    """Description of a party's ids before an alignment.
 
-    version : of the code that it runs. kind : of its ids, as they are compared.
-    pending : name of an alignment of these ids that was cut off and can go on. kept : the index that it holds already.
+    version : of its code. kind : type of its ids for comparisons.
+    pending : name of an interrupted alignment of these ids that can continue. kept : the index that it already has.
     """
 
     version: str
@@ -85,7 +85,7 @@ class IdsGreeting:
 
 @dataclass(frozen=True, slots=True)
 class Aligning:
-    """Progress of an alignment: multiplications done, of all that its parties make."""
+    """Progress of an alignment: multiplications done, out of those of all its parties."""
 
     done: int
     total: int
@@ -94,10 +94,10 @@ class Aligning:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """All parties hold the same records in the same order.
+    """Outcome of an alignment: all parties hold the same records in the same order.
 
-    n_records : that all parties have. sizes : {party: number of its ids}, known to the participants, not to be published.
-    reused : whether every party held the index of an earlier alignment.
+    n_records : number of common records. sizes : {party: number of its ids}, known to the participants; do not publish them.
+    reused : every party held the index of an earlier alignment.
     """
 
     alignment: str

@@ -1,4 +1,4 @@
-"""What an argument may be: a sentence with the remedy for one of another type, in place of Python's own error."""
+"""Checks of arguments. Each raises a sentence with the remedy, instead of Python's own error."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def require(argument: str, value: Any, wanted: str, *, fits: bool) -> None:
-    """Raise SpecificationError "ARGUMENT must be WANTED, not VALUE" unless it fits; values that are long are cut."""
+    """Raise SpecificationError "ARGUMENT must be WANTED, not VALUE" unless it fits; long values are shortened."""
     if not fits:
         raise SpecificationError(f"{argument} must be {wanted}, not {reprlib.repr(value)}")
 
 
 def require_number(argument: str, value: Any) -> None:
-    """Refuse what is no real number; a truth value is none, and text that spells a number is named with the number."""
+    """Refuse a value that is not a real number. Booleans are refused; for text like "1.5" the error names the number."""
     spelt = f", {value.strip()}" if isinstance(value, str) and _spells_number(value) else ""
     fits = isinstance(value, numbers.Real) and not isinstance(value, bool)
     require(argument, value, f"a number{spelt}", fits=fits)
 
 
 def require_whole(argument: str, value: Any) -> None:
-    """Refuse what is no whole number of an integer type; 1000.0 is named with 1000."""
+    """Refuse a value that is not an integer; for 1000.0 the error names 1000."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     spelt = ""
     if not whole and isinstance(value, str | numbers.Real) and _spells_number(value) and float(value).is_integer():
@@ -35,7 +35,7 @@ def require_whole(argument: str, value: Any) -> None:
 
 
 def provides(value: Any, names: Iterable[str]) -> bool:
-    """Return whether a value, no class, has all of these attributes: what a protocol asks of it."""
+    """Return True if an instance has all the attributes that a protocol requires."""
     return not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
 

@@ -1,19 +1,19 @@
 """The exception tree. A message carries cause and remedy, and never a cell, an id or a count taken from data.
 
 VflError
-├── SpecificationError      what was asked for is wrong; found before any data is read
+├── SpecificationError      the request is wrong; raised before any data is read
 │   ├── PartitionError      columns, parties and blocks do not fit together
-│   ├── PrivacyError        a guarantee that cannot be given as asked
-│   │   └── UnknownEvent    an accountant was shown an event that it cannot vouch for
+│   ├── PrivacyError        the requested guarantee cannot be given
+│   │   └── UnknownEvent    an accountant cannot account for an event
 │   └── JobFileError        a job file that cannot be read as a job
 ├── DataError               a party's own data do not fit the job; raised at the owner, before any release
-├── BudgetError             the book refuses
-│   ├── BudgetExceeded      a release would exceed what is left; nothing was released
+├── BudgetError             the ledger refuses
+│   ├── BudgetExceeded      a release would exceed the remaining budget; nothing was released
 │   ├── ConsentRefused      a party's owner has not agreed: its policy, or its own book, refuses the job or a release
-│   └── LedgerError         the book is damaged, of another version, not there, or not writable; exits as OutputError
-├── FederationError         something between the participants
+│   └── LedgerError         the ledger is damaged, missing, not writable or of another version; exits as OutputError
+├── FederationError         communication between the participants failed
 │   ├── PartyLost           a party did not answer in time, or died
-│   ├── PlacementError      the cluster lacks what the job asks for
+│   ├── PlacementError      the cluster lacks resources that the job asks for
 │   └── VersionMismatch     participants run different code
 └── OutputError             a folder or file that cannot be written or read
 """
@@ -36,7 +36,7 @@ class VflError(Exception):
 
 
 class SpecificationError(VflError, ValueError):
-    """What was asked for is wrong; found before any data is read."""
+    """The request is wrong; raised before any data is read."""
 
     exit_code = 2
 
@@ -46,11 +46,11 @@ class PartitionError(SpecificationError):
 
 
 class PrivacyError(SpecificationError):
-    """A guarantee that cannot be given as asked."""
+    """The requested guarantee cannot be given."""
 
 
 class UnknownEvent(PrivacyError):
-    """An accountant was shown an event that it cannot vouch for."""
+    """An accountant cannot account for an event."""
 
 
 class JobFileError(SpecificationError):
@@ -64,13 +64,13 @@ class DataError(VflError, ValueError):
 
 
 class BudgetError(VflError):
-    """The book refuses."""
+    """The ledger refuses."""
 
     exit_code = 4
 
 
 class BudgetExceeded(BudgetError):
-    """A release would exceed what is left; nothing was released."""
+    """A release would exceed the remaining budget; nothing was released."""
 
 
 class ConsentRefused(BudgetError):
@@ -78,13 +78,13 @@ class ConsentRefused(BudgetError):
 
 
 class LedgerError(BudgetError):
-    """The book is damaged, of another version, not there, or not writable."""
+    """The ledger is damaged, missing, not writable or of another version."""
 
     exit_code = 6
 
 
 class FederationError(VflError):
-    """Something between the participants."""
+    """Communication between the participants failed."""
 
     exit_code = 5
 
@@ -98,7 +98,7 @@ class PartyLost(FederationError):
 
 
 class PlacementError(FederationError):
-    """The cluster lacks what the job asks for."""
+    """The cluster lacks resources that the job asks for."""
 
 
 class VersionMismatch(FederationError):

@@ -1,4 +1,4 @@
-"""Tables and lines of HTML for notebooks. All text is escaped: names of columns, parties and jobs come from anybody."""
+"""Tables and lines of HTML for notebooks. All text is escaped, since names of columns, parties and jobs are arbitrary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text in a table; numbers go to the right."""
+    """Text in a table; numbers are right-aligned."""
 
     text: str
     number: bool = False

@@ -1,4 +1,4 @@
-"""Who owns which columns: the one public fact on which parties, blocks, files and coefficients agree."""
+"""The feature partition: the public assignment of columns to parties, to which blocks, files and coefficients refer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMS = {
     "label": 'label = ["PARTY", "COLUMN"] under [partition]',
     "parties": 'PARTY = ["COLUMN", ...] for each under [partition.parties]',
 }
-"""How a job file gives what a partition cannot be without."""
+"""Syntax of a job file for the required keys of a partition."""
 _LONGEST_NAME = 64
 _SHOWN_PARTIES = 12
 _SHOWN_WIDTH = 88
@@ -27,7 +27,7 @@ _SHOWN_WIDTH = 88
 
 @dataclass(frozen=True, init=False, repr=False, slots=True)
 class FeaturePartition:
-    """Which party owns which columns, and which one holds the label. Public; equal and hashed by content and order.
+    """Assignment of columns to parties, and the holder of the label. Public; compared and hashed by content and order.
 
     parties : {party: its columns}, or pairs of these. The order is the order of the coefficients. A party without
         columns is allowed if it holds the label.
@@ -98,14 +98,14 @@ class FeaturePartition:
         raise PartitionError(f"there is no party {party!r}{nearest(party, self.parties)}")
 
     def canonical_columns(self, party: str) -> tuple[str, ...]:
-        """Return the party's columns in the order in which every explicit block is contiguous; else as declared."""
+        """Return the party's columns, ordered so that every explicit block is contiguous; without blocks as declared."""
         declared = self.columns(party)
         if self._blocks is None:
             return declared
         return tuple(column for owner, block in self._blocks if owner == party for column in block)
 
     def wanted(self, party: str, *, label: bool = True) -> tuple[str, ...]:
-        """Return what a party's data must hold: its columns as declared, then the label if it is held and asked for."""
+        """Return the columns that a party's data must hold: its features as declared, then the label if it holds it."""
         return (*self.columns(party), *((self.label_column,) if label and party == self.label_party else ()))
 
     def owner(self, column: str) -> str:
@@ -118,7 +118,7 @@ class FeaturePartition:
         raise PartitionError(f"no party owns a column {column!r}{nearest(column, self.features)}")
 
     def blocks_of(self, size: int) -> Blocks:
-        """Cut every party's columns into consecutive blocks of `size`, as (party, columns), whatever `blocks` says.
+        """Cut every party's columns into consecutive blocks of `size`, as (party, columns), regardless of `blocks`.
 
         A block never spans two parties: a party's last block may be smaller; a party with fewer columns is one block.
         """
@@ -131,7 +131,7 @@ class FeaturePartition:
         )
 
     def check(self, available: Collection[str], party: str | None = None, *, label: bool = True) -> None:
-        """Check that a table holds the columns it should: all of them, or one party's. Raises PartitionError."""
+        """Check that a table holds all columns, or those of one party. Raises PartitionError."""
         known = set(available)
         for name in self.parties if party is None else (party,):
             for column in self.wanted(name, label=label):
@@ -142,7 +142,7 @@ class FeaturePartition:
                     )
 
     def without(self, dropped: Collection[str]) -> FeaturePartition:
-        """Return the partition that never named some feature columns, nor empty blocks.
+        """Return the partition without some feature columns, and without blocks that become empty.
 
         Raises PartitionError for a column that is no feature, or the last one of a party that does not hold the label.
         """
@@ -182,7 +182,7 @@ class FeaturePartition:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> FeaturePartition:
-        """Build from what `to_dict` returns. Raises PartitionError on an unknown or missing key."""
+        """Build from the output of `to_dict`. Raises PartitionError for an unknown or missing key."""
         known = ("label", "parties", "blocks")
         for key in plain:
             if key not in known:
@@ -201,7 +201,7 @@ class FeaturePartition:
     def from_sizes(
         cls, sizes: Mapping[str, int], columns: Sequence[str] | None = None, label: tuple[str, str] | str = "y"
     ) -> FeaturePartition:
-        """Give each party its number of consecutive columns.
+        """Give each party a number of consecutive columns.
 
         columns : names in order, as many as the sizes add up to; None generates x0, x1, ...
         label : (party, column); a bare column is held by the first party.
@@ -221,13 +221,13 @@ class FeaturePartition:
     def random(
         cls, columns: Sequence[str], parties: int | Sequence[str] = 3, *, label: tuple[str, str] | str, seed: int
     ) -> FeaturePartition:
-        """Deal columns to parties at random; every party gets at least one, and numbers differ by at most one.
+        """Assign columns to parties at random; the parties' numbers of columns differ by at most one.
 
-        The deal is public and depends on the names and the seed alone, on every machine and version: columns are dealt
-        in the order of SHA-256(seed, name). Each party keeps its columns in the order given.
+        The assignment is public and depends only on the names and the seed, on every machine and in every version: columns
+        go to the parties in turn, in the order of SHA-256(seed, name). Each party keeps its columns in the order given.
 
-        parties : their names, or how many (named party0, party1, ...).
-        label : (party, column); a bare column is held by the first party. It is left out of the deal if listed.
+        parties : their names, or their number (named party0, party1, ...). There must be a column for each.
+        label : (party, column); a bare column is held by the first party. It is not assigned if it is listed.
         """
         if isinstance(parties, int):
             if parties < 1:
@@ -248,10 +248,10 @@ class FeaturePartition:
     def by_prefix(
         cls, prefixes: Mapping[str, str], columns: Sequence[str], label: tuple[str, str] | str
     ) -> FeaturePartition:
-        """Give each column to the party whose prefix it carries; of several that fit, the longest decides.
+        """Give each column to the party whose prefix it starts with; if several fit, the longest decides.
 
         prefixes : {party: prefix}.
-        label : (party, column); a bare column is held by the party whose prefix it carries.
+        label : (party, column); a bare column is held by the party whose prefix it starts with.
         """
         for prefix, owners in _grouped((prefix, party) for party, prefix in prefixes.items()):
             if len(owners) > 1:

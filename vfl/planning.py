@@ -43,12 +43,12 @@ ROUND_TRIP_SECONDS = 0.8e-3
 BYTES_A_SECOND = 1.2e9
 RELEASE_SECONDS = 0.15e-3
 UPDATE_SECONDS = 2e-9
-"""Rough costs of a message between actors on one machine, of its bytes, of charging, noising and noting one release, and
+"""Rough costs on one machine: of a message between actors, per byte of it, of charging, noising and logging one release, and
 of one record in one coordinate update."""
 
 
 def layout_of(job: Job) -> Layout:
-    """Return where each coordinate lives: explicit blocks in their order, the intercept last at the label party."""
+    """Return the layout of the coordinates: explicit blocks in their order, the intercept last at the label party."""
     partition = job.partition
     features = job.schema.features
     intercept = {partition.label_party: (INTERCEPT,)} if job.intercept else {}
@@ -91,7 +91,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         penalty=job.penalty,
         reach=reach,
         label_range=label_range,
-        # Where margins are on another scale than labels (Poisson's logarithm), its middle is no margin to start from.
+        # Start from 0 if margins and labels differ in scale, as under Poisson loss, whose margins are logarithms.
         label_centre=float(centre[0]) if loss.response(centre)[0] == centre[0] else 0.0,
         epsilon=None if privacy is None or delta is None else _epsilon_left(privacy, delta),
         delta=delta,
@@ -114,17 +114,17 @@ def _budgets(privacy: Privacy, delta: float) -> tuple[float, float | None]:
 
 
 def _epsilon_left(privacy: Privacy, delta: float) -> float:
-    """Return the ε of the solver's μ, for solvers that divide ε by themselves."""
+    """Return the ε of the solver's share, for solvers that divide ε themselves."""
     if privacy.class_balance is None:
         return privacy.epsilon
     return epsilon_of(_budgets(privacy, delta)[0] * (1.0 - 1e-12), delta)
 
 
 def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int], ...]) -> float:
-    """Return the largest μ of a Gaussian release on the other part that fits under (ε, δ) as the run's releases are added up.
+    """Return the largest μ of a Gaussian release on the held-out part that fits under (ε, δ).
 
-    trained : the solver's releases: Gaussian ones are added up exactly, a mix by its ρ = μ²/2, a plan that samples by its
-    privacy loss distribution, which loses less than a thousandth.
+    trained : the solver's releases, which decide the accounting. Gaussian releases are added exactly, a mix by its ρ = μ²/2,
+    and plans with secret samples by their privacy loss distribution, which loses less than a thousandth.
     """
     kinds = {type(event) for event, _ in trained}
     if kinds <= {Gaussian}:
@@ -137,7 +137,7 @@ def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int
 def inquiries_of(
     job: Job, problem: Problem, n_records: int, trained: tuple[tuple[Event, int], ...]
 ) -> tuple[Inquiry, ...]:
-    """Return what the run is asked beside its model, in order; `trained` are the solver's releases."""
+    """Return the evaluation queries planned after training, in order; `trained` are the solver's releases."""
     asked: list[Inquiry] = []
     privacy, delta = job.privacy, problem.delta
     if job.evaluation is not None:
@@ -153,14 +153,14 @@ def inquiries_of(
 
 
 def described(event: Event) -> str:
-    """Return an event in words: its kind, and its numbers by name."""
+    """Return an event in words: its kind and its named numbers."""
     event = bare(event)
     numbers = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "adjacency"}
     return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"
 
 
 def warnings_of(delta: float, n_records: int) -> tuple[str, ...]:
-    """Return what a δ for n records makes of a guarantee, if it is hardly meant (Dwork & Roth 2014, section 2.3)."""
+    """Return the warning about a δ that is too large for n records (Dwork & Roth 2014, section 2.3), if it is."""
     if delta * n_records < 1.0:
         return ()
     warning = (
@@ -174,10 +174,10 @@ def warnings_of(delta: float, n_records: int) -> tuple[str, ...]:
 class Plan:
     """A job with every open option decided.
 
-    problem : of the records that are trained on. n_records : n, those held out included.
-    releases : all that the run will charge, as (event, count), empty without privacy.
-    inquiries : what is asked beside the model.
-    split : name of the public split of the records, None where there is none.
+    problem : of the training records. n_records : n, held-out records included.
+    releases : all charges of the run, as (event, count); () without privacy.
+    inquiries : evaluation queries after training.
+    split : name of the public split of the records, None without a hold-out.
     """
 
     job: Job
@@ -189,7 +189,7 @@ class Plan:
     split: str | None = None
 
     def schedule(self) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings]]]:
-        """Train, then ask the inquiries; returns w (p,), and what each inquiry found, by name."""
+        """Train, then run the evaluation queries; return w (p,) and {inquiry: findings}."""
         w = yield from self.solver.schedule(self.problem)
         found = {}
         for inquiry in self.inquiries:
@@ -198,7 +198,7 @@ class Plan:
 
     @property
     def committed(self) -> bool:
-        """Whether what it costs holds for exactly these releases only: it samples records secretly."""
+        """True if the cost holds only for exactly these releases, because the plan samples records secretly."""
         return any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in self.releases)
 
     @property
@@ -213,27 +213,27 @@ class Plan:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What a certificate of this plan would say is not charged, in words."""
+        """Flags of this plan's certificate: data-dependent values that are not charged, in words."""
         return flags_of(self.job)
 
     @cached_property
     def round_trips(self) -> int:
-        """Messages that the coordinator waits for; a solver may have to walk through its whole order to count them."""
+        """Number of messages that the coordinator waits for. Counting them may take a walk through the solver's whole order."""
         return self.solver.round_trips(self.problem) + sum(inquiry.queries for inquiry in self.inquiries)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of n-vectors between participants: two or three per message."""
+        """Bytes of n-vectors that travel between participants, two vectors per message."""
         return self.round_trips * self.problem.n_records * 8 * 2
 
     @property
     def alignment_seconds(self) -> float:
-        """Expected time on one core of aligning parties that hold no ids but n common ones; 0.0 when nothing is aligned."""
+        """Expected time of the alignment on one core if all ids are common to all parties; 0.0 without alignment."""
         return psi.seconds([self.n_records] * len(self.job.ids), 1) if self.job.ids else 0.0
 
     @property
     def seconds(self) -> float:
-        """Expected time of the rounds on one idle machine, once the actors are there; a rough guide."""
+        """Expected time of the rounds on one idle machine with running actors; a rough guide."""
         releases = sum(count for _, count in self.releases)
         updates = sum(count * getattr(event, "dimension", 1) for event, count in self.releases)
         return (
@@ -245,7 +245,7 @@ class Plan:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What may be planned and is hardly meant, each with its remedy; of public facts alone."""
+        """Warnings about suspicious plans, each with its remedy, from public facts alone."""
         return () if self.problem.delta is None else warnings_of(self.problem.delta, self.n_records)
 
     @property
@@ -267,7 +267,7 @@ class Plan:
         return f"plan of job {self.job.name!r}: {self.solver.name}, n = {self._n}, p = {p}"
 
     def _lines(self) -> tuple[tuple[str, str], ...]:
-        """Return what is planned, as (name, words); a name that goes on is left out."""
+        """Return the plan as (name, words); a line that continues the one before has no name."""
         problem, job = self.problem, self.job
         lines = [("minimise", problem.describe())]
         if job.sparse:
@@ -303,7 +303,7 @@ class Plan:
             return [
                 (
                     "rows",
-                    "taken as they lie: the job names no id, so all parties must hold the same records in one order",
+                    "row i of every party is taken for the same record, since the job names no id",
                 )
             ]
         if not job.ids:
@@ -312,7 +312,7 @@ class Plan:
         n = self.n_records
         cost = (
             f"about {self.alignment_seconds:.2g} s on one core if no party holds more ids than the {n} that all have; "
-            "other ids take their time too"
+            "other ids take time too"
         )
         shown = reveals(len(job.ids)).items()
         return [("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {what}") for who, what in shown)]
@@ -323,7 +323,7 @@ def _where(event: Event) -> str:
 
 
 def plan(job: Job, n_records: int) -> Plan:
-    """Decide everything that public facts decide; raises SpecificationError for what cannot be run.
+    """Decide every open option of a job from public facts; SpecificationError if the job cannot run.
 
     n_records : n, the number of aligned records.
     """
@@ -346,7 +346,7 @@ def plan(job: Job, n_records: int) -> Plan:
 
 
 def check(job: Job) -> None:
-    """Raise what `plan` would raise for few records as for many: what need not wait until an alignment has told n."""
+    """Raise the errors of `plan` that no number of records would avoid, before an alignment finds n."""
     for n_records in (10**6, 10**3):
         try:
             plan(replace(job, holdout=None, evaluation=None), n_records)
@@ -360,8 +360,8 @@ def check(job: Job) -> None:
 def unnoised(job: Job) -> tuple[type[Query], ...]:
     """Return the kinds of query that may release without noise; coordinator and parties each refuse all others.
 
-    All without privacy. In a sealed solver the gradients, of which its schedule gives away nothing but its noised end;
-    else what the job itself declares, and its certificate flags.
+    Without privacy, all kinds. For a sealed solver, gradients: its schedule releases only the noised model at its end.
+    Otherwise the kinds that the job itself declares, which its certificate flags.
     """
     if job.privacy is None:
         return (Query,)
@@ -372,7 +372,7 @@ def unnoised(job: Job) -> tuple[type[Query], ...]:
 
 
 def recommend(job: Job, n_records: int) -> Recommendation:
-    """Return which solver is expected to win on this job, and the others, from public facts; the job's own is not asked.
+    """Return the solvers ranked by their expected error on this job, from public facts, whatever solver the job names.
 
     n_records : n, the number of aligned records.
     """

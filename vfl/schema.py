@@ -93,9 +93,9 @@ class Numeric:
     """A column of numbers, one coordinate.
 
     bounds : (lo, hi); values outside are clamped, infinities too. None declares nothing.
-    fill : what a missing value becomes, within the bounds; None makes it an error at the owner.
-    missing : 'indicator' adds a coordinate 'column=(missing)', 1 where the cell is missing and else 0; without a fill, a
-        missing value is then the number within the bounds that is nearest to 0.
+    fill : value for missing cells, within the bounds; None makes a missing cell an error at the owner.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell and 0 otherwise. Without a fill,
+        a missing cell then becomes the number within the bounds that is nearest to 0.
     """
 
     kind: ClassVar[str] = "numeric"
@@ -122,7 +122,7 @@ class Numeric:
 
     @property
     def limits(self) -> Bounds:
-        """The range of the column's values; infinite where nothing is declared."""
+        """The range of the column's values; infinite if no bounds are declared."""
         return self.bounds or UNBOUNDED
 
     @property
@@ -136,11 +136,11 @@ class Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    """A column of true and false (or 1 and 0), one coordinate, 1 and 0.
+    """A column of true and false (or 1 and 0), which becomes one coordinate, 1 or 0.
 
-    fill : what a missing value becomes; None makes it an error at the owner.
-    missing : 'indicator' adds a coordinate 'column=(missing)', 1 where the cell is missing; without a fill, the column's
-        own is then 0.
+    fill : value for missing cells; None makes a missing cell an error at the owner.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without a fill, the column's
+        own coordinate is then 0.
     """
 
     kind: ClassVar[str] = "boolean"
@@ -171,13 +171,13 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
-    """A column of declared categories, one coordinate 'column=category' for each, 1 or 0.
+    """A column of declared categories, which becomes one coordinate 'column=category' per category, 1 or 0.
 
     categories : at least two, in the order of the coordinates; compared as text (`canonical_category`).
-    fill : the category that a missing value becomes; None makes it an error at the owner.
-    unknown : what a value that is not declared does: 'refuse' (an error at the owner) or 'zero' (no category).
-    missing : 'indicator' adds a coordinate 'column=(missing)', 1 where the cell is missing; without a fill, such a cell is
-        in no category.
+    fill : category for missing cells; None makes a missing cell an error at the owner.
+    unknown : treatment of values that are not declared: 'refuse' (an error at the owner) or 'zero' (no category).
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without a fill, a missing cell
+        is then in no category.
     """
 
     kind: ClassVar[str] = "categorical"
@@ -201,7 +201,7 @@ class Categorical:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The categories as they are compared."""
+        """The categories as text, for comparisons."""
         return tuple(canonical_category(category) for category in self.categories)
 
     def features(self, column: str) -> tuple[str, ...]:
@@ -216,17 +216,17 @@ class Categorical:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A column that its party holds and the model does not use: it is not read, and the job is as if it were not named."""
+    """A column that its party holds and the model does not use. It is not read; the job equals one that never named it."""
 
     kind: ClassVar[str] = "dropped"
 
     def features(self, column: str) -> tuple[str, ...]:
-        """Return no name: there is no coordinate."""
+        """Return (): the column has no coordinate."""
         return ()
 
 
 Declaration: TypeAlias = Numeric | Boolean | Categorical
-"""Of a column that is read."""
+"""Declaration of a column that is read."""
 
 _UNDECLARED = Numeric()
 KINDS: dict[str, type[Declaration | Dropped]] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical, Dropped)}
@@ -234,11 +234,11 @@ KINDS: dict[str, type[Declaration | Dropped]] = {kind.kind: kind for kind in (Nu
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schema:
-    """The declarations of all columns; a column that is not named is numeric, without bounds and without a fill.
+    """The declarations of all columns. A column that is not named is numeric, without bounds and without a fill.
 
-    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}; a Dropped() one is no part of a schema.
+    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}; Dropped() columns are not part of a schema.
     bounds : {column: (lo, hi)}, short for Numeric(bounds=(lo, hi)).
-    fill : {column: value}; adds to any declaration that has no fill of its own.
+    fill : {column: value}, for any declaration without a fill of its own.
 
     Raises SpecificationError that names the column.
     """
@@ -273,7 +273,7 @@ class Schema:
         return self._of.get(column, _UNDECLARED)
 
     def bounded(self, columns: Iterable[str], bounds: Sequence[float]) -> Schema:
-        """Return a schema in which those of some columns that are numeric and have no bounds have these."""
+        """Return a schema with these bounds for the numeric columns among `columns` that have none."""
         plain, declared = Numeric(bounds=checked_bounds(bounds)), dict(self._of)
         for column in columns:
             found = declared.get(column, _UNDECLARED)
@@ -303,11 +303,11 @@ class Schema:
                 )
 
     def features(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return the names of the coordinates of some columns, in order; several for a categorical one."""
+        """Return the names of the coordinates of some columns, in order; a categorical column has several."""
         return tuple(name for column in columns for name in self[column].features(column))
 
     def unbounded(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Return those of some columns that have no bounds."""
+        """Return the columns among `columns` that have no bounds."""
         return tuple(column for column in columns if self[column].limits == UNBOUNDED)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
@@ -322,12 +322,12 @@ class Schema:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Mapping[str, Any]]) -> Schema:
-        """Build from what `to_dict` returns; `kind` may be left out for numeric columns."""
+        """Build from the output of `to_dict`; `kind` may be left out for numeric columns."""
         return cls({column: _read(column, _declaration(column, arguments)) for column, arguments in plain.items()})
 
 
 def declarations(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Declaration | Dropped]:
-    """Return declarations from plain tables, dropped columns among them. Raises SpecificationError with the column."""
+    """Return declarations from plain tables, including dropped columns. Raises SpecificationError that names the column."""
     return {column: _declaration(column, arguments) for column, arguments in plain.items()}
 
 
@@ -371,11 +371,11 @@ def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration | Dro
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scaling:
-    """x' = (x − shift) / width for every coordinate: public, from declarations alone, so it costs no privacy.
+    """Scaling x' = (x − shift) / width of every coordinate. It is derived from declarations alone and costs no privacy.
 
     features : (p,) names of the coordinates.
     shift, width : (p,) float64, width > 0.
-    lo, hi : (p,) float64, the range of x'; |x'| ≤ reach holds to the last bit of what is stored, see parties.storage.dense.
+    lo, hi : (p,) float64, the range of x'. Stored values satisfy |x'| ≤ reach exactly (parties.storage.dense).
     """
 
     features: tuple[str, ...]
@@ -397,10 +397,10 @@ class Scaling:
         """Derive the scaling of some columns, in order.
 
         scaling : 'bounds' maps the declared bounds to [−1, 1] with an intercept; without one it divides by
-            max(|lo|, |hi|) and does not shift, which would change the model. 'none' leaves values as they are.
+            max(|lo|, |hi|) and does not shift, since a shift would change the model. 'none' leaves values unchanged.
         unshifted : columns that are scaled as without an intercept, so that 0 stays 0.
 
-        Raises SpecificationError when 'bounds' finds a column without any.
+        Raises SpecificationError if scaling is 'bounds' and a column has none.
         """
         if scaling not in ("bounds", "none"):
             raise SpecificationError(f"scaling must be 'bounds' or 'none', not {scaling!r}")
@@ -432,7 +432,7 @@ class Scaling:
 
     @property
     def reach(self) -> Vector:
-        """(p,) B_j ≥ |x'_j|; inf where nothing is declared."""
+        """(p,) bounds B_j ≥ |x'_j|; inf without declared bounds."""
         return np.maximum(np.abs(self.lo), np.abs(self.hi))
 
     def original_units(self, w: Vector, intercept: float = 0.0) -> tuple[Vector, float]:
@@ -448,7 +448,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class BinaryLabel:
-    """A label of two classes, which becomes −1 and +1.
+    """A label of two classes, which become −1 and +1.
 
     classes : (negative, positive), compared as text; None accepts 0/1, −1/1 and false/true. The negative class may be a
         tuple of labels.
@@ -469,7 +469,7 @@ class BinaryLabel:
 
     @property
     def listed(self) -> tuple[Category, ...]:
-        """Return every label that may occur, the positive one last."""
+        """All declared labels, the positive one last."""
         if self.classes is None:
             return ()
         negative, positive = self.classes

@@ -247,8 +247,8 @@ def test_rows_that_could_be_aligned(
     again = json.loads(call("run", "job.toml", "--engine", "inprocess", "--output", "again", "--json").out)
     assert ran.code == 0, ran.err
     assert [len(found["warnings"]) for found in (plain, again)] == [int(said is not None)] * 2
-    assert planned.out.count("  warning    rows are taken as they lie") == int(said is not None)
-    assert ran.err.count("warning: rows are taken as they lie") == int(said is not None)
+    assert planned.out.count("  warning    row i of every file is taken") == int(said is not None)
+    assert ran.err.count("warning: row i of every file is taken") == int(said is not None)
     if said is not None:
         assert all(said in text for text in (planned.out, ran.err, plain["warnings"][0], again["warnings"][0]))
 

@@ -165,7 +165,7 @@ def test_a_host_that_stays_away_is_left_out(hosts: Hosts) -> None:
     folder = hosts.own(0) / sent["output"]
     certificate = json.loads((folder / "certificate.json").read_text())
     assert certificate["epsilon"] <= 1.0
-    assert certificate["flags"][0].startswith("party 'telco' was lost on the way and left out")
+    assert certificate["flags"][0].startswith("party 'telco' was lost during the run and left out")
     coef = json.loads((folder / "model.json").read_text())["coef"]
     assert coef["calls"] == coef["data_mb"] == 0
     assert coef["income"] != 0

@@ -280,7 +280,7 @@ def test_what_the_certificate_says(noise: str, faults: Faults, returns: bool) ->
     certificate = witness.result(outcome).certificate
     assert sum(count for _, count in certificate.events) == outcome.statement.releases == certificate.releases
     assert certificate.epsilon <= EPSILON
-    said = [flag for flag in certificate.flags if flag.startswith("party 'shop' was lost on the way and left out")]
+    said = [flag for flag in certificate.flags if flag.startswith("party 'shop' was lost during the run and left out")]
     assert len(said) == (not returns)
 
 

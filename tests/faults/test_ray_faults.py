@@ -110,7 +110,7 @@ def test_a_party_that_hangs_is_given_up_in_time(local_ray: Any, tmp_path: Path) 
     assert (result.coef_[:3] == 0).all()
     assert (result.coef_[3:] != 0).all()
     (flag,) = [flag for flag in result.certificate.flags if "'bank'" in flag]
-    assert flag.startswith("party 'bank' was lost on the way and left out")
+    assert flag.startswith("party 'bank' was lost during the run and left out")
     assert result.verify().ok
 
 

@@ -91,7 +91,7 @@ def test_a_ledger_bounds_all_classes_together(tmp_path: object) -> None:
 
 def test_other_data_than_planned_for_are_refused() -> None:
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), solver=vfl.SkGD(passes=2))
-    with pytest.raises(DataError, match="another number of records than n_records"):
+    with pytest.raises(DataError, match="different number of records from n_records"):
         vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N + 1, engine="inprocess")
 
 

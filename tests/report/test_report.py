@@ -252,7 +252,7 @@ class TestPage:
         (number,) = told.left
         assert f"given up party telco, in round {number + 1}" in page.said
         assert "What the certificate warns of" in page.said
-        assert "party 'telco' was lost on the way and left out" in page.said
+        assert "party 'telco' was lost during the run and left out" in page.said
         assert "2 of 4 are 0, and not drawn" in page.said
         assert " 0 (0%)" in page.said
         assert "Not drawn" not in page.said

@@ -1,4 +1,4 @@
-"""Who owns the columns of one table, and within which bounds: from what is declared, never from cells."""
+"""Owners and bounds of the columns of one table, from declarations alone and never from cells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_BOUNDS = (-1.0, 1.0)
 
 
 def column_names(partition: FeaturePartition | int | None, named: Sequence[str] | None, n_features: int) -> list[str]:
-    """Return the (p,) names of a table's columns: its own, else the partition's features in order, else x0, x1, ..."""
+    """Return the names (p,) of a table's columns: its own names, or the partition's features in order, or x0, x1, ..."""
     if named is not None:
         return list(named)
     if not isinstance(partition, FeaturePartition):
@@ -33,9 +33,9 @@ def column_names(partition: FeaturePartition | int | None, named: Sequence[str] 
 
 
 def partition_of(partition: FeaturePartition | int | None, names: Sequence[str]) -> FeaturePartition:
-    """Return who owns the columns `names`.
+    """Return the partition of the columns `names`.
 
-    partition : None (one party), a number of parties (consecutive columns, numbers that differ by at most one), or a
+    partition : None (one party), a number of parties (consecutive columns, as equal in number as possible), or a
         FeaturePartition of exactly these columns in any order.
 
     Raises PartitionError.
@@ -84,8 +84,8 @@ def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float
 def sources_of(partition: FeaturePartition, names: Sequence[str], X: Any, y: Any = None) -> dict[str, Any]:
     """Return {party: its part of X (n, p)}, with y (n,) at the label party.
 
-    A part is {column: (n,) array}, views, or where X is sparse a CSC matrix whose columns are in the partition's order and
-    whose last is y, of numbers then. A label party without columns is given y alone, as it is.
+    A part of a dense X is {column: (n,) view}. A part of a sparse X is a CSC matrix with the columns in the partition's order;
+    at the label party its last column is y, which then has to be numeric. A label party without columns gets y alone.
     """
     if is_sparse(X):
         return _sparse_sources(partition, names, X.tocsc(), y)

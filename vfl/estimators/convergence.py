@@ -1,4 +1,4 @@
-"""How far a model that was trained without privacy is from its optimum. Data-dependent: never for a private fit."""
+"""Convergence of a model that was trained without privacy. The measure depends on the data: never use it for a private fit."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from vfl.launch.run.result import Result
 
 TOLERANCE = 1e-5
-"""Moves below this share of the largest coefficient pass for none."""
+"""A model has converged if no move exceeds this share of the largest coefficient."""
 
 
 def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> float:
-    """Return how far an exact proximal step in a single coordinate moves it at most, as a share of the largest one.
+    """Return the largest move of an exact proximal step in one coordinate, as a share of the largest coefficient.
 
-    0 at the optimum and nowhere else: it is the prox-gradient residual with steps 1/M_j (on the scaled features).
+    It is the prox-gradient residual with steps 1/M_j on the scaled features, which is 0 only at the optimum.
 
-    features : what the model was trained on, without the label. labelled : the label party's source, with it.
+    features : {party: training data without the label}. labelled : the label party's source, with the label.
     """
     job, loss = result.job, loss_of(result.job.loss)
     y = load(job.for_party(job.partition.label_party), labelled).labels()
     r = loss.derivative(result.decision_function(features), y)
     w = dict(zip(result.coordinates, result.w, strict=True))
-    # The intercept is not penalised: its step is a plain one.
+    # The intercept is not penalised, so its step is a plain gradient step.
     moves = [float(abs(r.mean()) / loss.curvature)] if INTERCEPT in w else []
     for party, source in features.items():
         if job.partition.columns(party):
@@ -42,21 +42,21 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
             own = np.array([w[name] for name in columns.names])
             X, zeros, ones = columns.block(0, own.size), np.zeros(own.size), np.ones(own.size)
             M = loss.curvature * columns.kernels.plain_moments(X)[1] / len(r)
-            M[M == 0] = 1.0  # a column of zeros: only the penalty moves it
+            M[M == 0] = 1.0  # only the penalty moves the coefficient of a column of zeros
             g = columns.kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(zeros, ones)) / len(r)
             moves.append(float(abs(job.penalty.prox(own - g / M, 1.0 / M) - own).max()))
     return float(max(moves) / max(abs(result.w).max(), 1e-150))
 
 
 def warn_unless_converged(result: Result, features: Mapping[str, Any], labelled: Any, *, tol: float | None) -> None:
-    """Warn with scikit-learn's ConvergenceWarning when a step would still move the model.
+    """Issue scikit-learn's ConvergenceWarning if a step would still move the model.
 
     features, labelled : as for `next_move`.
-    tol : what the fit was to stop by, which measures in other units: ten times as much passes.
+    tol : tolerance of the fit. Its units differ from those of `next_move`, so ten times as much is accepted.
     """
     if next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
         warnings.warn(
             f"{result.job.name} has not converged: give it more passes with max_iter=, a larger tol, or a stronger penalty",
             ConvergenceWarning,
-            stacklevel=4,  # who called fit, over _train
+            stacklevel=4,  # the caller of fit, above _train
         )

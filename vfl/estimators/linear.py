@@ -26,61 +26,62 @@ if TYPE_CHECKING:
 class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[misc]
     """Least squares, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    The guarantee covers `coef_`, `intercept_` and what follows from them, for the data that reach `fit`. It does not
-    cover what was learnt from the same records before (a scaler in a pipeline), scores on them, nor other fits: each
-    of a search's fits spends ε of its own. `certificate_` says what is guaranteed.
+    The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. It does
+    not cover earlier steps on the same records (a scaler in a pipeline), scores on them, or other fits: each fit of a
+    search spends an ε of its own. `certificate_` states the guarantee.
 
     The objective is scikit-learn's: half the mean squared error, on features that are clamped to their bounds and mapped
     to [−1, 1] (with the default bounds these are the features themselves) and labels clamped to theirs. Without privacy
     and without bounds it is that of X and y as they are.
 
-    X may be a SciPy sparse matrix: then columns are scaled by a factor, never shifted, so that zeros stay zeros, their bounds
-    must hold 0, and without a shift they are not centred either.
+    X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
+    zeros; their bounds must contain 0.
 
     Parameters
     ----------
     label_bounds : public range (lo, hi) of y. Values outside are clamped. None is (−1, 1), with a warning
         (vfl.PrivacyWarning): it is never taken from data. Without privacy None clamps nothing.
-    epsilon : ε; None, and nothing else, trains without privacy.
+    epsilon : ε; only None trains without privacy.
     delta : δ; None takes 1/n².
     engine : 'inprocess', or 'ray' (an actor for each party).
-    partition : who owns the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
+    partition : owners of the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
         outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
         privacy None neither clamps nor scales.
     fit_intercept : whether to add an unpenalised intercept.
-    solver : vfl.SkGD(...); None decides everything by public rules.
-    max_iter : passes over the coordinates, at the most; None leaves them to the solver. A private fit makes all of them.
-    tol : without privacy, a fit stops once no whole step would move a coordinate by more than this share of the largest
-        one; None takes 1e-9. Refused for private fits: when they stop would tell of the records.
-    random_state : orders the blocks of columns, and nothing else. Noise is never seeded by it.
-    noise : None draws from the operating system. vfl.SeededNoise(seed) repeats, and makes NOTHING PRIVATE.
-    ledger, dataset : path of a ledger and name of the data set in it, whose cap then bounds all fits together. Without,
-        every fit counts for itself, and from a process's second private run on a vfl.PrivacyWarning states their ε.
+    solver : vfl.SkGD(...); None chooses all options by public rules.
+    max_iter : maximum number of passes over the coordinates; None leaves it to the solver. A private fit makes all of them.
+    tol : without privacy, a fit stops once no full step would move a coordinate by more than this share of the largest
+        one; None takes 1e-9. Refused for private fits, since the moment of stopping would reveal something of the records.
+    random_state : orders the blocks of columns and does nothing else. It never seeds noise.
+    noise : None draws from the operating system. vfl.SeededNoise(seed) is repeatable and makes NOTHING PRIVATE.
+    ledger, dataset : path of a ledger and name of a data set in it, whose cap bounds all fits together. Without them, every
+        certificate covers its own fit, and from a process's second private run on, a vfl.PrivacyWarning states their total ε.
 
     Attributes
     ----------
     coef_ : (p,) coefficients in the units and order of X. intercept_ : float.
     n_features_in_ : p. feature_names_in_ : (p,) names of the columns, when X has names that are text.
     certificate_ : vfl.Certificate of this fit. result_ : vfl.Result, which can be saved and certified.
-    n_iter_ : passes over the coordinates that were made.
+    n_iter_ : number of passes over the coordinates.
 
-    Raises vfl.errors, and scikit-learn's own errors for X and y that are no numbers or do not fit together. A fit without
-    privacy that has not converged says so by scikit-learn's ConvergenceWarning.
+    Raises vfl.errors, and scikit-learn's own errors for an X or y that is not numeric or holds NaN, or for shapes that do not
+    match. All of them come before any release. A fit without privacy that has not converged issues scikit-learn's
+    ConvergenceWarning.
     """
 
     label_bounds: Sequence[float] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        # Honest noise at ε = 1, and clamped labels, leave little to learn from scikit-learn's checks.
+        # Noise at ε = 1 and clamped labels leave little accuracy on the small data of scikit-learn's checks.
         tags.regressor_tags.poor_score = self.epsilon is not None
         return tags
 
     def fit(self, X: Any, y: Any, **refused: Any) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of numbers; the model is (ε, δ)-DP for every record.
 
-        sample_weight is refused, with the reason.
+        sample_weight is refused; the error names the reason.
         """
         if isinstance(y, list | tuple):
             y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
@@ -116,7 +117,8 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
 class VerticalRidge(VerticalLinearRegression):
     """Ridge regression, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    As VerticalLinearRegression, plus alpha/(2n)·‖w‖²: scikit-learn's Ridge(alpha). The intercept is not penalised.
+    The objective is that of VerticalLinearRegression plus alpha/(2n)·‖w‖², as in scikit-learn's Ridge(alpha). The intercept
+    is not penalised.
 
     Parameters
     ----------
@@ -137,7 +139,8 @@ class VerticalRidge(VerticalLinearRegression):
 class VerticalLasso(VerticalLinearRegression):
     """The lasso, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    As VerticalLinearRegression, plus alpha·‖w‖₁: scikit-learn's Lasso(alpha). The intercept is not penalised.
+    The objective is that of VerticalLinearRegression plus alpha·‖w‖₁, as in scikit-learn's Lasso(alpha). The intercept is not
+    penalised.
 
     Parameters
     ----------
@@ -158,8 +161,8 @@ class VerticalLasso(VerticalLinearRegression):
 class VerticalElasticNet(VerticalLinearRegression):
     """The elastic net, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    As VerticalLinearRegression, plus alpha·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²): scikit-learn's ElasticNet. The
-    intercept is not penalised.
+    The objective is that of VerticalLinearRegression plus alpha·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²), as in
+    scikit-learn's ElasticNet. The intercept is not penalised.
 
     Parameters
     ----------

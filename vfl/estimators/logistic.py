@@ -30,16 +30,16 @@ CLASSES_READ = "the names of the two classes"
 class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignore[misc]
     """Logistic regression, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    The guarantee covers `coef_`, `intercept_` and what follows from them, for the data that reach `fit`. It does not
-    cover what was learnt from the same records before (a scaler in a pipeline), scores on them, nor other fits: each
-    of a search's fits spends ε of its own. `certificate_` says what is guaranteed.
+    The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. It does
+    not cover earlier steps on the same records (a scaler in a pipeline), scores on them, or other fits: each fit of a
+    search spends an ε of its own. `certificate_` states the guarantee.
 
     The objective is scikit-learn's: mean logistic loss + 1/(nC)·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²), on features
     that are clamped to their bounds and mapped to [−1, 1]; with the default bounds these are the features themselves.
     Without privacy and without bounds it is that of X as it is.
 
-    X may be a SciPy sparse matrix: then columns are scaled by a factor, never shifted, so that zeros stay zeros, their bounds
-    must hold 0, and without a shift they are not centred either. The classes are 0 and 1 to `result_` then.
+    X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
+    zeros; their bounds must contain 0. `result_` then names the classes 0 and 1.
 
     Parameters
     ----------
@@ -48,22 +48,22 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     classes : the two labels, (negative, positive), from public knowledge; the larger one is positive. Any other label in y is
         refused. None reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its
         certificate says so. Without privacy None is fine.
-    epsilon : ε; None, and nothing else, trains without privacy.
+    epsilon : ε; only None trains without privacy.
     delta : δ; None takes 1/n².
     engine : 'inprocess', or 'ray' (an actor for each party).
-    partition : who owns the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
+    partition : owners of the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
         outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
         privacy None neither clamps nor scales.
     fit_intercept : whether to add an unpenalised intercept.
-    solver : vfl.SkGD(...); None decides everything by public rules.
-    max_iter : passes over the coordinates, at the most; None leaves them to the solver. A private fit makes all of them.
-    tol : without privacy, a fit stops once no whole step would move a coordinate by more than this share of the largest
-        one; None takes 1e-9. Refused for private fits: when they stop would tell of the records.
-    random_state : orders the blocks of columns, and nothing else. Noise is never seeded by it.
-    noise : None draws from the operating system. vfl.SeededNoise(seed) repeats, and makes NOTHING PRIVATE.
-    ledger, dataset : path of a ledger and name of the data set in it, whose cap then bounds all fits together. Without,
-        every fit counts for itself, and from a process's second private run on a vfl.PrivacyWarning states their ε.
+    solver : vfl.SkGD(...); None chooses all options by public rules.
+    max_iter : maximum number of passes over the coordinates; None leaves it to the solver. A private fit makes all of them.
+    tol : without privacy, a fit stops once no full step would move a coordinate by more than this share of the largest
+        one; None takes 1e-9. Refused for private fits, since the moment of stopping would reveal something of the records.
+    random_state : orders the blocks of columns and does nothing else. It never seeds noise.
+    noise : None draws from the operating system. vfl.SeededNoise(seed) is repeatable and makes NOTHING PRIVATE.
+    ledger, dataset : path of a ledger and name of a data set in it, whose cap bounds all fits together. Without them, every
+        certificate covers its own fit, and from a process's second private run on, a vfl.PrivacyWarning states their total ε.
 
     Attributes
     ----------
@@ -71,10 +71,11 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     classes_ : (2,) labels, sorted; the second is the positive one.
     n_features_in_ : p. feature_names_in_ : (p,) names of the columns, when X has names that are text.
     certificate_ : vfl.Certificate of this fit. result_ : vfl.Result, which can be saved and certified.
-    n_iter_ : passes over the coordinates that were made.
+    n_iter_ : number of passes over the coordinates.
 
-    Raises vfl.errors, and scikit-learn's own errors for X and y that are no numbers or do not fit together. A fit without
-    privacy that has not converged says so by scikit-learn's ConvergenceWarning.
+    Raises vfl.errors, and scikit-learn's own errors for an X or y that is not numeric or holds NaN, or for shapes that do not
+    match. All of them come before any release. A fit without privacy that has not converged issues scikit-learn's
+    ConvergenceWarning.
     """
 
     C: float = 1.0
@@ -84,14 +85,14 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
-        # Honest noise at ε = 1 leaves little to learn from the few dozen records of scikit-learn's checks.
+        # Noise at ε = 1 leaves little accuracy on the few dozen records of scikit-learn's checks.
         tags.classifier_tags.poor_score = self.epsilon is not None
         return tags
 
     def fit(self, X: Any, y: Any, **refused: Any) -> Self:
         """Fit to X (n, p), dense or sparse, and y (n,) of two classes; the model is (ε, δ)-DP for every record.
 
-        sample_weight is refused, with the reason.
+        sample_weight is refused; the error names the reason.
         """
         if self.classes is not None and isinstance(y, list | tuple):
             y = np.array(y, dtype=object)  # numpy would choose one type for all labels, from their values
@@ -165,12 +166,12 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
     def predict(self, X: Any) -> Any:
         """Return the labels (n,)."""
-        positive = self._margins(X) > 0  # before classes_, which an unfitted model has not
+        positive = self._margins(X) > 0  # checks that the model is fitted, before classes_ is read
         return self.classes_[positive.astype(int)]
 
 
 def _plain(label: Any) -> str | int | float | bool:
-    """Return a label as a job may hold it."""
+    """Return a label as a type that a job can hold."""
     value = label.item() if isinstance(label, np.generic) else label
     return value if isinstance(value, str | int | float | bool) else str(value)
 

@@ -1,4 +1,4 @@
-"""What all estimators are: a job over one table, built from parameters that `clone` and joblib can carry."""
+"""Base of all estimators: a job on one table, built from parameters that `clone` and joblib can copy."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SPARSE = ("csc", "csr", "coo")
-"""Formats that are taken as they are; others become the first."""
+"""Sparse formats that are accepted unchanged; others are converted to the first."""
 
 BOUGHT_FIRST = ("Moments", "Tally")
-"""Rounds about columns and labels, in which no coordinate moves."""
+"""Kinds of rounds that release facts of columns and labels and move no coordinate."""
 
 NOT_VOUCHED_FOR = (
-    "what was done to the data before this fit (steps of a pipeline, scaling, selection of features or of parameters) "
-    "is not known here: if it was learnt from the same records, it is not covered by ε"
+    "steps before this fit (of a pipeline, scaling, selection of features or of parameters) are unknown to it: if they "
+    "learned from the same records, ε does not cover them"
 )
 
 WEIGHTS_REFUSED = (
@@ -61,7 +61,7 @@ WEIGHTS_REFUSED = (
 class VerticalModel(BaseEstimator):  # type: ignore[misc]
     """A generalised linear model, (ε, δ)-differentially private for every record (replace one) of each fit.
 
-    All parameters are public and described at the estimators, which are this with a loss and a penalty.
+    Base of the estimators, which add a loss and a penalty and describe the parameters. All parameters are public.
     """
 
     epsilon: float | None = 1.0
@@ -85,14 +85,14 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _validated(self, X: Any, y: Any, refused: Mapping[str, Any], *, y_numeric: bool) -> tuple[Any, Any]:
-        """Return X (n, p) float64, perhaps sparse, and y (n,), or raise as scikit-learn does. Sets names and number."""
+        """Return X (n, p) float64, dense or sparse, and y (n,), or raise as scikit-learn does. Sets feature names and p."""
         for name, value in refused.items():
             if name != "sample_weight":
                 raise TypeError(f"fit() got an unexpected keyword argument {name!r}")
             if value is not None:
                 raise SpecificationError(WEIGHTS_REFUSED)
         valid: tuple[Any, Any] = validate_data(self, X, y, dtype=np.float64, y_numeric=y_numeric, accept_sparse=SPARSE)
-        if self.bounds is None and self.epsilon is not None:  # public facts: it tells nothing of X
+        if self.bounds is None and self.epsilon is not None:  # depends on parameters only, never on X
             warnings.warn(
                 f"bounds are not declared, so every column is clamped to {columns.DEFAULT_BOUNDS}, whatever X holds: "
                 "declare bounds=(lo, hi), or a pair for every column, from what is publicly known",
@@ -120,7 +120,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         """
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         partition = columns.partition_of(self.partition, names)
-        plain = self.epsilon is None and self.bounds is None  # nothing is clamped that nobody asked to be
+        plain = self.epsilon is None and self.bounds is None  # nobody asked for clamping
         label = {} if label_bounds is None else {partition.label_column: label_bounds}
         job = Job(
             name=type(self).__name__,
@@ -167,7 +167,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         return Privacy(epsilon=float(self.epsilon), delta=self.delta, noise=self.noise)
 
     def _chosen_solver(self) -> Solver:
-        """Return the solver with `max_iter`, `tol`, and its public order of blocks from `random_state`, where given."""
+        """Return the solver with the given `max_iter` and `tol`, and the order of blocks that `random_state` draws."""
         solver: Any = SkGD() if self.solver is None else self.solver
         if type(solver) not in SOLVERS.values():
             raise SpecificationError(f"solver is None or a solver such as vfl.SkGD(...), not {solver!r}")
@@ -184,19 +184,19 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 raise SpecificationError(f"{solver.name} has no rule for stopping: leave tol out, or use SkGD")
             changes["tol"] = float(self.tol)
         elif self.max_iter is not None and self.epsilon is None and "tol" in options and solver.tol is None:
-            changes["tol"] = STILL  # passes alone would be made whatever happens
+            changes["tol"] = STILL  # without a tolerance all passes would be made
         if self.random_state is not None and "seed" in options:
             changes["seed"] = int(check_random_state(self.random_state).randint(2**31 - 1))
         chosen: Solver = dataclasses.replace(solver, **changes)
         return chosen
 
     def _run(self, job: Job, sources: Mapping[str, Any]) -> tuple[Result, int]:
-        """Return the result and the passes that it took."""
+        """Return the result and its number of passes."""
         if (self.ledger is None) != (self.dataset is None):
             raise SpecificationError(
                 "ledger and dataset go together: the path of a ledger, and the name of a data set's account in it"
             )
-        # An actor's working directory is another one.
+        # An actor has a different working directory.
         ledger = None if self.ledger is None else str(Path(self.ledger).expanduser().resolve())
         updates = 0
         with contextlib.closing(stream(job, sources, engine=self.engine, ledger=ledger)) as events:  # type: ignore[type-var]
@@ -210,11 +210,11 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         raise AssertionError("a run ended without its result")
 
     def _margins(self, X: Any) -> Vector:
-        """Return (n,) margins; values outside the bounds are clamped as in training."""
+        """Return the margins (n,); values outside the bounds are clamped as in training."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, accept_sparse=SPARSE, reset=False)
         job = self.result_.job
-        if is_sparse(X) and not job.sparse:  # its columns are shifted, as they were in training
+        if is_sparse(X) and not job.sparse:  # its columns were shifted in training
             X = X.toarray()
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         return self.result_.decision_function(columns.sources_of(job.partition, names, X))

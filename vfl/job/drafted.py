@@ -1,4 +1,4 @@
-"""What a drafted job file still leaves to be declared: comments that hold what was read off the records."""
+"""Declarations that a drafted job file still lacks: marked comments, which hold values read from the records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEFT = re.compile(rf"""# (?P<key>[A-Za-z0-9_-]+|"(?:[^"\\]|\\.)*") = .*{re.esca
 
 
 def left_in(text: str) -> dict[str, list[str]]:
-    """Return {table: keys} of the marked comments of a job file whose keys are declared nowhere; '' is above the tables."""
+    """Return {table: keys} of marked comments whose keys the job file does not declare; '' stands for the top level."""
     try:
         plain = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

@@ -15,18 +15,17 @@ from vfl.job.plain import plain_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Where a job runs and where the data lie; none of it changes what the job is.
+    """Places of a job's computation and data. They do not change the job.
 
-    data : {party: path, or NAME://... of a source that is installed there}, each opened by that party's actor.
+    data : {party: path, or address NAME://... of a source that is installed on its node}, opened by the party's actor.
     table : one table for all parties, to simulate; a path, or 'example:NAME'.
     address : Ray cluster; None starts a local one.
-    ledger : file in which the budget of the job's data set is kept.
-    allow_network_file_system : whether that file, or the run's own ledger, may lie on a network file system.
-    policies : {party: path of its owner's policy}, each read by that party's actor.
-    indexes : {party: folder for the index of its aligned rows}, each written by that party's actor.
-    cores : of each party, to align records and to compute; None lets the engine decide.
-    placement : where on the cluster the actors run.
-    faults : what becomes of a party that is lost.
+    ledger : file that keeps the budget of the job's data set.
+    allow_network_file_system : True accepts a network file system for that file, or for the run's own ledger.
+    policies : {party: path of its owner's policy}, read by the party's actor.
+    indexes : {party: folder for the index of its aligned rows}, written by the party's actor.
+    cores : of each party, for alignment and training; None lets the engine decide.
+    placement : nodes of the actors. faults : policy for lost parties.
     """
 
     data: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +44,7 @@ class Environment:
         return {f.name: plain_of(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     def __post_init__(self) -> None:
-        for name, kind in (("placement", Placement), ("faults", Faults)):  # plain where `to_dict` wrote them
+        for name, kind in (("placement", Placement), ("faults", Faults)):  # plain tables if `to_dict` wrote them
             value = getattr(self, name)
             if isinstance(value, Mapping):
                 object.__setattr__(self, name, kind(**value))

@@ -1,4 +1,4 @@
-"""What a run does when a party is lost: environment, no part of the job."""
+"""Policy for lost parties. It belongs to the environment and is not part of the job."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ POLICIES = ("wait", "skip", "abort")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """The policy for lost parties. Whatever it is, an attempt that was charged and lost stays charged.
+    """Policy for lost parties. Under every policy, an attempt that was charged and lost stays charged.
 
-    on_party_lost : 'wait' for its restart and repeat the query as a new attempt with a charge of its own; 'skip' waits as
-        long and then goes on without that party's blocks, which the certificate says; 'abort' ends the run at once.
-        A run that ends so can be resumed.
-    wait_seconds : how long a lost party may take to come back with its data loaded.
-    answer_seconds : how long one answer may take before its party counts as lost.
+    on_party_lost : 'wait' waits for the restart, then repeats the query as a new attempt with a charge of its own. 'skip'
+        waits as long, then continues without that party's blocks; the certificate says so. 'abort' ends the run at once.
+        The run can then be resumed.
+    wait_seconds : limit for a lost party to come back with its data loaded.
+    answer_seconds : limit for one answer; a party that takes longer counts as lost.
     """
 
     on_party_lost: str = "wait"

@@ -1,27 +1,27 @@
-"""Job files: TOML that round-trips with `Job`, and beside it the environment, which is no part of the job's digest.
+"""Job files: TOML that round-trips with `Job`, and the environment, which is not part of the job's digest.
 
 format = 1
 name = "credit"
 loss = "logistic"
 id = "customer"        column by which records are aligned; or [id] bank = "customer", telco = "subscriber"
 [partition]            parties = {bank = ["income"], telco = ["calls"]}, label = ["bank", "default"]
-sparse = ["telco"]     (parties whose columns are scaled by a factor only)
-[bounds]               income = [0, 2e5], "telco.*" = [0, 1] (all of a party that are not named; "*": of all parties)
-[loss]                 kind = "huber", width = 2.0 (in the place of the name, for a loss with options)
+sparse = ["telco"]     (parties whose columns are only scaled by a factor)
+[bounds]               income = [0, 2e5], "telco.*" = [0, 1] (all columns of a party that are not named; "*": of all parties)
+[loss]                 kind = "huber", width = 2.0 (instead of the name, for a loss with options)
 [columns.city]         kind = "categorical", categories = ["Bern", "Basel"], missing = "indicator" (or: kind = "dropped")
 [penalty]              kind = "l2", strength = 1e-4
 [privacy]              epsilon = 1.0               (privacy = "none" trains without)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
 [solver]               kind = "SkGD", passes = 10
-[data]                 bank = "bank.parquet"       environment: where each party's actor finds its columns
-                       telco = "warehouse://calls" environment: or an address of a source that is installed there
+[data]                 bank = "bank.parquet"       environment: files that the parties' actors open
+                       telco = "warehouse://calls" environment: or the address of an installed source
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
-[ray]                  address = "auto"            environment: which cluster, and where on it (vfl.job.placement)
-[ray.resources]        bank = "node:10.0.0.7"      environment: the resource of a party's node, where it is not party:NAME
-[faults]               on_party_lost = "wait"      environment: what becomes of a lost party (vfl.job.faults)
-[policy]               bank = "bank-policy.toml"   environment: what each party's owner allows
-[alignment]            cores = 4                   environment: of each party, to align records and to compute
-[alignment.index]      bank = "bank-index"         environment: folder in which the party keeps its aligned rows
+[ray]                  address = "auto"            environment: cluster and nodes (vfl.job.placement)
+[ray.resources]        bank = "node:10.0.0.7"      environment: resource of a party's node, if not party:NAME
+[faults]               on_party_lost = "wait"      environment: policy for lost parties (vfl.job.faults)
+[policy]               bank = "bank-policy.toml"   environment: each owner's policy
+[alignment]            cores = 4                   environment: of each party, for alignment and training
+[alignment.index]      bank = "bank-index"         environment: folder for the party's aligned rows
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _known(given: Iterable[str], known: Iterable[str], where: str) -> None:
 
 
 def _homes() -> dict[str, list[str]]:
-    """Return {key: where it belongs}, for keys that were put elsewhere."""
+    """Return {key: tables that it belongs to}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
     kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Placement,)), ("[faults]", (Faults,)), (TOP, (Job,))]
@@ -83,7 +83,7 @@ def _homes() -> dict[str, list[str]]:
 
 
 def homes_of(key: str) -> list[str]:
-    """Return how a key of a job file is spelled with the tables that it may be in: 'privacy.epsilon' of 'epsilon'."""
+    """Return a key with each table that it may be in, dotted: 'privacy.epsilon' for 'epsilon'."""
     if key in ("solver", "penalty"):
         return [f"{key}.kind"]
     return [_dotted(home, key) for home in _homes().get(key, ())]
@@ -135,7 +135,7 @@ _TYPES: Mapping[str, tuple[Any, str]] = {
 
 
 def _check_types(kind: Any, plain: Mapping[str, Any], where: str) -> None:
-    """Compare values with the annotations of the dataclass's fields, as far as these are what TOML can spell."""
+    """Check values against the annotations of the dataclass's fields, for annotations that TOML can express."""
     for f in dataclasses.fields(kind):
         spelt = [name for name in str(f.type).split(" | ") if name != "None"]
         if f.name not in plain or any(name not in _TYPES for name in spelt):
@@ -152,7 +152,7 @@ def _is(value: Any, name: str) -> bool:
 
 
 def decode(plain: Mapping[str, Any]) -> Job:
-    """Return the job that `encode` made plain; unknown keys are refused with the nearest known names."""
+    """Return the job from its plain form; JobFileError for an unknown key, with the nearest known names."""
     plain = dict(plain)
     version = plain.pop("format", None)
     if version != FORMAT:
@@ -206,7 +206,7 @@ def write(job: Job, path: Path) -> None:
 
 
 def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
-    """Apply 'dotted.key=value' in place; a value is read as TOML, or as text where it is none."""
+    """Apply 'dotted.key=value' in place; a value that is not valid TOML is taken as text."""
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals or not key:
@@ -262,7 +262,7 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
 
 
 def _line(path: Path, error: tomllib.TOMLDecodeError) -> str:
-    """Return a clause with the text of the line that is wrong, as far as the error names one."""
+    """Return a clause that shows the line that the error names, or the last one."""
     lines = path.read_text(encoding="utf-8").splitlines() or [""]
     found = re.search(r"line (\d+)", str(error))
     number = min(int(found[1]) if found else len(lines), len(lines))

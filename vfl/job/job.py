@@ -1,4 +1,4 @@
-"""The job: public information only. It can be printed, hashed, filed and signed."""
+"""The job: the public specification of a run. It can be printed, hashed, filed and signed."""
 
 from __future__ import annotations
 
@@ -46,36 +46,36 @@ SPELT = {"bounds": "(low, high)", "fill": "value", "columns": "vfl.Categorical([
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Job:
-    """What to train, on whose columns, under what guarantee.
+    """Public specification of a run: the model to train, the owners of the columns, and the privacy guarantee.
 
-    partition : who owns which columns, and the label.
+    partition : owners of the columns and of the label.
     loss : name of a loss (vfl.losses): 'logistic', 'squared', 'huber', 'poisson', 'hinge', 'smoothed_hinge'; or one with
         its options, vfl.losses.Huber(width=2.0).
     penalty : ψ, on the scaled features; the intercept is never penalised.
-    privacy : Privacy(...), or None, which trains without privacy and says so everywhere.
+    privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
     bounds : {column: (low, high)}, declared, never taken from data. Values outside are clamped. With privacy every
-        feature needs them, unless scaling='none' with an explicit clip and smoothness; under squared loss the label does.
-        "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; the label is named.
-    fill : {column: value} for missing cells; a missing cell of another column is an error at its owner.
-    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for what bounds and fill cannot say. A column that
-        is Dropped() is taken out of the partition here, so that the job is the one that never named it.
+        feature needs them, unless scaling='none' with an explicit clip and smoothness; squared loss also needs the label's.
+        "*" stands for all numeric features that are not named, "PARTY.*" for those of a party; name the label itself.
+    fill : {column: value} for missing cells; a missing cell of any other column is an error at its owner.
+    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. A Dropped()
+        column is removed from the partition, so that the job equals one that never named it.
     classes : (negative, positive) when the label is not 0/1, −1/1 or boolean. Several labels may be the negative class,
-        (("a", "b"), "c"): one class against the rest.
-    scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' leaves them.
-    sparse : parties whose columns are scaled by a factor only, 1/max(|low|, |high|), and never centred, so that zeros stay
-        zeros. A party that gives a sparse matrix is named here; one that is named may give any source, its dense columns
-        stay dense.
+        (("a", "b"), "c"), for one class against the rest.
+    scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' does not scale.
+    sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
+        zeros. Name every party that gives a sparse matrix. A named party may give any source; its dense columns stay dense.
     storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
-    trust : 'trusted', the papers' central model (who sees what: see the certificate).
-    dataset : name of the data set in the ledger; None covers this one fit only.
-    id : column by which the parties' records are aligned, one name for all or {party: column}; it is no feature. None:
-        rows are in the same order everywhere.
-    id_kind : 'integer' or 'text', how ids are compared (vfl.security.identifiers); None takes the columns' own type,
-        which has to be the same everywhere. Text files hold text.
-    holdout : share of the records that are kept out of training, drawn by a public hash of their position and of the
-        what names the data (vfl.holdout); at the end of the run the model is measured on them. None trains on all.
-    evaluation : Evaluation(...), how; None with a holdout is Evaluation(): with all of ε, which costs nothing more.
-    diagnostics : also tell the objective at the end, un-noised: the certificate then says NOT PRIVATE.
+    trust : 'trusted', the papers' central model; the certificate states who sees what.
+    dataset : name of the data set in the ledger; None covers this one fit alone.
+    id : column by which the parties' records are aligned, one name for all or {party: column}; it is not a feature. None:
+        all parties hold the records in the same order.
+    id_kind : 'integer' or 'text', the comparison of ids (vfl.security.identifiers); None takes the type of the columns,
+        which has to be the same at all parties. Text files hold text.
+    holdout : share of the records that are kept out of training and measure the model at the end. A public hash of their
+        positions and of the names of the data draws them (vfl.holdout). None trains on all records.
+    evaluation : Evaluation(...), the measures on the held-out records. None with a holdout is Evaluation(), which spends
+        all of ε on them: that costs nothing more, since no record is in both parts.
+    diagnostics : also release the objective at the end, un-noised; the certificate then says NOT PRIVATE.
     read_from_data : declarations of this job that were read from the records, in words ('the names of the classes'). Nothing
         charged that read, so the certificate says NOT PRIVATE. None: every declaration is public knowledge.
 
@@ -139,7 +139,7 @@ class Job:
             self._check_declarations(self.privacy)
 
     def _check_types(self) -> None:
-        """Refuse what is of another type than the option wants, with what would be right."""
+        """Refuse options of a wrong type, and name the right one."""
         partition = "vfl.FeaturePartition({party: its columns}, label=(party, column))"
         require("partition", self.partition, partition, fits=isinstance(self.partition, FeaturePartition))
         privacy = "vfl.Privacy(epsilon=...), or None to train without"
@@ -163,7 +163,7 @@ class Job:
             require_number("holdout", self.holdout)
 
     def _check_inquiries(self) -> None:
-        """Refuse what cannot be measured, or not under this budget."""
+        """Refuse measures that the job or its budget does not allow."""
         if self.holdout is None:
             if self.evaluation is not None:
                 raise SpecificationError(
@@ -181,14 +181,14 @@ class Job:
             )
         if asked.epsilon is not None and (privacy is None or asked.epsilon > privacy.epsilon):
             raise PrivacyError(
-                f"evaluation: epsilon = {asked.epsilon:g} is beyond the job's budget: a run costs the larger of training "
+                f"evaluation: epsilon = {asked.epsilon:g} exceeds the job's budget: a run costs the larger of training "
                 "and evaluation; raise privacy.epsilon, or leave evaluation.epsilon out for all of it"
             )
         if privacy is not None and privacy.class_balance is not None and not self.classification:
             raise SpecificationError("class_balance counts the labels of two classes: leave it out of a regression")
 
     def _drop(self) -> None:
-        """Take dropped columns out of partition and declarations: one meaning, one spelling."""
+        """Remove dropped columns from partition and declarations, so that equal jobs are spelt alike."""
         dropped = {column for column, declared in self.columns.items() if isinstance(declared, Dropped)}
         if not dropped:
             return
@@ -200,7 +200,7 @@ class Job:
         object.__setattr__(self, "columns", kept)
 
     def _declared(self) -> Schema:
-        """Return the declarations of all columns, with the bounds of a party or of all for those that are not named."""
+        """Return the declarations of all columns; "*" and "PARTY.*" give bounds to the columns that are not named."""
         features = self.partition.features
         known = dict.fromkeys((*features, self.partition.label_column))
         groups = {f"{party}{OF_PARTY}": self.partition.columns(party) for party in self.partition.parties} | {
@@ -218,7 +218,7 @@ class Job:
         return schema
 
     def _check_sparse(self) -> None:
-        """Refuse declarations under which what a sparse matrix does not store would not be 0."""
+        """Refuse declarations under which the cells that a sparse matrix does not store would not be 0."""
         if isinstance(self.sparse, str) or not isinstance(self.sparse, Sequence):
             raise SpecificationError(f"sparse is a list of parties, not {self.sparse!r}")
         parties = self.partition.parties
@@ -235,7 +235,7 @@ class Job:
         object.__setattr__(self, "sparse", tuple(party for party in parties if party in self.sparse))
 
     def _check_declarations(self, privacy: Privacy) -> None:
-        """Refuse a private job whose sensitivities or steps would have to be taken from data."""
+        """Refuse a private job whose sensitivities or steps would depend on the data."""
         clipped = getattr(self.solver, "clip", None) is not None
         declared = not isinstance(privacy.smoothness, str)
         for column in self.schema.unbounded(self.partition.features):
@@ -264,7 +264,7 @@ class Job:
             )
 
     def _check_ids(self) -> None:
-        """Refuse an id that does not name one column for each party, and give `id` one spelling."""
+        """Refuse an id that does not name one column per party, and spell equal ids alike."""
         kinds = [kind.value for kind in IdKind]
         if self.id_kind is not None and (self.id is None or self.id_kind not in kinds):
             raise SpecificationError(
@@ -295,7 +295,7 @@ class Job:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """{party: its id column} in the partition's order; empty without alignment."""
+        """{party: its id column} in the partition's order; {} without alignment."""
         if self.id is None or isinstance(self.id, MappingABC):
             return dict(self.id or {})
         return dict.fromkeys(self.partition.parties, self.id)
@@ -310,14 +310,14 @@ class Job:
 
     @property
     def classification(self) -> bool:
-        """Whether labels are classes."""
+        """True if labels are classes."""
         return loss_of(self.loss).classification
 
     @property
     def split(self) -> Split | None:
-        """The public split of the records; None where all are trained on.
+        """The public split of the records; None if all are trained on.
 
-        Its salt names the data (columns, label, data set), so that jobs that differ in how they train are measured on the
+        Its salt names the data (columns, label, data set), so that jobs with different training options are measured on the
         same records.
         """
         if self.holdout is None:
@@ -327,7 +327,7 @@ class Job:
 
     @property
     def uncharged(self) -> str:
-        """What the job releases un-noised and uncharged beside its model, in words; '' for nothing."""
+        """Values that the job releases beside its model un-noised and uncharged, in words; '' if there are none."""
         said = []
         if self.diagnostics:
             said.append("the objective at the end is released un-noised and uncharged (diagnostics)")
@@ -339,7 +339,7 @@ class Job:
         return "; ".join(said)
 
     def noise_source(self) -> NoiseSource:
-        """Return where noise comes from: the operating system, unless the job asks for seeded noise by name."""
+        """Return the noise source: the operating system, unless the job asks for seeded noise by name."""
         return (self.privacy.noise if self.privacy is not None else None) or CryptographicNoise()
 
     def scaling_of(self, columns: Sequence[str]) -> Scaling:
@@ -375,7 +375,7 @@ class Job:
         )
 
     def _facts(self) -> tuple[tuple[str, str], ...]:
-        """Return what the job asks for, as (name, words)."""
+        """Return the job's options as (name, words)."""
         privacy = self.privacy
         guarantee = "NONE: the model is not differentially private"
         if privacy is not None:
@@ -394,7 +394,7 @@ class Job:
         )
 
     def _canonical(self) -> str:
-        """Return one text for one meaning: the order of parties counts, that of declarations does not."""
+        """Return a text that is equal for equal jobs: the order of parties counts, the order of declarations does not."""
         plain = self.to_dict()
         partition = plain["partition"]
         plain["partition"] = {
@@ -410,7 +410,7 @@ class Job:
 
 
 def _numbers(value: Any) -> Any:
-    """Return plain values in which 18, 18.0 and numpy's 18 are one number."""
+    """Return plain values in which 18, 18.0 and numpy's 18 are equal."""
     if isinstance(value, dict):
         return {key: _numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Where on a Ray cluster a job's actors run: environment, no part of the job."""
+"""Nodes of a Ray cluster on which a job's actors run. They belong to the environment and are not part of the job."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PINS = ("auto", "always", "never")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What a job asks of a cluster's nodes.
+    """Requirements of a job on a cluster's nodes.
 
-    pin : whether actors are pinned to nodes by custom resources: 'auto' pins on a cluster that is named by an address.
-    resources : {party: name of the resource that its node offers}; the default of a party is 'party:NAME'.
-    ready_seconds : how long the cluster may take to offer what is asked for.
-    party_cpus : CPUs that a party's actor takes of its node, and works with. The coordinator takes none.
+    pin : 'always' or 'never' pins actors to nodes by custom resources; 'auto' pins on a cluster that is named by an address.
+    resources : {party: name of the resource that its node offers}; the default is 'party:NAME'.
+    ready_seconds : limit for the cluster to offer the required resources.
+    party_cpus : CPUs that a party's actor takes of its node and computes with. The coordinator takes none.
     """
 
     pin: str = "auto"
@@ -42,7 +42,7 @@ class Placement:
                 raise JobFileError(f"[ray.resources] {party} must be the name of a resource, not {resource!r}")
 
     def pinned(self, address: str | None) -> bool:
-        """Return whether actors are pinned on the cluster of this address; None is a local one."""
+        """Return True if actors are pinned on the cluster at this address; None is a local Ray."""
         return self.pin == "always" or (self.pin == "auto" and address is not None)
 
     def resource(self, party: str) -> str:

@@ -1,4 +1,4 @@
-"""The composition root: the only place that sees coordinator and parties together."""
+"""Launching of runs: the only package that imports both the coordinator and the parties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of columns that nobody can declare, bought with a budget of their own."""
+"""Bounds of columns that nobody can declare, bought with a privacy budget of their own."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrivateBounds:
-    """What was bought; public from here on, and declared in a job as any other bounds.
+    """Bounds that were bought. They are public from now on; declare them in a job like any other bounds.
 
     bounds : {column: (low, high)}, powers of two and 0; values outside are clamped.
-    unknown : columns for which nothing was found: too few records, or nothing but zeros.
-    least : a magnitude that fewer records than about this have is missed.
-    epsilon, delta : what it cost, in addition to what any training costs. scope : what else on the data it covers.
+    unknown : columns without a result, because they hold too few records or only zeros.
+    least : approximate number of records that must share a magnitude for it to be found.
+    epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
     """
 
     bounds: Mapping[str, tuple[float, float]]
@@ -65,16 +65,16 @@ def private_bounds(
 ) -> PrivateBounds:
     """Buy the range of numeric columns: one joint release that is (ε, δ)-DP for every record under replace-one.
 
-    Histograms over powers of two, with noise, tell the smallest and the largest magnitude that enough records have
-    (vfl.privacy.magnitudes). Tails of fewer records are missed, and clamped later. It is a run of its own: its ε adds to
-    that of the training, so both belong in one ledger.
+    Noisy histograms over powers of two show the smallest and the largest magnitude that enough records have
+    (vfl.privacy.magnitudes). Values in the tails beyond them are clamped later. The purchase is a run of its own: its ε adds
+    to that of the training, so charge both to one ledger.
 
-    job : a draft, as it can be written without bounds: privacy=None, scaling='none'. data, engine, address, ledger,
-        policies, allow_network_file_system : as for `train`.
-    columns : whose range is asked; None asks for all features without bounds.
-    noise : SeededNoise(seed) repeats, for tests, and makes NOTHING PRIVATE.
+    job : a draft without bounds: privacy=None, scaling='none'. data, engine, address, ledger, policies,
+        allow_network_file_system : as for `train`.
+    columns : the columns to buy ranges for; None takes all features without bounds.
+    noise : SeededNoise(seed) makes the release repeatable, for tests, and makes NOTHING PRIVATE.
 
-    Raises what `train` raises; SpecificationError for a column that is no number or not a feature.
+    Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.
     """
     asked = tuple(job.schema.unbounded(job.partition.features) if columns is None else columns)
     for column in asked:

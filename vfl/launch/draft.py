@@ -1,8 +1,8 @@
-"""`draft`: the text of a job file for some files, in which what was taken from the data is a comment.
+"""`draft`: the text of a job file for some data files. Everything that was read from the data stands in comments.
 
-So the drafted job lacks these declarations and is refused until somebody makes them: a range or a list of categories that
-was read off the records tells of the records, and a guarantee that stands on it is none. Ids and label are found by the
-names of columns alone. The draft shows cells: it is for the files' owner, not for others.
+The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them. A range or a list of
+categories that was read from the records reveals something about them, so no guarantee could rest on it. Ids and label are
+found by the names of columns alone. The draft shows cells: only the owner of the files should see it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MANY = 50
-"""Text of more values than these is taken for free text, and dropped."""
+"""A text column with more distinct values is taken for free text, and dropped."""
 DIGITS = 6
-"""Significant digits of a range that is drafted, where it has more; rounded outwards."""
+"""Significant digits of a drafted range; longer numbers are rounded outwards."""
 
 LABELS = ("target", "label", "y", "class", "outcome", "default", "churn")
 IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
@@ -38,7 +38,7 @@ IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient"
 
 @dataclass(slots=True)
 class Found:
-    """What the cells of a column look like. kind : 'numeric', 'boolean', 'text' or 'other'."""
+    """Summary of a column's cells. kind : 'numeric', 'boolean', 'text' or 'other'."""
 
     kind: str
     low: float | None = None
@@ -47,7 +47,7 @@ class Found:
     values: dict[str, None] = field(default_factory=dict)
 
     def add(self, cells: pa.Array) -> None:
-        """Take a chunk of cells."""
+        """Update the summary with a chunk of cells."""
         self.missing = self.missing or cells.null_count > 0
         cells = cells.drop_null()
         if not len(cells):
@@ -88,7 +88,7 @@ def _kind_of(kind: pa.DataType) -> str:
 
 
 def columns_of(party: str, source: Any) -> dict[str, Found]:
-    """Read a party's source once and return what its columns look like, in order. Raises DataError."""
+    """Read a party's source once and return {column: summary} in its order. Raises DataError."""
     opened = open_source(source, {}, party=party)
     names = opened.names
     if not isinstance(opened, SparseSource) and names:
@@ -112,7 +112,7 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
 def _again(
     names: Any, textual: set[str], batches: Iterator[pa.RecordBatch], found: dict[str, Found]
 ) -> dict[str, Found]:
-    """Read columns of a text file again that turned out to hold text: their first values were taken for numbers."""
+    """Read columns again that turned out to hold text after their first values were taken for numbers."""
     texts = {name: Found("text") for name in textual}
     for batch in batches:
         for name in textual:
@@ -129,9 +129,9 @@ def draft(
 ) -> str:
     """Return the text of a job file for the parties' files.
 
-    sources : {party: path}. label : 'column', or 'party.column'; None looks for a usual name.
-    ids : the id column that all files have, or 'party.column' for each; None looks for a usual name in every file.
-    folder : of the job file, to which its paths are relative.
+    sources : {party: path}. label : 'column' or 'party.column'; None looks for a usual name.
+    ids : the id column of all files, or 'party.column' for each; None looks for a usual name in every file.
+    folder : folder of the job file; paths in the draft are relative to it.
 
     Raises SpecificationError, or DataError for a file that cannot be read.
     """
@@ -181,7 +181,7 @@ def draft(
 
 
 def _label(found: Mapping[str, Mapping[str, Found]], given: str | None) -> tuple[str, str]:
-    """Return party and column of the label; the column is '' where none has a usual name."""
+    """Return party and column of the label; the column is '' if none has a usual name."""
     held = [(party, column) for party, columns in found.items() for column in columns]
     if given is None:
         for name in LABELS:
@@ -199,7 +199,7 @@ def _label(found: Mapping[str, Mapping[str, Found]], given: str | None) -> tuple
 
 
 def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | None) -> dict[str, str]:
-    """Return {party: id column}; without `given` by their names alone, and empty where not every file has one."""
+    """Return {party: id column}. Without `given` the names decide, and the result is {} unless every file has one."""
     if given is None:
         chosen = {party: next(filter(named_as_id, columns), None) for party, columns in found.items()}
         return {p: c for p, c in chosen.items() if c is not None} if None not in chosen.values() else {}

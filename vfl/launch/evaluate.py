@@ -1,4 +1,4 @@
-"""Measuring a saved model on records of one's own, in the clear."""
+"""`evaluate`: exact measures of a saved model on new records, without privacy for them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOINED = "joined by their ids, without those that a party lacks"
 def evaluate(result: Result, data: Any) -> Findings:
     """Return exact measures of a model on new records with their labels. Nothing protects these records.
 
-    data : as for `train`. For measures with noise on records of the training data, give the job a `holdout`.
+    data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
     """
     job = result.job
     owner, sources = job.partition.label_party, sources_of(job, data)
@@ -41,7 +41,7 @@ def evaluate(result: Result, data: Any) -> Findings:
         margins_of = {party: margins[joined[party]] for party, margins in margins_of.items()}
     margins = added(margins_of, next((part.intercept for part in parts.values()), 0.0))
     if len(margins) != len(labels):
-        raise DataError("the label party holds another number of records than the others")
+        raise DataError("the label party holds a different number of records from the others")
     spec = replace(job.evaluation or Evaluation(), epsilon=None)
     problem = problem_of(replace(job, holdout=None, evaluation=None), len(labels))
     schedule = HeldOut(problem, spec, len(labels), None).schedule(result.w)

@@ -1,4 +1,4 @@
-"""Several classes: one model for each class against the rest, all under one budget."""
+"""Classification with several classes: one model per class against the rest, all under one privacy budget."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SMALLER = (0.0, *(10.0**k for k in range(-14, 0)), *(k / 10 for k in range(2, 10)))
-"""By which shares the classes' part of μ is lowered, until all their plans together fit."""
+"""Shares by which the classes' μ is lowered, tried in order until all their plans together fit the budget."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneVsRest:
-    """One result a class.
+    """One result per class.
 
-    epsilon, delta : the guarantee of all of them together, composed exactly; inf and 0 without privacy. The certificate
-        of each result covers that one alone.
+    epsilon, delta : the guarantee of all results together, composed exactly; inf and 0 without privacy. The certificate of
+        each result covers that result alone.
     """
 
     classes: tuple[Category, ...]
@@ -81,11 +81,11 @@ class OneVsRest:
 
 
 def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tuple[Job, ...], float]:
-    """Return one job a class, class k against the rest, and the ε of all their releases together at the job's δ.
+    """Return one job per class, class k against the rest, and the ε of all their releases together at the job's δ.
 
-    All models are trained on the same records, and replacing one record changes the labels of all of them: the releases
-    compose, and each job gets μ/√K of the job's μ (Dong, Roth, Su 2022, Cor. 3.3). Where releases are not Gaussian, less,
-    as far as their accountant needs. inf without privacy.
+    All models are trained on the same records, and replacing one record may change its label in all of them. The releases
+    therefore compose: of K classes, each gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with other than Gaussian releases
+    get less, as their accountant requires. ε is inf without privacy.
 
     Raises SpecificationError, and PrivacyError when no division of the budget fits.
     """
@@ -134,14 +134,14 @@ def train_one_vs_rest(
 ) -> OneVsRest:
     """Train one model for each class against the rest; together they are (ε, δ)-DP for every record as the job asks.
 
-    job : without `classes`. data and others : as for `train`; there is no output, each result can be saved.
-    classes : all labels that occur, declared.
-    n_records : n, public; it fixes every plan before the first release. Other data are refused.
+    job : without `classes`. data and others : as for `train`. There is no output folder; save each result instead.
+    classes : all labels that may occur, from public knowledge; any other label is refused before training starts.
+    n_records : n, public. It fixes every plan before the first release; data with a different n are refused.
 
-    Where the job aligns records, it does so once; a call that fails leaves its index in each party's place.
+    A job that aligns records aligns them once. If the call fails, every party keeps the index.
 
-    With a ledger all plans are seen to fit before the first is reserved; without one, the guarantee covers this one call.
-    Raises what `train` raises, and what `jobs_of` does.
+    With a ledger, all plans are checked against the budget before the first is reserved. Without one, the guarantee covers
+    this call alone. Raises the errors of `train` and of `jobs_of`.
     """
     jobs, epsilon = jobs_of(job, classes, n_records)
     _require_room(jobs, n_records, ledger)
@@ -149,7 +149,7 @@ def train_one_vs_rest(
 
     def both(event: Any) -> None:
         if isinstance(event, Plan) and event.n_records != n_records:
-            raise DataError("the data hold another number of records than n_records: no plan was made for them")
+            raise DataError("the data hold a different number of records from n_records: no plan was made for them")
         if watch is not None:
             watch(event)
 
@@ -196,14 +196,14 @@ def _aligned_once(jobs: Sequence[Job], arrangement: Arrangement) -> tuple[Arrang
 
 
 def _noised(privacy: Any, number: int) -> Any:
-    """Return the same budget; seeded noise of its own for each class, since equal noise would cancel between them."""
+    """Return the budget with another seed per class, if noise is seeded: equal noise would cancel between classes."""
     if privacy.noise is None:
         return privacy
     return replace(privacy, noise=replace(privacy.noise, seed=privacy.noise.seed * 1_000_003 + number))
 
 
 def _together(plans: Sequence[Plan]) -> tuple[tuple[Event, int], ...]:
-    """Return all releases. Splits of different runs count apart: records that are aligned anew may be cut otherwise."""
+    """Return all releases. Splits of different runs count separately: after a new alignment they may differ."""
     return tuple((of_run(event, plan.job.name), count) for plan in plans for event, count in plan.releases)
 
 
@@ -216,7 +216,7 @@ def _composed(plans: Sequence[Plan], delta: float) -> float:
 
 
 def _require_room(jobs: Sequence[Job], n_records: int, ledger: str | Path | None) -> None:
-    """Raise BudgetExceeded before the first class is trained when the data set's budget does not cover the last."""
+    """Raise BudgetExceeded, before the first class is trained, if the data set's budget does not cover all classes."""
     dataset = jobs[0].dataset
     if ledger is None or dataset is None or jobs[0].privacy is None:
         return

@@ -1,4 +1,4 @@
-"""`predict`: every party applies its part of a model to new records, and the label party adds up."""
+"""`predict`: every party applies its part of a model to new records, and the label party adds the parts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictions:
-    """What a model says of new records.
+    """Predictions of a model for new records.
 
-    margins : (n,) float64. labels : (n,) a class each, or for regression the number that the loss makes of the margin.
-    ids : of the records, as the party that adds up has them; None where rows were taken as they are. id_column : its name.
+    margins : (n,) float64. labels : (n,) classes, or for regression the loss's response to the margins.
+    ids : (n,) ids of the records in the rows of the adding party; None if rows were not joined. id_column : their name.
     """
 
     margins: Vector
@@ -48,17 +48,17 @@ def predict(
     cores: int | None = None,
     watch: Callable[[Aligning], None] | None = None,
 ) -> Predictions:
-    """Predict for new records; each party computes its part of Xw where its data lie, and the label party adds up.
+    """Predict for new records: each party computes its part of Xw from its own data, and the label party adds the parts.
 
-    Where the job aligns records and the data hold their id columns, the records that all parties have are predicted, in
-    the order of the rows of the party that adds up; else rows are taken as they are. The party that adds up sees every
-    party's part of each margin: this is for participants who trust one another, as training is (see the README).
+    If the job aligns records and the data hold their id columns, the records that all parties have are predicted, in the
+    order of the adding party's rows. Otherwise row i of every party is taken for the same record. The adding party sees
+    every party's part of each margin: prediction, like training, is for participants who trust one another.
 
-    model : a result, or {party: path of its part, see Result.save_parts}, each read by its own party.
+    model : a result, or {party: path of its part}, each read by its own party; Result.save_parts writes them.
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
-    engine : 'ray' (an actor for each party, aligned by private set intersection) or 'inprocess' (all is read here, and ids
-        are compared in the clear). Both give the same answers to the bit. address : of a Ray cluster.
-    cores : for each party, to align. watch : called with the progress of the alignment.
+    engine : 'ray' (one actor per party, aligned by private set intersection) or 'inprocess' (this process reads all data and
+        compares ids in the clear). Both give the same predictions to the bit. address : of a Ray cluster.
+    cores : of each party, for the alignment. watch : called with the progress of the alignment.
 
     Raises SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
@@ -91,7 +91,7 @@ def _of_table(result: Result, table: Any) -> Predictions:
 
 
 def _of_result(result: Result, data: Any) -> tuple[dict[str, ModelPart | str], dict[str, Any]]:
-    """Return the parts of the parties that have columns, and their sources."""
+    """Return the parts of the model and the sources, for the parties that have columns."""
     given = sources_of(result.job, data, label=False)
     sources = {party: source for party, source in given.items() if result.job.partition.columns(party)}
     return {party: result.part(party) for party in sources}, sources

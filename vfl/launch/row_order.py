@@ -1,6 +1,7 @@
-"""A warning for rows that are taken as they lie, though files have a column by which they could be aligned.
+"""Warning for jobs that take rows in the order of their files, though the files have a column of ids.
 
-Shuffled files without an id train a model of nothing, and no number tells. Names of columns alone are looked at.
+If such files are shuffled, the model is meaningless and no released number reveals it. The check reads only the names of
+columns.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def row_order_warnings(job: Job, files: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the warning, if there is a column named like an id that the job makes no feature of.
+    """Return the warning if a file has a column that is named like an id and is no feature of the job.
 
-    files : {party: path}; what is not on this machine, or is no file, is passed over.
+    files : {party: path}; paths that are no files on this machine are ignored.
     """
     if job.ids or len(files) < 2:
         return ()
@@ -34,8 +35,8 @@ def row_order_warnings(job: Job, files: Mapping[str, str]) -> tuple[str, ...]:
     spelt = ", ".join(f"{json.dumps(party)} = {json.dumps(column or '...')}" for party, column in found.items())
     value = json.dumps(columns.pop(), ensure_ascii=False) if len(columns) == 1 else f"{{ {spelt} }}"
     warning = (
-        f"rows are taken as they lie, so all files must hold the same records in one order; {named}: id = {value} at the "
-        "top of the job file aligns them"
+        f"row i of every file is taken for the same record, so all files must hold the same records in one order; {named}: "
+        f"id = {value} at the top of the job file aligns them"
     )
     return (warning,)
 

@@ -30,9 +30,9 @@ def data_of(job: Job, environment: Environment) -> Any:
 
 
 def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None, what: str) -> dict[str, str]:
-    """Return {party: absolute path}; a name that is no party raises SpecificationError.
+    """Return {party: absolute path}; SpecificationError for a name that is no party.
 
-    what : is given for a party, for the message.
+    what : the kind of file, for the message.
     """
     for name in paths or {}:
         if name not in partition.parties:
@@ -46,8 +46,8 @@ def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None
 def sources_of(job: Job, data: Any, *, label: bool = True, ids: bool = False) -> dict[str, Any]:
     """Return {party: source} in the partition's order.
 
-    data : {party: source}, left as they are for their owners to open, or one table of all columns.
-    label : whether the label is wanted when a table is split. ids : whether the parties are given their id columns then.
+    data : {party: source}, left for their owners to open, or one table of all columns, which is split.
+    label : give the label party its label. ids : give each party its id column.
     """
     partition = job.partition
     parties = partition.parties

@@ -82,34 +82,34 @@ def train(
 ) -> Result:
     """Train the job's model; it is (ε, δ)-differentially private for every record as its certificate states.
 
-    data : {party: source}, each loaded by its own party (a path to CSV, Parquet, Arrow or NumPy; vfl.Csv(path,
-        delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy sparse matrix whose columns are in the
-        partition's order; a function of these, called by the party; see parties.sources.base.open_source), or one table of all
-        columns, to simulate.
+    data : {party: source}, each loaded by its own party, or one table of all columns, to simulate. A source is a path to CSV,
+        Parquet, Arrow or NumPy; vfl.Csv(path, delimiter=";"); a pandas, Polars or Arrow table; an array or SciPy sparse
+        matrix whose columns are in the partition's order; or a function that returns one of these, which the party calls
+        (parties.sources.opening.open_source).
     engine : 'ray' (one actor per party and one for the coordinator) or 'inprocess'. Both give the same model for the
         same seeded noise.
     address : a Ray cluster; None uses the Ray that this process is connected to, or starts a local one.
-    ledger : file in which the budget of the job's data set is kept.
-    policies : {party: path of its owner's policy file}, read where the party runs (see parties.consent): it refuses the
+    ledger : file that keeps the budget of the job's data set.
+    policies : {party: path of its owner's policy file}, read on the party's node (parties.consent). A policy may refuse the
         job before the data are opened, and keeps a book of the party's releases. A resumed run has the same policies.
-    indexes : for a job with an id column; see `vfl.launch.align.align`, whose outcome is used if its files have not
-        changed since. With an output, every party keeps the run's index in its own place, for `vfl resume`.
-    cores : of each party, to align and to compute; their number changes no result. None divides this machine's among
-        those that work at once; on a cluster that is named by its address a party takes its placement's party_cpus.
-    placement : where on the cluster the actors run (vfl.job.placement); None pins each party to the node that offers
-        'party:NAME', on a cluster that is named by its address.
-    faults : what becomes of a party that is lost (vfl.job.faults); None waits for it.
-    output : a new folder for model, certificate and the log from which a run that was cut off is resumed; the budget of
-        a job without a data set is then kept in that folder too. None leaves nothing on disk.
-    key : file of the Ed25519 key that signs the certificate. None signs what goes to `output` with this user's own key,
-        made on first use (vfl.security.signatures), and leaves unsigned what goes nowhere.
-    watch : called with the progress and outcome of the alignment if there is one, the plan, what was reserved, and
-        every round, as they go by. None: what the plan warns of is raised as vfl.PrivacyWarning.
-    environment : plain values kept in the log for `vfl resume`.
+    indexes : for a job with an id column. The run uses the index of an earlier `vfl.launch.align.align` if the files have
+        not changed since. With an output, every party keeps the run's index in its own place for `vfl resume`.
+    cores : of each party, for alignment and training; the number changes no result. None divides this machine's cores among
+        the parties that work at the same time; on a cluster with an address, a party takes its placement's party_cpus.
+    placement : nodes of the actors (vfl.job.placement). None pins each party to the node that offers 'party:NAME', on a
+        cluster that is named by its address.
+    faults : policy for lost parties (vfl.job.faults); None waits for them.
+    output : a new folder for the model, the certificate and the log from which an interrupted run is resumed. A job without
+        a data set keeps its budget there too. None leaves nothing on disk.
+    key : file of the Ed25519 key that signs the certificate. None signs with this user's own key, made on first use
+        (vfl.security.signatures), if there is an `output`; otherwise the certificate is unsigned.
+    watch : called with the progress and outcome of the alignment, if there is one, the plan, the reservation, and every
+        round. None issues the plan's warnings as vfl.PrivacyWarning.
+    environment : plain values to keep in the log for `vfl resume`.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost and the
         guarantee with it; False raises LedgerError before the first release.
 
-    From the second private run of a process on that no ledger counts, a vfl.PrivacyWarning states ε of all of them.
+    From the second private run of a process that no ledger counts, a vfl.PrivacyWarning states the ε of all of them.
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """How the alignment of one run is made; `Keeping` says the rest.
+    """Arrangement of one run; vfl.alignment.Keeping describes the other fields.
 
-    folders : {party: its place for indexes}, as far as the environment names them. cores : for each party, to compute too;
-    None decides.
-    required : an earlier process of the run has begun on an index, and no other will do.
+    folders : {party: folder for its index}, for the parties that the environment names.
+    cores : of each party, for alignment and training; None divides this machine's cores among the parties.
+    required : an earlier process of the run has trained on the rows of an index, so only that index may be used.
     """
 
     folders: Mapping[str, str] = field(default_factory=dict)
@@ -36,16 +36,16 @@ class Arrangement:
             raise SpecificationError(f"cores are a whole number of at least 1, not {self.cores!r}")
 
     def keeping(self, party: str) -> Keeping:
-        """Return what the party is to leave on its disk."""
+        """Return the rules by which the party keeps its index on its disk."""
         return Keeping(self.folders.get(party), self.run, self.resumed, self.later, self.last, self.again)
 
     def cores_each(self, at_once: int) -> int:
-        """Return the cores for each of so many parties that work on this machine at the same time."""
+        """Return the cores per party if `at_once` parties work on this machine at the same time."""
         return self.cores or max(1, usable_cores() // at_once)
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: at most NUMBA_NUM_THREADS, which joblib sets for its workers."""
+    """Return the number of cores that this process may use: at most NUMBA_NUM_THREADS, which joblib sets for its workers."""
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     allowed = os.environ.get("NUMBA_NUM_THREADS", "")
     return min(here, max(1, int(allowed))) if allowed.isdigit() else here

@@ -16,13 +16,13 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Set before Ray is imported: it must not upload the working directory nor report usage."""
+"""Environment set before Ray is imported, so that it neither uploads the working directory nor reports usage."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
 def import_ray() -> Any:
-    """Import Ray with what it must not do switched off."""
+    """Import Ray without uploads of the working directory and without usage reports."""
     for name, value in QUIET.items():
         os.environ[name] = value
     import ray
@@ -31,10 +31,10 @@ def import_ray() -> Any:
 
 
 def unreachable(what: str, where: str, error: Exception, remedy: str) -> PlacementError:
-    """Return the error for a cluster that does not let this process in: in one line, where Ray takes forty.
+    """Return a one-line error for a cluster that cannot be reached or refuses this process.
 
-    what, where : that was asked. error : of Ray's. remedy : unless it is the token that is wrong, of which Ray does not
-        always tell.
+    what : the service that was asked. where : its address. error : raised by Ray. remedy : for any cause but a wrong token,
+        which Ray does not always report as such.
     """
     how = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the file that holds the cluster's token"
     if type(error).__name__ == "AuthenticationError" or "authenticat" in str(error).lower():
@@ -43,12 +43,12 @@ def unreachable(what: str, where: str, error: Exception, remedy: str) -> Placeme
             f"the {what} at {where} is closed to this process, whose token is wrong or missing: {how}"
             + (f" (now {path!r}; RAY_AUTH_TOKEN comes first where it is set)" if path else "")
         )
-    said = next(iter(str(error).splitlines()), type(error).__name__)  # more is a paragraph on Ray Client
+    said = next(iter(str(error).splitlines()), type(error).__name__)  # the other lines are advice on Ray Client
     return PlacementError(f"no {what} answers at {where}: {said} ({remedy}; where the cluster asks for a token, {how})")
 
 
 def check_address(address: str | None) -> None:
-    """Raise PlacementError where `address`, or RAY_ADDRESS for 'auto', cannot name a cluster to run on as its node."""
+    """Raise PlacementError for an address that this process cannot join as a node; 'auto' stands for RAY_ADDRESS."""
     named = os.environ.get("RAY_ADDRESS") if address == "auto" else None
     said = f"RAY_ADDRESS={named}, which 'auto' stands for," if named else repr(address)
     asked = named or address or ""
@@ -66,7 +66,7 @@ def check_address(address: str | None) -> None:
 
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
-    """Yield Ray as this process is connected already, or to `address`, or to a local one that ends with the context."""
+    """Yield Ray, connected as this process already is, or to `address`, or to a local Ray that ends with the context."""
     ray = import_ray()
     if ray.is_initialized():
         yield ray
@@ -76,7 +76,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
     try:
         if address is None:
             ray.init(
-                address="local",  # whatever RAY_ADDRESS names, or somebody else has running on this machine
+                address="local",  # ignore RAY_ADDRESS and any other Ray on this machine
                 num_cpus=n_actors,
                 include_dashboard=False,
                 log_to_driver=False,

@@ -1,4 +1,4 @@
-"""The in-process transport: the same messages, passed as they are. For debugging, estimators and tests."""
+"""The in-process engine: passes the messages of a run directly. For debugging, estimators and tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class InProcessTransport:
-    """Calls the parties one after the other in this process."""
+    """Transport that calls the parties one after the other in this process."""
 
     def __init__(self, parties: Mapping[str, Party]) -> None:
         self._parties = parties
@@ -41,7 +41,7 @@ class InProcessTransport:
         return {name: party.greet() for name, party in self._parties.items()}
 
     def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
-        """Return the heads of the books of the parties that are told."""
+        """Deliver each notice to its party and return the heads of those parties' books."""
         return {name: self._parties[name].hear(notice) for name, notice in notices.items()}
 
     def labels(self, party: str) -> Vector:
@@ -49,44 +49,44 @@ class InProcessTransport:
         return self._parties[party].labels()
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Put each share to its party in turn."""
+        """Put each share of the query to its party, one after the other."""
         return {name: self._parties[name].answer(share, records, key) for name, share in shares.items()}
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Raise PartyLost: what dies here takes the coordinator with it."""
+        """Raise PartyLost: parties share the coordinator's process, so nothing can restart one of them alone."""
         raise PartyLost(f"{party!r} is lost, and in this process nothing restarts it", party)
 
 
 class InProcessAlignment:
-    """Carries an alignment between parties in this process, which multiply one after the other."""
+    """Transport of an alignment between parties in this process, which multiply one after the other."""
 
     def __init__(self, parties: Mapping[str, Alignment]) -> None:
         self._parties = parties
 
     def greet(self) -> dict[str, IdsGreeting]:
-        """Return what every party says of its ids."""
+        """Return every party's greeting, which describes its ids."""
         return {name: party.greet() for name, party in self._parties.items()}
 
     def begin(self, pending: str | None) -> None:
-        """Have all parties begin."""
+        """Start the alignment at all parties."""
         for party in self._parties.values():
             party.begin(pending)
 
     def multiply(
         self, step: Mapping[str, str], sets: Mapping[str, Points]
     ) -> Generator[tuple[str, int], None, dict[str, Points]]:
-        """Have the parties multiply in turn."""
+        """Let the parties multiply, one after the other; yield the progress of each."""
         for name, owner in step.items():
             for done in self._parties[name].multiply(owner, sets[owner] if owner != name else None):
                 yield name, done
         return {owner: self._parties[name].take(owner) for name, owner in step.items()}
 
     def fetch(self, sets: Mapping[str, Points]) -> dict[str, Points]:
-        """Return the sets."""
+        """Return the sets, which are in this process already."""
         return dict(sets)
 
     def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
-        """Tell every party its positions."""
+        """Send every party its positions and return what it then says of its index."""
         return {name: self._parties[name].conclude(own) for name, own in positions.items()}
 
 
@@ -99,9 +99,9 @@ def run(
     policies: Mapping[str, str] | None = None,
     arrangement: Arrangement | None = None,
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
-    """Load every party here, each under its owner's policy, then yield the plan, the rounds and the outcome.
+    """Load every party in this process, each under its owner's policy, then yield the plan, the rounds and the outcome.
 
-    arrangement : the alignment is made before, if the job asks for one.
+    arrangement : of the alignment, which is made first if the job asks for one.
     """
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
     tasks = {name: job.for_party(name) for name in there}
@@ -110,7 +110,7 @@ def run(
     indexes: Mapping[str, Index] = {}
     if job.id is not None:
         indexes = yield from _aligned(tasks, there, arrangement)
-    threads = arrangement.cores_each(1)  # they compute one after the other
+    threads = arrangement.cores_each(1)  # the parties compute one after the other
     parties = {
         name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads)
         for name, source in there.items()
@@ -121,7 +121,7 @@ def run(
 def align_only(
     job: Job, sources: Mapping[str, Any], arrangement: Arrangement, *, policies: Mapping[str, str] | None = None
 ) -> Iterator[Aligning | Aligned]:
-    """Yield the progress of an alignment, then its outcome; every owner is asked before its data are opened."""
+    """Yield the progress of an alignment, then its outcome. Every owner's policy is checked before its data are opened."""
     tasks = {name: job.for_party(name) for name in sources}
     for name, task in tasks.items():
         consented(task, (policies or {}).get(name))

@@ -1,9 +1,8 @@
-"""Running a job on Ray: one actor per party, one for the coordinator; the driver starts them and watches.
+"""The Ray engine: one actor per party and one for the coordinator. The driver starts them and watches.
 
-A local Ray is started when no address is given and none is running, with as many CPUs as the job has actors, whatever
-the machine has, and one thread for each. Nothing is carried out: usage statistics are off and no working directory is
-uploaded. A Ray that is started here never spills vectors to disk; on a cluster that is its operator's to switch off, and
-a certificate says where it was not. On a cluster that is named by an address every party is pinned to its node.
+Without an address, a local Ray is started if this process is not connected to one. It gets one CPU per actor of the job,
+whatever the machine has. It never spills vectors to disk. On a cluster, spilling is the operator's to switch off; the
+certificate flags a cluster that may spill. On a cluster that is named by an address, every party is pinned to its node.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
 
 LOAD_SECONDS = 3600.0
 START_SECONDS = 60.0
-"""For the processes of actors that have a place: a node that is busy takes its time to import."""
+"""Limit for an actor to start on its node; imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
-"""Rounds that the coordinator may be ahead of the driver, which logs them."""
+"""Number of rounds that the coordinator may be ahead of the driver, which logs them."""
 
 
 def cores_of(place: Place, arrangement: Arrangement, n_parties: int) -> int:
-    """Return the cores of each party: its share of this machine, or on a cluster the CPUs that its actor takes there."""
+    """Return the cores per party: its share of this machine, or on a cluster the CPUs of its actor."""
     return (
         arrangement.cores_each(n_parties)
         if place.address is None
@@ -67,11 +66,11 @@ def _federation(
     run: str = "",
     here: bool = False,
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], Any]]:
-    """Start an actor for each party and one for the coordinator, where the job places them, and end them.
+    """Start an actor for each party and one for the coordinator, on the nodes that the job names, and end them on exit.
 
-    Yields the parties' actors, the sources as they are handed to these, and the coordinator's actor.
+    Yields {party: actor}, {party: source as its actor receives it}, and the coordinator's actor.
 
-    job : to train; None to predict. here : the coordinator runs on this machine or not at all.
+    job : to train; None to predict. here : the coordinator has to run on this machine.
     """
     with connected(len(sources) + 1, place.address) as ray:
         from coordinator.actor import CoordinatorActor
@@ -82,7 +81,7 @@ def _federation(
         pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
         once = {"max_restarts": 0, "max_task_retries": 0}
         again = once | ({"max_restarts": -1} if place.faults.on_party_lost != "abort" else {})
-        # What lies in memory is held here for as long as the run lasts, since a restarted party asks for it again.
+        # Keep tables in memory for the whole run: a restarted party asks for its table again.
         handed = {
             name: source if isinstance(source, str | Path) else InMemory(ray.put(source))
             for name, source in sources.items()
@@ -117,15 +116,15 @@ def run(
     policies: Mapping[str, str] | None = None,
     arrangement: Arrangement | None = None,
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
-    """Start the actors, let each party load its source where it runs, then yield the plan, the rounds and the outcome.
+    """Start the actors, let each party load its source on its node, then yield the plan, the rounds and the outcome.
 
-    A party that an earlier process of the run gave up is not started.
+    A party that an earlier process of the run has left out is not started.
 
-    arrangement : the alignment is made before, if the job asks for one.
+    arrangement : of the alignment, which is made first if the job asks for one.
     """
     place, arrangement = place or Place(), arrangement or Arrangement()
     there = {name: source for name, source in sources.items() if name not in log.left.values()}
-    # A ledger is a file on this machine: the coordinator, which writes it, runs here or not at all.
+    # A ledger is a file on this machine, so the coordinator, which writes it, has to run here.
     here = budget.ledger is not None
     with _federation(job, there, place, arrangement, policies=policies, run=budget.run, here=here) as (
         actors,
@@ -173,10 +172,10 @@ def predict(
     place: Place,
     cores: int | None = None,
 ) -> Iterator[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]]:
-    """Have every party apply its part of a model where its data lie; yield the alignment, then job, ids and margins.
+    """Let every party apply its part of a model on its node; yield the alignment, then job, ids and margins.
 
-    The label party adds up (the first, where it takes no part): the others' parts go to it through the object store, and
-    the driver gets the sum alone, in the order of that party's rows.
+    The label party adds the parts of the margins (the first party, if the label party takes no part). The other parties
+    send it theirs through the object store. The driver receives only the sum, in the order of that party's rows.
     """
     from parties.alignment.reading import all_hold_ids
     from parties.prediction import agreed
@@ -210,7 +209,7 @@ def _aligned(
 ) -> Iterator[Aligning | Aligned]:
     from coordinator.ray_transport import answer_of
 
-    # The salt goes to the parties and not to the coordinator.
+    # Send the salt to the parties and never to the coordinator.
     salt, cores = new_salt(), cores_of(place, arrangement, len(actors))
     reading = {name: actor.prepare.remote(handed[name], salt, cores) for name, actor in actors.items()}
     for name, ref in reading.items():

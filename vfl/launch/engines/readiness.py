@@ -1,4 +1,4 @@
-"""Whether a cluster offers what a job asks for, said within seconds: what is asked, what there is, and what adds the rest."""
+"""Readiness of a cluster for a job, checked within seconds; the error lists what is missing and how to add it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     Asked = Mapping[str, float]
 
 CENTRE = ""
-"""The coordinator among the actors; a party may have any name but this."""
+"""Name of the coordinator among the actors; no party can be named so."""
 PIN = 0.001
-"""How much of its node's resource an actor takes: a pin, not a share, so that jobs can run side by side."""
+"""Amount of its node's resource that an actor takes. It only pins the actor, so jobs can run side by side."""
 POLL_SECONDS = 0.2
 HIDDEN = ("node:", "memory", "object_store_memory", "accelerator_type:")
 
 
 def asked_of(placement: Placement, parties: Iterable[str], *, pinned: bool, here: bool) -> dict[str, Asked]:
-    """Return {actor: {resource: amount}}, the coordinator's under CENTRE.
+    """Return {actor: {resource: amount}}; CENTRE is the coordinator.
 
-    pinned : whether actors are pinned by resources. here : whether the coordinator's node is given otherwise.
+    pinned : actors are pinned to nodes by resources. here : the coordinator is pinned to this node by other means.
     """
     asked: dict[str, Asked] = {
         party: {"CPU": placement.party_cpus} | ({placement.resource(party): PIN} if pinned else {}) for party in parties
@@ -40,7 +40,7 @@ def asked_of(placement: Placement, parties: Iterable[str], *, pinned: bool, here
 
 
 def options_of(asked: Asked) -> dict[str, Any]:
-    """Return what Ray is told of an actor that asks for this; CPUs are always named, since Ray's defaults differ."""
+    """Return Ray's options for an actor that asks for these resources; CPUs are always stated because Ray's defaults differ."""
     return {
         "num_cpus": asked.get("CPU", 0.0),
         "resources": {name: amount for name, amount in asked.items() if name != "CPU"},
@@ -48,13 +48,13 @@ def options_of(asked: Asked) -> dict[str, Any]:
 
 
 def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> None:
-    """Return when every actor has a node that could hold it, and nobody else holds what they ask for together.
+    """Wait until every actor has a node that could hold it and the resources that all ask for together are free.
 
-    Raises PlacementError when that does not come about in time.
+    Raises PlacementError after `seconds`.
     """
     until = time.monotonic() + seconds
     while True:
-        # Several nodes may be on one machine, under one address.
+        # Several nodes may share one machine and its address.
         offers = [(node["NodeManagerAddress"], dict(node["Resources"])) for node in ray.nodes() if node["Alive"]]
         missing = {who: what for who, what in asked.items() if not any(_holds(node, what) for _, node in offers)}
         short = {} if missing else _short(ray, asked)
@@ -78,7 +78,7 @@ def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> Non
 
 
 def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked], seconds: float) -> None:
-    """Return when every actor runs, and runs this version of vfl; PlacementError or VersionMismatch otherwise."""
+    """Wait until every actor runs this version of vfl; raise PlacementError or VersionMismatch otherwise."""
     from coordinator.ray_transport import answer_of
     from vfl.errors import PartyLost
 
@@ -106,7 +106,7 @@ def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked
 
 
 def _short(ray: Any, asked: Mapping[str, Asked]) -> dict[str, tuple[float, float]]:
-    """Return {resource: (asked by all actors together, free)} for what is not free now."""
+    """Return {resource: (asked by all actors together, free)} for resources of which too little is free."""
     free, total = ray.available_resources(), Counter[str]()
     for what in asked.values():
         total.update(what)

@@ -1,4 +1,4 @@
-"""Whether a cluster may write vectors to disk in clear, which is its operator's to prevent."""
+"""Detection of Ray clusters that may write vectors to disk unencrypted, which only their operators can prevent."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ STORED = (
 UNSEEN = "whether the Ray object store of {who} lies on disk in clear could not be found out"
 MEMORY, DISK, UNCERTAIN = "memory", "disk", "uncertain"
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
-"""Kinds of file systems without a disk; what swaps is another matter."""
+"""File systems that hold files in memory. Swapping is not detected."""
 ASK_SECONDS = 60.0
 
 
 def flags_of_cluster() -> tuple[str, ...]:
-    """Return what a certificate has to say of the cluster that Ray is connected to; nothing where spilling is off.
+    """Return the certificate's flags for the cluster that Ray is connected to; () if spilling is off.
 
-    Its head decides for all nodes, whatever their own environment says. Ray has no public way to ask: where the private
-    one is gone, that is said.
+    The head node decides for all nodes, whatever their environments say. Ray has no public function for this question; if
+    its private one is gone, the flag says that the answer is unknown.
     """
     try:
         from ray._private.state import state
@@ -42,10 +42,10 @@ def flags_of_cluster() -> tuple[str, ...]:
 def store_here(maps: str | None = None, mounts: str | None = None) -> str:
     """Return where the object store of this process's node lies: MEMORY, DISK or UNCERTAIN.
 
-    Ray lays it into a file of its temporary folder where /dev/shm is too small, and tells nobody but its log. The file
-    is seen among what this process has mapped, once an object was put there.
+    Ray puts the store into a file of its temporary folder if /dev/shm is too small, and reports it only in its log. Once an
+    object was put there, the file is among the files that this process has mapped.
 
-    maps, mounts : texts of /proc/self/maps and mountinfo, which are read when None.
+    maps, mounts : contents of /proc/self/maps and /proc/self/mountinfo; None reads them.
     """
     try:
         if maps is None:

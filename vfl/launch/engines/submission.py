@@ -1,6 +1,6 @@
-"""Sending a job to a cluster's job server (Ray Jobs): the text of its file goes there, no data and no folder does.
+"""Submission of a job to a cluster's job server (Ray Jobs). Only the text of the job file is sent, no data and no folder.
 
-The driver then runs where the cluster offers 'coordinator', beside the ledger and the run's folder that are kept there.
+The driver runs on the node that offers 'coordinator', next to the ledger and the run's folder that are kept there.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 TEXT = "VFL_JOB"
-"""Variable in which the text of a job file travels."""
+"""Environment variable that carries the text of the job file."""
 RUNS = "runs"
 ADDRESSES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Variables that Ray's client prefers to the address that it is given."""
+"""Environment variables that Ray's client prefers to the address that it is given."""
 NO_FOLDER = 6
-"""Exit code of a job whose folder is not there, that of an OutputError."""
+"""Exit code of a job whose folder is missing, the same as of an OutputError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job as the cluster's job server knows it.
+    """State of a job on the cluster's job server.
 
-    id : the server's name of it. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : the server's words.
+    id : name on the server. status : PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED. message : as the server words it.
     """
 
     id: str
@@ -42,16 +42,16 @@ class Submission:
 
     @property
     def brief(self) -> str:
-        """The first line of the message, without the logs that the server adds to it: `vfl logs` shows these."""
+        """First line of the message, without the logs that the server appends; `vfl logs` shows them."""
         return next(iter(self.message.splitlines()), "").partition(", last available logs")[0]
 
 
 class JobServer:
-    """The job server of one cluster.
+    """Client of one cluster's job server.
 
-    address : http://HEAD:8265; None takes it from RAY_ADDRESS, which is not looked at where an address is given.
+    address : http://HEAD:8265; None takes it from RAY_ADDRESS. A given address takes precedence over the environment.
 
-    Raises PlacementError when nobody answers there, or who asks has not the cluster's token.
+    Raises PlacementError if no server answers, or if the cluster's token is missing or wrong.
     """
 
     def __init__(self, address: str | None) -> None:
@@ -72,11 +72,11 @@ class JobServer:
             ) from error
 
     def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> Submission:
-        """Send a job file; returns at once.
+        """Send a job file and return at once.
 
-        name : of the job. text : of its file. folder : on the cluster's nodes, to which the file's paths are relative;
-            where the coordinator runs, the file and the run's folder are written there.
-        arguments : for `vfl run` there.
+        name : of the job. text : of its file. folder : on the cluster's nodes; paths in the file are relative to it. The
+            coordinator's node writes the job file and the run's folder there.
+        arguments : for `vfl run` on the cluster.
         """
         ident = f"{name}-{uuid.uuid4().hex[:8]}"
         run = ["vfl", "run", f"{ident}.toml", "--address", "auto", "--output", f"{RUNS}/{ident}", *arguments]
@@ -85,26 +85,26 @@ class JobServer:
         )
 
     def resume(self, run: str, *, folder: str) -> Submission:
-        """Have a run that was cut off go on, where its folder lies."""
+        """Resume an interrupted run on the node that holds its folder."""
         ident = f"resume-{uuid.uuid4().hex[:8]}"
         return self._start(ident, folder, f"exec {shlex.join(['vfl', 'resume', run])}", "")
 
     def list(self) -> list[Submission]:
-        """Return the jobs that the server knows, the oldest first."""
+        """Return the server's jobs, oldest first."""
         jobs = [job for job in self._client.list_jobs() if job.submission_id]
         return [_said(job.submission_id, job) for job in sorted(jobs, key=lambda job: job.start_time or 0)]
 
     def status(self, ident: str) -> Submission:
-        """Return how a job stands."""
+        """Return the state of a job."""
         return _said(ident, self._known(self._client.get_job_info, ident))
 
     def logs(self, ident: str) -> str:
-        """Return what a job's driver has printed so far."""
+        """Return the output of a job's driver so far."""
         text: str = self._known(self._client.get_job_logs, ident)
         return text
 
     def follow(self, ident: str) -> Iterator[str]:
-        """Yield what a job's driver prints, until it ends."""
+        """Yield the output of a job's driver until it ends."""
         import asyncio
 
         tail = self._known(self._client.tail_job_logs, ident)
@@ -119,7 +119,7 @@ class JobServer:
             loop.close()
 
     def cancel(self, ident: str) -> None:
-        """End a job's driver; its run can be resumed."""
+        """Stop a job's driver; its run can be resumed."""
         self._known(self._client.stop_job, ident)
 
     def _start(self, ident: str, folder: str, command: str, text: str) -> Submission:
@@ -146,7 +146,7 @@ class JobServer:
 
 @contextlib.contextmanager
 def _unnamed(names: Sequence[str]) -> Iterator[None]:
-    """Take variables out of the environment, and put them back."""
+    """Remove variables from the environment, and restore them on exit."""
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
         yield
@@ -155,7 +155,7 @@ def _unnamed(names: Sequence[str]) -> Iterator[None]:
 
 
 def _ending_without(folder: str) -> str:
-    """Return what the shell does on a node where the folder is not."""
+    """Return the shell command for a node that lacks the folder: print an error and exit."""
     said = (
         f"error: there is no folder {folder!r} that can be entered where the coordinator runs; nothing was charged: "
         "make it there, or name another with --folder"

@@ -1,9 +1,9 @@
-"""The log of a run: what it released, line by line, so that a run that was cut off can go on. Released values only.
+"""The log of a run, from which an interrupted run is resumed. It holds released values only.
 
-The first line names the job's digest, the run and its ledger; one line says what was reserved; then one line a query.
-A query's line says under which keys its releases were charged: parts 0, 1, … of its round, at one attempt.
-Every line carries a hash of itself and of the line before, so that damage is noticed; a torn last line, which a crash
-leaves behind, is dropped: what it said was charged, and is not used.
+The first line names the job's digest, the run and its ledger. One line states the reservation. Then there is one line per
+query, with the keys under which its releases were charged: parts 0, 1, … of its round, at one attempt.
+Every line carries a hash of itself and of the line before it, so that damage is detected. A torn last line, which a crash
+may leave behind, is dropped: its releases were charged and are not used.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ NAME = "rounds.log"
 LEDGER = "ledger.db"
 """A run without a data set keeps its ledger under this name in its folder."""
 SYNC_SECONDS = 1.0
-"""Lines may be lost to a power cut for so long: what they released was charged, and is released anew."""
+"""Time between two fsyncs. A power cut may lose the lines of that time: their releases stay charged and are repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first line: whose log this is.
+    """First line of a log.
 
-    job : digest of the job. run : id of the run. ledger : path of its ledger. environment : where the data lay.
+    job : digest of the job. run : id of the run. ledger : path of its ledger. environment : places of the data.
     """
 
     job: str
@@ -60,13 +60,13 @@ class Start:
 
 
 class Checkpoint:
-    """Writes the log of one run; nobody else can while it is open."""
+    """Writer of the log of one run. It locks the log against other processes."""
 
     def __init__(self, folder: Path, start: Start | None = None) -> None:
-        """Begin a log, or without `start` go on with the one that is there."""
+        """Start a new log, or without `start` continue the existing one."""
         path = folder / NAME
         try:
-            # Unbuffered: what a full disk refuses must not be tried again when the file is closed.
+            # Unbuffered: closing the file must not repeat a write that a full disk has refused.
             self._file = path.open("r+b" if start is None else "x+b", buffering=0)
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -96,12 +96,12 @@ class Checkpoint:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with contextlib.suppress(*([OutputError] if error is not None else [])):  # what went wrong first is told
+        with contextlib.suppress(*([OutputError] if error is not None else [])):  # report the first error
             self._sync()
         self._file.close()
 
     def __call__(self, event: object) -> None:
-        """Note what was reserved, and what each query released."""
+        """Write the reservation, and the releases of each query."""
         if isinstance(event, Reserved):
             head = event.head and [event.head.seq, event.head.hash]
             self.reserved = True
@@ -142,7 +142,7 @@ def _hash(previous: str, text: str) -> str:
 
 
 def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]]], int]:
-    """Return (hash, entry) of every whole line, and their size in bytes."""
+    """Return (hash, entry) of every complete line, and the size of all in bytes."""
     lines: list[tuple[str, dict[str, Any]]] = []
     size, previous = 0, ""
     for number, line in enumerate(content.splitlines(keepends=True), 1):
@@ -160,7 +160,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
 
 
 def _found(ledger: str | None, folder: Path) -> str | None:
-    """Return where the ledger is: a run's own ledger moves with its folder. That it is the same one, its chain tells."""
+    """Return the path of the ledger: a run's own ledger moves with its folder. Its chain proves that it is the same one."""
     moved = folder / LEDGER
     if ledger is None or Path(ledger).exists() or Path(ledger).name != LEDGER or not moved.exists():
         return ledger
@@ -168,7 +168,7 @@ def _found(ledger: str | None, folder: Path) -> str | None:
 
 
 def processes(folder: Path) -> int:
-    """Return how many processes worked at the run: one, and one for each time that it was resumed; 0 without a log."""
+    """Return the number of processes that worked on the run: one plus one per resumption; 0 without a log."""
     try:
         lines, _ = _lines((folder / NAME).read_bytes(), folder)
     except OSError:
@@ -177,7 +177,7 @@ def processes(folder: Path) -> int:
 
 
 def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
-    """Return how a run began, its budget and what it released; OutputError when it is damaged or another job's."""
+    """Return the start of a run, its budget and its releases; OutputError if the log is damaged or of another job."""
     try:
         lines, _ = _lines((folder / NAME).read_bytes(), folder)
     except OSError as error:
@@ -189,7 +189,7 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     start = replace(start, ledger=_found(start.ledger, folder))
     if start.job != job.digest:
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
-    # Each process notes the ledger's head after it reserved or resumed: the last one tells the newest copy.
+    # Each process writes the ledger's head after it reserved or resumed; the last one identifies the newest copy.
     reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)
     made = [entry for entry in entries if "round" in entry]
     if [entry["round"] for entry in made] != list(range(len(made))):
@@ -200,7 +200,7 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
     )
     released = tuple(None if entry["released"] is None else _vectors(entry["released"]) for entry in made)
     left = {number: entry["left"] for number, entry in enumerate(made) if "left" in entry}
-    # Whoever gives a party up rebuilds Xw next, whether the log still holds that or not.
+    # Leaving a party out is always followed by rebuilding Xw, even if the log was cut off between the two.
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
     flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
@@ -215,10 +215,10 @@ def _vectors(released: list[list[str]]) -> Released:
 
 
 def charged_before(folder: Path, job: Job) -> Mapping[Event, int]:
-    """Return what earlier processes of a run charged, as {event: count}: lost releases too, since they stay charged."""
+    """Return {event: count} of the charges by earlier processes of a run, lost releases included: they stay charged."""
     _, budget, log = read(folder, job)
     if budget.ledger is None or not Path(budget.ledger).exists():
         return {}
-    # Seeded noise repeats a lost release to the bit, under the key that was charged: it is not charged again.
+    # Seeded noise repeats a lost release to the bit under the charged key, so it is not charged again.
     seeded = job.privacy is not None and job.privacy.noise is not None
     return charges(budget.ledger, budget.run, before=len(log.released) if seeded else math.inf)

@@ -15,7 +15,7 @@ MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
 
 
 def fresh_folder(folder: str | Path) -> Path:
-    """Make a folder, or accept one that is empty; OutputError otherwise."""
+    """Make a folder, or accept an empty one; OutputError otherwise."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,7 +27,7 @@ def fresh_folder(folder: str | Path) -> Path:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a file atomically: it is complete or absent."""
     try:
         part = path.with_name(path.name + ".part")
         with part.open("w", encoding="utf-8") as file:
@@ -40,7 +40,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise OutputError for what cannot be the folder of a run."""
+    """Raise OutputError for a path that cannot be the folder of a run."""
     if folder.is_file():
         raise OutputError(f"{str(folder)!r} is a file: name the folder that a run left")
     if not folder.exists():
@@ -48,7 +48,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_finished(folder: Path) -> None:
-    """Raise OutputError for what is no folder, and for one of a run that was cut off, with the remedy."""
+    """Raise OutputError, with the remedy, for a path that is no folder or the folder of an unfinished run."""
     check_folder(folder)
     if (folder / checkpoint.NAME).exists() and not (folder / MODEL).exists():
         raise OutputError(f"the run in {str(folder)!r} is not finished: go on with vfl resume {folder}")
@@ -57,7 +57,7 @@ def check_finished(folder: Path) -> None:
 
 
 def read_model(folder: Path) -> dict[str, Any]:
-    """Return what the model.json of a run holds; OutputError when there is none that this vfl reads."""
+    """Return the contents of a run's model.json; OutputError if it is missing, damaged or of another format."""
     check_finished(folder)
     try:
         model = json.loads((folder / MODEL).read_text(encoding="utf-8"))

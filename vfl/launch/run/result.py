@@ -1,4 +1,4 @@
-"""The result of a run: the model in original units, its certificate, and what is needed to apply it again."""
+"""The result of a run: the model, its certificate, and all that is needed to apply it."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ if TYPE_CHECKING:
 
 PART = ".part.json"
 _SHOWN = 20
-"""Coefficients that a result shows of itself."""
+"""Number of coefficients that the repr of a result shows."""
 
 
 def numbers(w: Vector, coordinates: Sequence[str]) -> dict[str, Any]:
-    """Return the part of model.json that a certificate names."""
+    """Return the part of model.json that the certificate's digest covers."""
     return {"coordinates": list(coordinates), "w": [float(value) for value in w]}
 
 
 def said_records(job: Job, n_records: int) -> str:
-    """Return n in words, with how many of them were not trained on."""
+    """Return n in words, with the number of held-out records."""
     said = f"{n_records:,} records"
     return said if job.split is None else f"{said} ({job.split.sizes(n_records)[1]:,} of them held out)"
 
 
 def labels_of(job: Job, margins: Vector) -> Any:
-    """Return the label (n,) that margins (n,) of a job's model stand for."""
+    """Return the predicted labels (n,) for margins (n,) of a job's model."""
     if not job.classification:
         return loss_of(job.loss).response(margins)
     negative, positive = job.classes or (0, 1)
-    if isinstance(negative, tuple):  # against the rest, which has no one name
+    if isinstance(negative, tuple):  # one class against the rest, which has no single name
         return margins > 0
     return np.where(margins > 0, positive, negative)
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
-    """Return findings as a findings.json holds them."""
+    """Return findings as findings.json holds them."""
     return {name: found.to_dict() for name, found in findings.items()}
 
 
@@ -77,11 +77,11 @@ def _read_findings(folder: Path) -> dict[str, Findings]:
 class Result:
     """A trained model.
 
-    job : what was asked for.
-    certificate : what may be said of its privacy.
-    w : (p,) coordinates on the scaled features, in the order of `coordinates`.
+    job : the job that was trained.
+    certificate : statement of the model's privacy guarantee.
+    w : (p,) coefficients on the scaled features, in the order of `coordinates`.
     coordinates : names of w; the intercept, if any, is '(intercept)'.
-    findings : what was released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
+    findings : values that were released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
     """
 
     job: Job
@@ -92,7 +92,7 @@ class Result:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the features in the partition's order; several for a categorical column."""
+        """Names of the features in the partition's order; a categorical column has several."""
         return self.job.schema.features(self.job.partition.features)
 
     @property
@@ -102,7 +102,7 @@ class Result:
 
     @property
     def intercept_(self) -> float:
-        """The intercept in original units; 0 when the job has none."""
+        """The intercept in original units; 0 if the job has none."""
         return self._unscaled()[1]
 
     def _unscaled(self) -> tuple[Vector, float]:
@@ -142,7 +142,7 @@ class Result:
         return f"Result of job {self.job.name!r}: {records}, {features:,} features, {self.job.solver.name}"
 
     def _coefficients(self) -> list[tuple[str, float]]:
-        """Return the intercept, if any, and the coefficients in original units, the largest on the scaled features first."""
+        """Return the intercept, if any, then the coefficients in original units, sorted by size on the scaled features."""
         by_name = dict(zip(self.coordinates, map(float, self.w), strict=True))
         rows = sorted(
             zip(self.feature_names, map(float, self.coef_), strict=True), key=lambda row: -abs(by_name[row[0]])
@@ -152,8 +152,9 @@ class Result:
     def decision_function(self, data: Any) -> Vector:
         """Return the margins (n,) of new records; missing cells are filled and values clamped as in training.
 
-        data : as for `train`; the label is not needed. It is all read here: where the job aligns records and the sources
-            hold their id columns, rows are joined by them in the order of the first party's, else taken as they are.
+        data : as for `train`, without need of the label; this process reads all of it. If the job aligns records and the
+            sources hold their id columns, rows are joined by id in the order of the first party's rows. Otherwise row i
+            of every party is taken for the same record.
         """
         sources = sources_of(self.job, data, label=False)
         joined = joined_rows(self.job, sources)
@@ -170,9 +171,9 @@ class Result:
         return float(dict(zip(self.coordinates, self.w, strict=True)).get(INTERCEPT, 0.0))
 
     def part(self, party: str) -> ModelPart:
-        """Return one party's part of the model, w_k, with which it computes its part of the margins by itself.
+        """Return one party's part of the model, w_k, from which it computes its part of the margins by itself.
 
-        A file of it is written by `save_parts` and read by vfl.predict; no other party's coefficients are in it.
+        `save_parts` writes it to a file, which vfl.predict reads. It holds no other party's coefficients.
         """
         names = self.job.schema.features(self.job.partition.columns(party))
         by_name = dict(zip(self.coordinates, self.w, strict=True))
@@ -188,17 +189,17 @@ class Result:
         return parts
 
     def to_sklearn(self) -> Any:
-        """Return a fitted scikit-learn Pipeline of the same model, which needs no vfl; see vfl.launch.run.scikit."""
+        """Return the model as a fitted scikit-learn Pipeline, which needs no vfl; see vfl.launch.run.scikit."""
         from vfl.launch.run.scikit import pipeline_of
 
         return pipeline_of(self)
 
     def predict(self, data: Any) -> Any:
-        """Return the predicted label (n,) of new records: a class, or for regression the number that the loss makes of it."""
+        """Return the predicted labels (n,) of new records: classes, or for regression the loss's response to the margins."""
         return self.labels_of(self.decision_function(data))
 
     def labels_of(self, margins: Vector) -> Any:
-        """Return the label (n,) that margins (n,) stand for."""
+        """Return the predicted labels (n,) for margins (n,)."""
         return labels_of(self.job, margins)
 
     def verify(self, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
@@ -214,12 +215,13 @@ class Result:
         return report
 
     def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
-        """Write model, signed certificate and job to a folder that is new, empty, or this run's own; returns it.
+        """Write model, signed certificate and job to a folder and return it.
 
-        The model is written last and at once: a folder with a model holds a finished run.
+        The folder is new, empty, or this run's own. The model is written last and atomically: a folder with a model holds a
+        finished run.
 
-        key : file of the key to sign with; None leaves the signature that the certificate has, or signs with this user's
-            own key (see vfl.security.signatures).
+        key : file of the signing key; None keeps the certificate's signature, or signs with this user's own key
+            (vfl.security.signatures) if it has none.
         """
         certificate = self.certificate
         if certificate.signature is None or key is not None:
@@ -235,11 +237,11 @@ class Result:
         return folder
 
     def told(self) -> dict[str, Any]:
-        """Return what findings.json holds: all that was released beside the model."""
+        """Return the contents of findings.json: all values that were released beside the model."""
         return told(self.findings)
 
     def document(self) -> dict[str, Any]:
-        """Return what model.json holds: w on the scaled features, and the same model in original units."""
+        """Return the contents of model.json: w on the scaled features, and the same model in original units."""
         return {
             "format": FORMAT,
             **numbers(self.w, self.coordinates),
@@ -249,7 +251,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what `save` wrote; the same answers to the bit."""
+        """Read a result that `save` wrote; its predictions are the same to the bit."""
         folder = Path(folder)
         model = read_model(folder)
         job, _ = jobfile.read(folder / jobfile.NAME)

@@ -1,11 +1,10 @@
-"""A plain scikit-learn Pipeline of a result, which can be pickled and needs no vfl: numbers and declarations alone.
+"""Export of a result as a scikit-learn Pipeline, which can be pickled and needs no vfl.
 
-It takes a pandas frame with the columns of all parties by name, fills, clamps and one-hot encodes as declared, and applies
-`coef_` and `intercept_` in original units: margins agree with `Result.decision_function` up to rounding (to the bit they
-agree among reloaded results only).
+The pipeline takes a pandas frame with the columns of all parties by name. It fills, clamps and one-hot encodes as declared,
+then applies `coef_` and `intercept_` in original units. Its margins agree with `Result.decision_function` up to rounding.
 
-What it does not do: join parties or ids; strip or respell text (a category has to be spelt as it is declared, numbers as
-numbers); read a boolean that is spelt as text. It carries no certificate, and fitting it again would have no guarantee.
+It does not join parties or ids, strip or respell text, or read booleans that are spelt as text: categories have to be spelt as
+declared, and numbers have to be numbers. It carries no certificate, and fitting it again would have no guarantee.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def pipeline_of(result: Result) -> Any:
     """Return the fitted Pipeline: 'columns', a ColumnTransformer, and 'model' with coef_ and intercept_.
 
     The model is LogisticRegression, LinearSVC (hinge losses; no probabilities), PoissonRegressor or LinearRegression
-    (squared and Huber loss). Raises SpecificationError without pandas, by whose frames columns are named.
+    (squared and Huber loss). Raises SpecificationError if pandas, whose frames name the columns, is not installed.
     """
     try:
         import pandas as pd
@@ -64,7 +63,7 @@ def _function(function: Any, **arguments: Any) -> Any:
 
 
 def _steps(column: str, declared: Declaration, pd: Any) -> tuple[list[Any], list[str]]:
-    """Return what makes a column's coordinates, and their names, without a separate indicator."""
+    """Return the transformers of a column and the names of the coordinates they make, without the missing indicator."""
     frame = pd.DataFrame
     if isinstance(declared, Categorical):
         return _categories(column, declared, pd)
@@ -77,7 +76,7 @@ def _steps(column: str, declared: Declaration, pd: Any) -> tuple[list[Any], list
 
 
 def _categories(column: str, declared: Categorical, pd: Any) -> tuple[list[Any], list[str]]:
-    """Return the one-hot encoder; its own order is ascending where all categories are numbers."""
+    """Return the one-hot encoder and its coordinates; scikit-learn wants numeric categories in ascending order."""
     from sklearn.preprocessing import OneHotEncoder
 
     listed: list[tuple[Category, str]] = list(zip(declared.categories, declared.features(column), strict=False))
@@ -101,7 +100,7 @@ def _categories(column: str, declared: Categorical, pd: Any) -> tuple[list[Any],
 
 
 def _example(job: Job, pd: Any) -> Any:
-    """Return a frame of one record made of declarations: fitting on it learns nothing."""
+    """Return a frame with one record that is made from the declarations, so that fitting on it learns nothing."""
     record: dict[str, Any] = {}
     for column in job.partition.features:
         declared = job.schema[column]
@@ -113,7 +112,7 @@ def _example(job: Job, pd: Any) -> Any:
 
 
 def _fitted(job: Job, coef: Any, intercept: float) -> Any:
-    """Return the estimator that a loss stands for, fitted to nothing and then given the coefficients."""
+    """Return the estimator of the job's loss, fitted to zeros and then given the coefficients."""
     from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
     from sklearn.svm import LinearSVC
 

@@ -1,6 +1,7 @@
-"""How long rounds took, for those who run the job: a file of its own, since time depends on data a little.
+"""Duration of each round, in a file of its own because times depend on the data a little.
 
-The log holds released values only, and may go wherever the model may. This file may not, and its first line says so.
+The log of a run holds released values only and may be shared like the model. This file must not be shared, as its first line
+says.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HEADER = "round,kind,parties,seconds"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One round. parties : who answered, joined by '+'. seconds : from the charge to the last reply."""
+    """One round. parties : those that answered, joined by '+'. seconds : from the charge to the last reply."""
 
     round: int
     kind: str
@@ -31,13 +32,13 @@ class Line:
 
 
 class Stopwatch:
-    """Appends a line a round to the folder's timing.csv. Without room on the disk it stops: a run does not need it."""
+    """Appends one line per round to the folder's timing.csv. It ignores a full disk: no run needs this file."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
 
     def __call__(self, event: object) -> None:
-        """Take note of a round."""
+        """Append the duration of a round."""
         if not isinstance(event, Round):
             return
         with contextlib.suppress(OSError):
@@ -50,7 +51,7 @@ class Stopwatch:
 
 
 def read(folder: Path) -> tuple[Line, ...]:
-    """Return what was noted, () where there is none; lines that are not whole are left out."""
+    """Return the lines of the file, () if there is none; incomplete lines are left out."""
     try:
         text = (folder / NAME).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

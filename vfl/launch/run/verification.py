@@ -1,4 +1,4 @@
-"""Verifying a run's folder: certificate, model, job, log and ledger against one another."""
+"""Verification of a run's folder: certificate, model, job, log and ledger are compared with one another."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released
 
 UNITS = 1e-9
-"""By which the intercept may differ, relatively to its summands: another machine adds them up in another order."""
+"""Relative difference allowed to the intercept: another machine adds its summands in another order."""
 
 
 def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
-    """Return all findings on the certificate of a run; `Report.ok` says whether it holds.
+    """Return all findings on the certificate of a run; `Report.ok` is true if the certificate holds.
 
-    run : the folder that a run left, or the certificate's file alone, whose statements about the model, the job and the
-        log then go unchecked.
-    ledger : the ledger that the run was charged to; None takes the run's own, where it kept one in its folder.
-    key : public key of who should have signed, 64 hexadecimal digits or the path of a PEM file.
+    run : folder of a run, or the file of a certificate. Statements of a lone certificate about the model, the job and the log
+        are not checked.
+    ledger : the ledger that the run was charged to; None takes the run's own ledger if its folder has one.
+    key : public key of the expected signer, 64 hexadecimal digits or the path of a PEM file.
 
-    Raises OutputError for what cannot be read, SpecificationError for a `key` that is none.
+    Raises OutputError for files that cannot be read, SpecificationError for a `key` that is none.
     """
     run = Path(run)
     if run.is_file():
@@ -53,7 +53,7 @@ def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | 
 
 
 def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | None]:
-    """Return the plan of the run's job; or why there is none, which is found before planning another job."""
+    """Return the plan of the run's job, or the failed check if the job is another one or cannot be planned."""
     if job.digest != certificate.job_digest:
         return None, Check("job", False, "the job file is not the one that was trained: something in it was changed")
     try:
@@ -63,7 +63,7 @@ def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | N
 
 
 def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
-    """Return what the first query released, if the log is there and whole, and what is wrong with it."""
+    """Return the releases of the first query if the log is complete, or the failed check if it is damaged."""
     if not (run / checkpoint.NAME).exists():
         return (), None
     try:
@@ -74,7 +74,7 @@ def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
 
 
 def _units(result: Result, model: dict[str, Any]) -> Check:
-    """Compare what people read in model.json with the numbers that the certificate names."""
+    """Compare the coefficients in original units with the numbers that the certificate names."""
     name, said = "units", "the coefficients in original units are those of the certified model"
     try:
         own = result.document()

@@ -1,4 +1,4 @@
-"""What a process is warned of: plans that are hardly meant, and the sum of its private runs that no ledger counts."""
+"""Privacy warnings: suspicious plans, and the total ε of this process's private runs that no ledger counts."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ OURS = ("vfl", "coordinator", "parties")
 
 
 class PrivacyWarning(UserWarning):
-    """A guarantee that says less than one might think, or a declaration that is missing.
+    """Warns of a missing declaration, or of a guarantee that is weaker than it seems.
 
-    Raised before anything is released: `warnings.simplefilter("error", vfl.PrivacyWarning)` refuses such runs.
+    Issued before anything is released: `warnings.simplefilter("error", vfl.PrivacyWarning)` refuses such runs.
     """
 
 
 class RunningTotal:
-    """ε of all private runs so far, as if each had seen the same records. Threads may share it.
+    """Upper bound on ε of all private runs so far, for a record that is in the data of all of them. Thread-safe.
 
-    Which runs share records cannot be known, so every one counts, fits and bounds that are bought: the total is what holds
-    in the worst case. μ² of all planned releases adds up (Smith & Thakurta 2022, arXiv 2210.17520), exactly for Gaussian
-    ones and as an upper bound for others (vfl.privacy.ledger.composition), whether or not a run came to its end.
+    The process cannot know which runs share records, so every run counts: fits, and bounds that are bought. The μ² of all
+    planned releases add up (Smith & Thakurta 2022, arXiv 2210.17520), exactly for Gaussian releases and as an upper bound for
+    others (vfl.privacy.ledger.composition). Unfinished runs count in full.
     """
 
     def __init__(self) -> None:
@@ -40,9 +40,9 @@ class RunningTotal:
         self._units = 0
 
     def add(self, releases: Releases, delta: float) -> None:
-        """Count a run that is about to start, and warn from the second on, with ε at this run's δ.
+        """Count a run that is about to start; from the second run on, warn and state ε at this run's δ.
 
-        Where the filter makes the warning an error, the run is not counted: it does not start.
+        If a filter turns the warning into an error, the run does not start and is not counted.
         """
         with self._lock:
             units = self._units + plan_cost(releases, Accounting.GDP)
@@ -61,9 +61,9 @@ of_this_process = RunningTotal()
 
 
 def count_run(job: Job, *events: object) -> None:
-    """Add the plans of a run that begins to this process's total, unless a ledger counts it or its noise is seeded.
+    """Add the plans of a starting run to this process's total, unless a ledger counts it or its noise is seeded.
 
-    events : other than plans are passed over.
+    events : events that are no plans are ignored.
     """
     plans = [event for event in events if isinstance(event, Plan)]
     if plans and job.privacy is not None and job.privacy.noise is None and job.dataset is None:
@@ -72,14 +72,14 @@ def count_run(job: Job, *events: object) -> None:
 
 
 def warn_of_plan(event: object) -> None:
-    """Raise what a plan warns of as PrivacyWarning: for whoever is not shown the plan."""
+    """Issue the warnings of a plan as PrivacyWarning, for callers that do not watch the plan itself."""
     if isinstance(event, Plan):
         for warning in event.warnings:
             warn(warning)
 
 
 def warn(message: str) -> None:
-    """Raise a PrivacyWarning at the line, outside this project, that asked for the run."""
+    """Issue a PrivacyWarning at the line outside this project that started the run."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in OURS:
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""What a certificate needs to know of a run, gathered while it goes by."""
+"""Record of a run's charges and flags, from which its certificate is issued."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 GIVEN_UP = (
-    "party {party!r} was lost on the way and left out: the model's coefficients of its columns are 0, and the releases "
-    "that were charged for it before that stay charged"
+    "party {party!r} was lost during the run and left out: the model's coefficients of its columns are 0, and releases "
+    "that were charged for it before stay charged"
 )
 
 
 class Witness:
-    """Counts the releases that one process of a run makes.
+    """Counts the releases that one process of a run makes, and issues the certificate at its end.
 
-    budget : where the run's charges are kept. log : what an earlier process released.
+    budget : account that the run charges. log : releases of earlier processes of the run.
     """
 
     def __init__(self, budget: Budget, log: Log) -> None:
@@ -42,11 +42,11 @@ class Witness:
         self._flags = dict.fromkeys(log.flags)
 
     def note(self, event: object) -> None:
-        """Take note of a round, of an attempt that was lost, and of what is said when the plan is reserved."""
+        """Count the charges of a round or of a lost attempt, and keep the flags of the reservation."""
         if isinstance(event, Reserved):
             self._flags.update(dict.fromkeys(event.flags))
         elif isinstance(event, Lost):
-            # Seeded noise repeats a release under the key that was charged, which costs nothing more.
+            # Seeded noise repeats a release under its charged key, at no further cost.
             self._charged.update(charged for key, charged in event.charges if key not in self._lost)
             self._lost.update(key for key, _ in event.charges)
         elif isinstance(event, Round):
@@ -55,7 +55,7 @@ class Witness:
                 self._first = (event.released,)
 
     def result(self, outcome: Outcome) -> Result:
-        """Return the result of the run, its certificate unsigned."""
+        """Return the result of the run with an unsigned certificate."""
         plan, statement = outcome.plan, outcome.statement
         coordinates = plan.problem.layout.names
         certificate = certify(
@@ -73,7 +73,7 @@ class Witness:
         return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings)
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
-        """Return what the book charged: what went by, unless earlier processes or lost releases were charged too."""
+        """Return the run's charges: those counted here, or the ledger's if it also holds those of earlier processes."""
         if self._charged.total() == statement.releases:
             return self._charged
         if self._budget.ledger is None:
