@@ -109,7 +109,7 @@ def train_in_memory(job: vfl.Job, source: Any, folder: Path, **options: Any) -> 
 
 def read(job: vfl.Job, source: Any, folder: Path, *, policies: Mapping[str, str] | None = None) -> None:
     """Load every party and go no further: the quick way to compare what is stored."""
-    for name, own in sources_of(job.partition, source, ids=job.ids).items():
+    for name, own in sources_of(job, source, ids=True).items():
         task = job.for_party(name)
         inprocess.load(task, own, consented(task, (policies or {}).get(name)))
 

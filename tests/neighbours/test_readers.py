@@ -5,8 +5,6 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 import vfl
 from tests.neighbours.harness import compare
 from tests.neighbours.setting import PARTITION, job, replaced, table
@@ -35,7 +33,6 @@ def categories(*names: str) -> vfl.Job:
     return job(vfl.SkGD(passes=3), columns=declared, bounds=bounds)
 
 
-@pytest.mark.xfail(strict=True, reason="one CSV table: columns are numbers where every field is one")
 def test_a_category_is_read_alike_whatever_text_another_record_holds() -> None:
     """Two hundred records move together by a path mu^2 of 62 where 0.2 is charged."""
     codes = replaced(table(n=200) | {"a": ["01", "02"] * 100}, a="01")
@@ -43,7 +40,6 @@ def test_a_category_is_read_alike_whatever_text_another_record_holds() -> None:
     assert found.complaints == ()
 
 
-@pytest.mark.xfail(strict=True, reason="Arrow gives decimals of a column one scale, which is seen in their text")
 def test_a_decimal_is_read_alike_whatever_scale_another_record_has() -> None:
     one, two = Decimal(1), Decimal(2)
     codes = table() | {"a": [one, two] * 6}
