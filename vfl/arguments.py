@@ -25,6 +25,17 @@ def require_number(argument: str, value: Any) -> None:
     require(argument, value, f"a number{spelt}", fits=fits)
 
 
+def as_floats(specification: Any, *options: str) -> None:
+    """Replace numbers among the options of a frozen specification by floats, once they are checked.
+
+    `clip=1`, `clip=1.0` and NumPy's numbers then are one specification, with one digest, and compiled loops see one type.
+    """
+    for option in options:
+        value = getattr(specification, option)
+        if not isinstance(value, bool) and isinstance(value, numbers.Real):
+            object.__setattr__(specification, option, float(value))
+
+
 def require_whole(argument: str, value: Any) -> None:
     """Refuse a value that is not an integer; for 1000.0 the error names 1000."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)

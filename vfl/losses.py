@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from vfl.arguments import provides, require, require_number
+from vfl.arguments import as_floats, provides, require, require_number
 from vfl.errors import SpecificationError, nearest
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ class Huber:
 
     def __post_init__(self) -> None:
         _positive("huber", "width", self.width)
+        as_floats(self, "width")
 
     @property
     def slope(self) -> float:
@@ -172,11 +173,13 @@ class Poisson:
     slope: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:
+        require_number("poisson: margin", self.margin)
         if not (math.isfinite(self.margin) and abs(self.margin) <= LARGEST_MARGIN):
             raise SpecificationError(
                 f"poisson: margin must lie between ±{LARGEST_MARGIN:g}, not {self.margin!r}: exp(margin) is the largest "
                 "mean"
             )
+        as_floats(self, "margin")
 
     @property
     def curvature(self) -> float:
@@ -249,6 +252,7 @@ class SmoothedHinge:
 
     def __post_init__(self) -> None:
         _positive("smoothed_hinge", "width", self.width)
+        as_floats(self, "width")
 
     @property
     def curvature(self) -> float:
@@ -300,6 +304,7 @@ class ClassWeighted:
                     "declare weights from public knowledge, 1/(2·share of the class)"
                 )
             _positive("class_weighted", option, getattr(self, option))
+        as_floats(self, "negative", "positive")
         if not loss_of(self.loss).classification or self.loss == self.name:
             raise SpecificationError(f"class_weighted needs a loss of two classes, not {self.loss!r}")
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from vfl.arguments import require_number
+from vfl.arguments import as_floats, require_number
 from vfl.errors import SpecificationError
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class L1:
 
     def __post_init__(self) -> None:
         _strength("L1", self.strength)
+        as_floats(self, "strength")
 
     def value(self, w: Vector) -> float:
         """Return λ‖w‖₁."""
@@ -102,6 +103,7 @@ class L2:
 
     def __post_init__(self) -> None:
         _strength("L2", self.strength)
+        as_floats(self, "strength")
 
     @property
     def convexity(self) -> float:
@@ -132,9 +134,11 @@ class ElasticNet:
 
     def __post_init__(self) -> None:
         _strength("ElasticNet", self.strength)
+        as_floats(self, "strength")
         require_number("ElasticNet: l1_ratio", self.l1_ratio)
         if not 0 <= self.l1_ratio <= 1:
             raise SpecificationError(f"ElasticNet needs l1_ratio between 0 and 1, not {self.l1_ratio!r}")
+        as_floats(self, "l1_ratio")
 
     @property
     def convexity(self) -> float:
@@ -174,6 +178,7 @@ class Box:
             raise SpecificationError(
                 f"Box needs low ≤ 0 ≤ high, not both 0, so that training can start at 0; not {self!r}"
             )
+        as_floats(self, "low", "high")
 
     def value(self, w: Vector) -> float:
         """Return 0 inside the box and inf outside, with a relative tolerance of 1e-12 for rounding of w + (bound − w)."""
@@ -206,6 +211,7 @@ class GroupLasso:
 
     def __post_init__(self) -> None:
         _strength("GroupLasso", self.strength)
+        as_floats(self, "strength")
 
     def value(self, w: Vector) -> float:
         """Return λ√|S|·‖w_S‖₂ of one block."""

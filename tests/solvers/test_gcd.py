@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -30,7 +31,13 @@ N = 160
 COLUMNS = ("a0", "a1", "a2", "b0", "b1")
 PARTIES = {"bank": ("a0", "a1", "a2"), "telco": ("b0", "b1")}
 BOUNDS = dict.fromkeys(COLUMNS, (-1.0, 1.0))
-PENALTIES = {"none": vfl.NoPenalty(), "l1": vfl.L1(0.02), "l2": vfl.L2(0.05), "box": vfl.Box(low=0.0)}
+PENALTIES = {
+    "none": vfl.NoPenalty(),
+    "l1": vfl.L1(0.02),
+    "l2": vfl.L2(0.05),
+    "box": vfl.Box(low=0.0),
+    "elastic_net": vfl.ElasticNet(0.1, 0.4),
+}
 BY_RULE = pytest.mark.parametrize("rule", RULES)
 
 
@@ -150,6 +157,9 @@ class TestSensitivity:
     def test_a_score_moves_by_no_more(self, data: st.DataObject, rule: str, penalty: str) -> None:
         n = data.draw(st.sampled_from([1, 7, 10_000, 10**9]))
         spec = job(penalty=penalty, rule=rule, clip=data.draw(st.floats(1e-3, 1e3)), rounds=5, privacy=private())
+        strength = data.draw(st.sampled_from([1e-6, 0.02, 1.0, 1e3]))
+        if penalty not in ("none", "box"):
+            spec = replace(spec, penalty=replace(PENALTIES[penalty], strength=strength))
         problem = problem_of(spec, n)
         solver = spec.solver.resolve(problem)
         M = np.array(data.draw(st.lists(st.floats(1e-8, 1e8), min_size=6, max_size=6)))
@@ -173,6 +183,26 @@ class TestSensitivity:
                         )
                     ]
                     assert max(map(Fraction, change)) <= Fraction(next(iter(share.rules.values())).sensitivity)
+
+    @BY_RULE
+    @pytest.mark.parametrize("penalty", sorted(PENALTIES))
+    def test_it_is_the_lipschitz_constant(self, penalty: str, rule: str) -> None:
+        """A record that turns round moves the score of every coordinate by all of it, however strong the ridge is."""
+        n = 1000
+        spec = job(penalty=penalty, rule=rule, clip=1.0, rounds=5, privacy=private())
+        problem = problem_of(spec, n)
+        solver, M = spec.solver.resolve(problem), np.geomspace(1e-3, 10.0, 6)
+        w = np.full(6, 50.0)
+        share = solver._selection(problem, Curvature(np.zeros(6), M), w, 0.1).shares()
+        for q, (block, own) in ((q, c) for s in share.values() for q, c in s.coordinates.items()):
+            (score,) = share[q].rules.values()
+            # Away from kinks. GS-q approaches its constant where the smooth part dominates: at an optimum of the ridge.
+            slope = problem.penalty.convexity * own + (0.1 * 0.4 if penalty == "elastic_net" else 0.0)
+            slope = slope + (0.02 if penalty == "l1" else 0.0)
+            u = n * (-slope / np.sqrt(M[block.coordinates])) * problem.penalised[block.coordinates] + 10.0
+            change = score(own, u + 2.0) - score(own, u)
+            assert change == pytest.approx(np.full(block.size, 2.0 / n), rel=1e-3)
+            assert score.sensitivity >= change.max() * (1 - 1e-9)
 
     @BY_RULE
     def test_it_is_hardly_more_than_two_clips_over_n(self, rule: str) -> None:

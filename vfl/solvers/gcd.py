@@ -8,6 +8,12 @@ one record moves u_j by at most Δ = 2(κ(1 + 2⁻⁵⁰) + grid/2) (vfl.privacy
 h_j = u_j/n. All scores therefore share the sensitivity Δ/n for any M_j, w_j and ψ, plus twice the rounding error of a
 computed score. Public numbers bound that error: |h_j| ≤ Δ/2 (a mean of n contributions), w and M.
 
+Strong convexity. Let ψ_j − (m/2)w² be convex: m = λ for L2, λ(1 − ρ) for the elastic net, and 0 for L1, box, no penalty and
+the unpenalised intercept. The prox with step s is then 1/(1 + sm)-Lipschitz, and this is attained wherever the prox is
+smooth. Scores as written in the papers shrink by 1/(1 + sm) with it, but noise for a 1-Lipschitz score does not. So every
+score here is multiplied by the inverse of its own Lipschitz constant, which is public. Under a ridge, GS-r is then
+|g_j + λw_j|/√M_j, free of M_j + λ. Among coordinates of equal M_j + λ the order is that of the papers.
+
 Noise outside the score keeps this true for every ψ. Noise inside the prox (the thesis) leaves plateaus for ψ ≠ 0, on
 which report-noisy-max fails.
 """
@@ -21,6 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import as_floats, require_number
 from vfl.errors import WITHOUT_PRIVACY, BudgetExceeded, PrivacyError, SpecificationError
 from vfl.messages import Block, Descend, Forward, Select, Step
 from vfl.privacy.calibration import noise_multiplier
@@ -29,6 +36,7 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.spending import UNIT_BITS, rho
 from vfl.privacy.zcdp import rho_of
 from vfl.solvers import defaults
+from vfl.solvers.options import require_positive, require_whole
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.prox import ProxStep
 from vfl.solvers.smoothness import asks_moments, curvature, moments_event, require_curvature
@@ -65,12 +73,13 @@ ROUNDING = 2.0**-48
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveScore:
-    """√M_j·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c: the length of a step, in scaled units. 1-Lipschitz in u_j/n.
+    """√M_j·(1 + cm/M_j)·|prox_{cψ/M_j}(w_j − c g_j/M_j) − w_j|/c, a step in scaled units. 1-Lipschitz in u_j/n.
 
-    A prox is non-expansive, so two moves differ by at most c|g_j − g'_j|/M_j for any c. c = 1 is GS-r. For c → 0 the move
-    over c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s; it is 0 at every c exactly where w_j is optimal.
+    The prox is 1/(1 + cm/M_j)-Lipschitz, m the modulus of ψ_j, so two moves differ by at most c|g_j − g'_j|/(M_j + cm).
+    c = 1 is GS-r. For c → 0 the move over c tends to dist(−g_j, ∂ψ_j(w_j))/M_j, which is GS-s; it is 0 at every c exactly
+    where w_j is optimal.
 
-    gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) √M_j/c.
+    gain : (s,) c/(n√M_j). steps : (s,) c/M_j, 0 where unpenalised. unit : (s,) (1 + m·steps_j)√M_j/c.
     sensitivity : of any one score as computed.
     """
 
@@ -87,10 +96,11 @@ class MoveScore:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecreaseScore:
-    """√(2·decrease_j), decrease of the quadratic bound of F along coordinate j: GS-q. 1-Lipschitz in u_j/n.
+    """√(2(1 + m/M_j)·decrease_j), decrease of the quadratic bound of F along coordinate j: GS-q. 1-Lipschitz in u_j/n.
 
-    D(g) = max_Δ −gΔ − MΔ²/2 − ψ(w+Δ) + ψ(w) is convex with slope −Δ*, and strong convexity gives 2D ≥ MΔ*²: so √(2D) has
-    slope at most Δ*/√(MΔ*²) = 1/√M in g. Computed as MΔ² plus twice the Bregman divergence ψ(w) − ψ(w+Δ) + ξΔ ≥ 0 with
+    D(g) = max_Δ −gΔ − MΔ²/2 − ψ(w+Δ) + ψ(w) is convex with slope −Δ*. The maximum is of an (M+m)-strongly concave function
+    that is 0 at Δ = 0, so 2D ≥ (M+m)Δ*², and √(2D) has slope at most Δ*/√((M+m)Δ*²) = 1/√(M+m) in g, which is
+    1/√(1 + m/M) in u/n. 2D is computed as MΔ² plus twice the Bregman divergence ψ(w) − ψ(w+Δ) + ξΔ ≥ 0 with
     ξ = −g − MΔ ∈ ∂ψ(w+Δ), so that nothing cancels where ψ = 0.
 
     gain : (s,) 1/(n√M_j). steps : (s,) 1/M_j, 0 where unpenalised. unit : (s,) √M_j.
@@ -110,7 +120,8 @@ class DecreaseScore:
         move = there - w
         ξ = self.unit**2 * (v - there)
         divergence = _values(self.penalty, w, self.steps) - _values(self.penalty, there, self.steps) + ξ * move
-        return np.asarray(np.sqrt((self.unit * move) ** 2 + 2.0 * np.maximum(divergence, 0.0)))
+        decrease = (self.unit * move) ** 2 + 2.0 * np.maximum(divergence, 0.0)
+        return np.asarray(np.sqrt((1.0 + self.penalty.convexity * self.steps) * decrease))
 
 
 def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
@@ -147,15 +158,12 @@ class GCD:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise SpecificationError(f"GCD: rule must be one of {', '.join(RULES)}, not {self.rule!r}")
-        if self.rounds is not None and (
-            not isinstance(self.rounds, int) or isinstance(self.rounds, bool) or self.rounds < 1
-        ):
-            raise SpecificationError(f"GCD: rounds must be a whole number of at least 1, not {self.rounds!r}")
-        if self.clip is not None and not self.clip > 0:
-            raise SpecificationError(f"GCD: clip must be positive, not {self.clip!r}")
-        if not (math.isfinite(self.step_size) and self.step_size > 0):
-            raise SpecificationError(f"GCD: step_size must be positive and finite, not {self.step_size!r}")
+        require_whole(self.name, "rounds", self.rounds)
+        require_positive(self.name, "clip", self.clip, infinite=True)
+        require_positive(self.name, "step_size", self.step_size)
+        require_number("GCD: selection_share", self.selection_share)
         require_tolerance(self.name, self.tol)
+        as_floats(self, "clip", "step_size", "tol", "selection_share")
         if self.tol is not None and self.rule != "GS-r":
             raise SpecificationError(
                 f"GCD: tol needs rule='GS-r', whose coordinate moves farthest: with {self.rule!r} others may move on"
@@ -192,6 +200,9 @@ class GCD:
         singles = _singles(whole)
         w = np.zeros(problem.layout.n_coordinates)
         root = np.sqrt(known.smoothness)
+        reach = root * (
+            1.0 + _bends(problem, known)
+        )  # from steps to scores: no other coordinate's step exceeds the score
         for k in range(self.rounds or 0):
             if k and k % (defaults.REBUILD_EVERY * w.size) == 0:
                 v = known.uncentred(w, problem.intercept)
@@ -208,7 +219,7 @@ class GCD:
             Δ = step.rule(w[S], u)
             w[S] += Δ
             whole_step = float(abs(Δ).max()) * max(1.0, 1.0 / self.step_size)
-            if self.tol is not None and root[S].max() * whole_step <= self.tol * largest(w, root, problem.intercept):
+            if self.tol is not None and reach[S].max() * whole_step <= self.tol * largest(w, root, problem.intercept):
                 break
         return known.uncentred(w, problem.intercept)
 
@@ -292,24 +303,27 @@ class GCD:
         root = np.sqrt(M)
         kind = DecreaseScore if self.rule == "GS-q" else MoveScore
         gain, steps = c / (problem.n_records * root), c / M * problem.penalised[S]
-        return kind(gain, steps, root / c, problem.penalty, sensitivity)
+        unit = root if kind is DecreaseScore else (1.0 + problem.penalty.convexity * steps) * root / c
+        return kind(gain, steps, unit, problem.penalty, sensitivity)
 
     def _sensitivity(self, problem: Problem, known: Curvature, w: Vector) -> float:
         """Return Δ/n and twice the rounding of a score at the public w, for all coordinates of all parties.
 
         |h_j| ≤ a = Δ/2, a mean of n contributions. With B_j = √M_j|w_j| + a, in scaled units:
-        Moves: v = w − c h/√M and its prox are within ROUNDING·(|w| + c a/√M), so the score is within ROUNDING·B_j/c.
+        Moves: v = w − c h/√M and its prox are within ROUNDING·(|w| + c a/√M), so the score is within ROUNDING·B_j(1 + sm)/c.
         Decrease: 2D is a sum of terms whose magnitudes add up to at most 2ψ(w) + 12 B_j²: |Δ| ≤ 2B/√M, |ξ| ≤ √M B, and
         ψ(w+Δ) ≤ B²/2 since the prox is no worse than 0. An error e of 2D is one of √e of the score at most. A rounding of
         w+Δ moves ψ by a share of ψ(2(w+Δ)) ≤ 4ψ(w+Δ), for ψ that grow quadratically at most: all that are separable here.
+        The factor 1 + m/M of 2D multiplies e.
         """
-        a = self._clip.sensitivity / 2.0
+        a, c = self._clip.sensitivity / 2.0, NEARBY if self.rule == "GS-s" else 1.0
         B = np.sqrt(known.smoothness) * abs(w) + a
+        stretch = 1.0 + c * _bends(problem, known)
         if self.rule == "GS-q":
             value = _values(problem.penalty, w, problem.penalised)
-            error = math.sqrt(ROUNDING * float((2.0 * value + 16.0 * B**2).max()))
+            error = math.sqrt(ROUNDING * float((stretch * (2.0 * value + 16.0 * B**2)).max()))
         else:
-            error = ROUNDING * float(B.max()) / (NEARBY if self.rule == "GS-s" else 1.0)
+            error = ROUNDING * float((stretch * B).max()) / c
         return (2.0 * a / problem.n_records + 2.0 * error) * (1.0 + ROUNDING)
 
     def _step(self, problem: Problem, known: Curvature, block: Block, z: float | None) -> Step:
@@ -337,6 +351,11 @@ def _default_clip(problem: Problem) -> float:
         units, typical = CLIP_UNITS, math.hypot(problem.label_centre, problem.label_range / 6)
     clear = problem.mu * problem.n_records / (ENOUGH * math.log(p + 1.0))
     return float(units * min(1.0, clear**0.26) * typical / math.sqrt(loss.curvature))
+
+
+def _bends(problem: Problem, known: Curvature) -> Vector:
+    """Return (p,) m/M_j, the strong convexity of ψ_j over that of the quadratic bound; 0 where unpenalised."""
+    return problem.penalty.convexity * problem.penalised / known.smoothness
 
 
 def _left_for_rounds(problem: Problem) -> Fraction:

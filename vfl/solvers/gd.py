@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.geometry import Clip
@@ -58,6 +59,7 @@ class GD:
         require_positive(self.name, "step_size", self.step_size)
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         require_tolerance(self.name, self.tol)
+        as_floats(self, "clip", "step_size", "tol")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided; refuse a loss without finite curvature."""

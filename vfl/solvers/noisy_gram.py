@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import as_floats
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import HUGE, TINY
 from vfl.messages import Backward, Forward, Piece
@@ -116,6 +117,7 @@ class NoisyGram:
     def __post_init__(self) -> None:
         require_positive(self.name, "clip", self.clip, infinite=True)
         require_positive(self.name, "label_scale", self.label_scale)
+        as_floats(self, "clip", "label_scale")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided; refuse a loss that is not squared."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import as_floats
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.messages import Local
 from vfl.privacy.calibration import noise_multiplier
@@ -83,6 +84,7 @@ class OutputPerturbation:
 
     def __post_init__(self) -> None:
         require_positive(self.name, "tolerance", self.tolerance)
+        as_floats(self, "tolerance")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with its tolerance; refuse an objective without a finite sensitivity, naming the reason."""

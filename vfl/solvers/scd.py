@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.messages import Local
 from vfl.penalties import L2
@@ -186,6 +187,7 @@ class SCD:
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         batches.require_sampling(self.name, self.sampling)
         require_one_of(self.name, "release", self.release, RELEASES)
+        as_floats(self, "clip", "overlap")
         if self.release == "both" and self.sampling == "poisson":
             raise PrivacyError(
                 "SCD: release='both' with sampling='poisson' is refused: α on a batch shows which records were drawn, so "

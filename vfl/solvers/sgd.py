@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded
 from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.geometry import Clip
@@ -68,6 +69,7 @@ class SGD:
         require_one_of(self.name, "decay", self.decay, tuple(DECAYS))
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         batches.require_sampling(self.name, self.sampling)
+        as_floats(self, "clip", "step_size")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts."""

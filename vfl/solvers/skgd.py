@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from vfl.arguments import require_number
+from vfl.arguments import as_floats, require_number
 from vfl.errors import WITHOUT_PRIVACY, BudgetExceeded, PrivacyError, SpecificationError
 from vfl.messages import Descend
 from vfl.privacy.calibration import noise_multiplier, split
@@ -151,6 +151,7 @@ class SkGD:
             )
         self._require_record_options()
         sampler_of(self.sampling, self.tau)
+        as_floats(self, "clip", "label_share", "step_size", "tol")
 
     def _require_record_options(self) -> None:
         """Raise SpecificationError for options of the record cap that are out of range, or without it."""

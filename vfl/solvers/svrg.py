@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
+from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.geometry import Clip
@@ -105,6 +106,7 @@ class SVRG:
         require_positive(self.name, "step_size", self.step_size)
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         batches.require_sampling(self.name, self.sampling)
+        as_floats(self, "clip", "difference_clip", "step_size")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided; refuse a loss without finite curvature."""

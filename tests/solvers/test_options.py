@@ -1,0 +1,69 @@
+"""Numeric options: whole numbers and NumPy's numbers are the floats that they stand for, in every specification."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vfl
+from tests.solvers import setting
+from vfl.losses import LOSSES
+from vfl.penalties import PENALTIES
+from vfl.solvers import SOLVERS
+
+KINDS = {**SOLVERS, **LOSSES, **PENALTIES}
+REQUIRED = {"strength": 1.0}
+BELOW_ONE = {"selection_share"}
+"""Options that no whole number satisfies."""
+
+
+def real_options(kind: type) -> list[str]:
+    """Return the options whose annotation is a real number."""
+    return [
+        f.name for f in fields(kind) if f.name not in BELOW_ONE and "float" in str(f.type).replace("|", " ").split()
+    ]
+
+
+CASES = [(name, option) for name, kind in KINDS.items() for option in real_options(kind)]
+
+
+def made(name: str, option: str, value: Any) -> Any:
+    kind = KINDS[name]
+    given = {field: REQUIRED[field] for field in REQUIRED if field in {f.name for f in fields(kind)}}
+    return kind(**given | {option: value})
+
+
+def allowed(name: str, option: str) -> int:
+    """Return a whole number that the option allows."""
+    if option in ("tol", "label_share", "low"):
+        return 0
+    return 1
+
+
+@pytest.mark.parametrize(("name", "option"), CASES)
+def test_a_whole_number_is_a_float(name: str, option: str) -> None:
+    whole = allowed(name, option)
+    for value in (whole, np.int64(whole), np.float64(whole)):
+        specification = made(name, option, value)
+        assert type(getattr(specification, option)) is float
+        assert specification == made(name, option, float(whole))
+
+
+@pytest.mark.parametrize("name", ["CD", "GCD", "GD", "SGD", "SVRG", "SCD", "SkGD"])
+def test_a_run_with_a_whole_number_for_a_clip(name: str) -> None:
+    """Compiled loops once refused an integer cap."""
+    solver = SOLVERS[name](clip=1)
+    if "sampling" in {f.name for f in fields(solver)} and name in ("SGD", "SVRG", "SCD"):
+        solver = replace(solver, sampling="disjoint")
+    spec = setting.job(solver, epsilon=1.0)
+    assert np.isfinite(vfl.train(spec, setting.table("logistic"), engine="inprocess").w).all()
+
+
+@pytest.mark.parametrize("name", ["SGD", "GD", "SVRG", "SCD", "GCD", "NoisyGram"])
+@pytest.mark.parametrize("wrong", ["1", True])
+def test_text_and_truth_values_are_no_numbers(name: str, wrong: object) -> None:
+    with pytest.raises(vfl.errors.SpecificationError, match="must be a number"):
+        SOLVERS[name](clip=wrong)
