@@ -21,6 +21,7 @@ lint:  ## format the code, then check style and types
 	$(BIN)/mypy
 
 coverage:  ## run the tests with coverage and enforce its floor
+	COVERAGE_CORE=$$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --cov-report=html
 
 docs:  ## build the site into site/

@@ -155,7 +155,7 @@ def test_a_plan_takes_n_from_the_alignment(
     call("align", "job.toml", "--engine", "inprocess")
     assert json.loads(call("plan", "job.toml", "--json").out)["n_records"] == common(folder)
     said = call("plan", "job.toml").out
-    assert f"n is what vfl align found: {common(folder)} records that all parties have" in said
+    assert f"n was found by vfl align: {common(folder)} records are common to all parties" in said
     assert json.loads(call("plan", "job.toml", "--json", "-n", "500").out)["n_records"] == 500
     assert call("plan", "job.toml", "--set", "data.bank=other.parquet").code == 2
     for note in (folder / "state").rglob("*.noted"):
@@ -222,8 +222,8 @@ def test_a_drafted_job_is_refused_by_name_until_it_is_declared(folder: Path, cal
     assert call("init", *files, "--id", "customer").out == (folder / "draft.toml").read_text(encoding="utf-8")
     refused = call("run", "draft.toml", "--engine", "inprocess")
     assert (refused.code, refused.err.startswith("error: no bounds for column 'income'")) == (2, True)
-    note = "vfl init left to you, as comments in draft.toml that end in 'read off the records: NOT PRIVATE unless publicly "
-    assert refused.err.endswith(f"\n{note}known': income, calls under [bounds]\n")
+    note = "vfl init left these declarations to you, as comments in draft.toml that end in 'read off the records: NOT "
+    assert refused.err.endswith(f"\n{note}PRIVATE unless publicly known': income, calls under [bounds]\n")
     declared = ("--set", "bounds.income=[-1, 1]", "--set", "bounds.calls=[-1, 1]", "--set", "alignment.cores=1")
     assert call("run", "draft.toml", "--engine", "inprocess", "--output", "run", *declared).code == 0
     for words, code, message in (
@@ -259,7 +259,7 @@ def test_a_model_is_measured_on_the_records_that_all_parties_have(folder: Path, 
         ("telco", {"calls": "many"}, (), 3, "column 'calls' holds text where numbers are declared"),
         ("bank", {"income": "1"}, (), 3, "column 'income' holds text where numbers are declared"),
         ("bank", {"default": [[]]}, (), 3, "column 'default' holds values of type list<"),
-        ("bank", {}, ("--set", "solver={kind='NoisyGram'}"), 2, 'NoisyGram needs loss = "squared"'),
+        ("bank", {}, ("--set", "solver={kind='NoisyGram'}"), 2, "NoisyGram needs loss='squared'"),
     ],
 )
 def test_what_can_be_known_before_an_alignment_is_said_before(

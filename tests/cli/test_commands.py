@@ -337,7 +337,7 @@ class TestEvaluate:
         trained(call, "--output", "out")
         said = call("evaluate", "out")
         assert said.code == 2
-        assert "measured nothing: train with --set holdout=0.2, or give --data with records to measure on" in said.err
+        assert "has no measures: train with --set holdout=0.2, or give --data with records to measure on" in said.err
 
     def test_diagnostics_are_stamped(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
@@ -384,7 +384,7 @@ class TestPredict:
                 "--data telc=telco.csv: there is no party 'telc' (did you mean 'telco'?); the parties are bank, telco",
             ),
             (("bank=a.csv", "bank=b.csv"), "--data names party 'bank' twice: give one file for each party"),
-            (("bank=bank.csv",), "no data are given for party 'telco': name its FILE"),
+            (("bank=bank.csv",), "no data are given for party 'telco'"),
         ],
     )
     def test_sources_that_do_not_fit(

@@ -146,7 +146,7 @@ class TestPage:
             assert sentence in page.said
         assert f"(ε = {certificate.epsilon:.4g}, δ = 1e-06)-differentially private for every record" in page.said
         assert page.headings == [
-            *("What is promised", "Who saw what", "Privacy spent", "What was released, against its noise"),
+            *("What is promised", "Who saw what", "Privacy spent", "Releases against their noise"),
             *("Coefficients", "Contribution by party", "Course of the run", "Checks", "Particulars"),
         ]
         for words in (*certificate.who_sees_what.values(), certificate.model_digest, certificate.job_digest):
@@ -157,7 +157,7 @@ class TestPage:
             assert f"{name} {'bank' if name in 'ab' else 'telco'}" in page.said
             assert f"{value:.6g}" in page.said
         assert "It is not a confidence interval" in page.said
-        assert "That is post-processing: this page adds nothing to the ε stated" in page.said
+        assert "That is post-processing: it adds nothing to the stated ε" in page.said
 
     def test_it_loads_nothing_and_is_one_file(self, run: Path, tmp_path: Path) -> None:
         page = Page(write_run(run, tmp_path / "page.html")[0])
@@ -184,7 +184,7 @@ class TestPage:
         assert (run / timing.NAME).read_text(encoding="utf-8").startswith("# not for release")
         page = Page(write_run(run, tmp_path / "page.html")[0])
         assert "Not for release" not in page.said
-        assert "How long rounds really took is not shown: it depends on data a little" in page.said
+        assert "The measured time of rounds is not shown: it depends slightly on the data" in page.said
         timed = Page(write_run(run, tmp_path / "timed.html", with_timing=True)[0])
         assert "Not for release" in timed.said
         assert f"in {len(lines)} rounds, from charge to last reply" in timed.said
@@ -227,8 +227,8 @@ class TestPage:
         lost = result.certificate.releases - sum(map(len, told.charged))
         assert told.whole
         assert lost > 0
-        assert "rounds put again, after a process or a party was lost 1" in page.said
-        assert f"It also covers {lost} that were charged and came to nothing" in page.said
+        assert "rounds repeated after the loss of a process or a party 1" in page.said
+        assert f"It also covers {lost} charged releases that were lost" in page.said
         assert "given up" not in page.said
 
     @pytest.mark.parametrize("noise", ["true", "none"])
@@ -281,7 +281,7 @@ class TestPage:
         said = CliRunner().invoke(cli.vfl, ["report", str(tmp_path / "run")])
         assert isinstance(said.exception, OutputError)
         page = Page(tmp_path / "run" / "report.html")
-        assert "The certificate does not hold. Rely on neither it nor the model." in page.said
+        assert "The certificate does not hold. Do not rely on it, nor on the model." in page.said
         assert "Whatever anybody concludes" not in page.said
         assert "post-processing" not in page.said
         assert "-differentially private for every record" not in page.said
@@ -300,7 +300,7 @@ class TestPage:
         assert "Not private" in page.said
         assert said in page.said
         assert "ε none δ none" in page.said
-        assert "carries no verified guarantee, so neither does this page" in page.said
+        assert "carry no verified guarantee, so neither does this page" in page.said
 
 
 class TestNames:
@@ -443,7 +443,7 @@ class TestHistory:
         page = Page(write_run(tmp_path / "run")[0])
         sigma = make_plan(sealed, N).releases[0][0].sigma  # type: ignore[attr-defined]
         assert f"{sigma:.3g}" in page.said
-        assert "gives away its end alone" in page.said
+        assert "releases its result alone" in page.said
 
 
 class TestFindings:
@@ -494,7 +494,7 @@ class TestPlot:
         if ending == ".svg":
             assert ET.fromstring(path.read_text(encoding="utf-8")).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314
         else:
-            assert "no data were touched, and nothing was spent" in page.said
+            assert "no data were read, and no budget was spent" in page.said
 
     @pytest.mark.parametrize("name", [name for name in SOLVERS if name != "plain"])
     def test_the_point_of_the_job_is_its_plan(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""`vfl align JOB`: which records all parties have, found once, for this and later runs."""
+"""`vfl align JOB`: find the records that all parties have, once for several runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from vfl.cli.jobs import engine_options, job_argument, read_job, require_files
 @click.command("align")
 @job_argument
 @engine_options
-@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party (default: what is there).")
-@click.option("--again", is_flag=True, help="Make a new alignment, though the parties hold one of these very files.")
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party (default: all).")
+@click.option("--again", is_flag=True, help="Make a new alignment, even if the parties still hold a valid one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
@@ -26,11 +26,10 @@ def command(
     again: bool,
     as_json: bool,
 ) -> None:
-    """Find the records that all parties of JOB have, by their ids, which nobody is shown (private set intersection).
+    """Find the records that all parties of JOB have, by private set intersection: no party shows its ids to another.
 
-    Every party whose data are files keeps the rows that all have in its own place, and later runs of the job begin with
-    them at once. What is cut off goes on where it stopped when the command is given again; what is there and still
-    true of the files is not made anew.
+    A party whose data are files stores the positions of its common rows, and later runs of the job read them. Give the
+    command again to continue an alignment that was cut off. An alignment that still fits the files is reused.
     """
     from vfl.alignment import reveals
     from vfl.cli.progress import Progress

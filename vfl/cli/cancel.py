@@ -11,7 +11,7 @@ from vfl.cli.submit import ADDRESS
 @click.argument("ident", metavar="ID")
 @ADDRESS
 def command(ident: str, address: str | None) -> None:
-    """End job ID. What it released stays charged, and its run can go on with: vfl submit --resume RUN."""
+    """End job ID. Its releases stay charged. Continue its run with: vfl submit --resume RUN."""
     from vfl.launch.engines.submission import JobServer
 
     JobServer(address).cancel(ident)

@@ -1,4 +1,4 @@
-"""`vfl doctor`: is this installation whole, and can it train here."""
+"""`vfl doctor`: check that this installation is complete and can train on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("ray", "numpy", "scipy", "numba", "cryptography", "scikit-learn", "p
 
 
 def _one_place() -> str:
-    """All three packages come from one distribution: another wheel could have overwritten `parties`."""
+    """Check that all three packages come from one distribution: another wheel could have overwritten `parties`."""
     homes = {
         name: Path(str(importlib.import_module(name).__file__)).resolve().parent
         for name in ("vfl", "coordinator", "parties")
@@ -101,7 +101,7 @@ def command(*, as_json: bool) -> None:
     for name, check in CHECKS:
         try:
             findings.append({"check": name, "ok": True, "finding": check()})
-        except Exception as error:  # noqa: BLE001  # a doctor reports whatever is wrong
+        except Exception as error:  # noqa: BLE001  # report every kind of failure
             findings.append({"check": name, "ok": False, "finding": f"{type(error).__name__}: {error}"})
         if not as_json:
             last = findings[-1]

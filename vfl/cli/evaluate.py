@@ -1,4 +1,4 @@
-"""`vfl evaluate RUN`: what a run found beside its model, or how the model does on records of one's own."""
+"""`vfl evaluate RUN`: print the measures that a run released, or measure its model on other records."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from vfl.cli.jobs import named_sources
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
-    """Print what the run in the folder RUN released of its held-out records; or measure its model on other records.
+    """Print the released measures of the run in the folder RUN, or measure its model on other records.
 
-    What was released is free to look at again. Measures on --data are exact, and nothing protects these records; where
-    the job aligns records by ids, so are these.
+    Printing released measures costs no privacy. Measures on --data are exact and have no privacy protection. If the job
+    aligns records by ids, the records of --data are aligned too.
     """
     from vfl.errors import SpecificationError
     from vfl.launch.evaluate import evaluate
@@ -37,7 +37,7 @@ def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
         found = {"data": evaluate(result, named_sources(sources, result.job.partition.parties))}
     elif not found:
         raise SpecificationError(
-            f"the run in {str(run)!r} measured nothing: train with --set holdout=0.2, or give --data with records to measure on"
+            f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"
         )
     if as_json:
         click.echo(json.dumps({name: findings.to_dict() for name, findings in found.items()}, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`vfl export RUN`: a model split by party, or as a plain scikit-learn pipeline."""
+"""`vfl export RUN`: write a model split by party, or as a plain scikit-learn pipeline."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import click
 
 @click.command("export")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--party", metavar="NAME", help="The part of one party: its own coefficients and nobody else's.")
+@click.option("--party", metavar="NAME", help="Write the part of one party, which holds its own coefficients only.")
 @click.option(
-    "--sklearn", "plain", is_flag=True, help="A scikit-learn Pipeline, for pickle.load or joblib.load; it needs no vfl."
+    "--sklearn",
+    "plain",
+    is_flag=True,
+    help="Write a scikit-learn Pipeline for pickle.load or joblib.load; it needs no vfl.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path),
     required=True,
     metavar="PATH",
-    help="A new file; without --party or --sklearn a new folder, with every party's part.",
+    help="New file; without --party or --sklearn a new folder for the parts of all parties.",
 )
 def command(run: Path, party: str | None, output: Path, *, plain: bool) -> None:
     """Write the model in the folder RUN for others to apply: split by party, or for scikit-learn.
 
-    A party predicts with its part by vfl predict --part NAME=FILE. The pipeline takes one frame of all columns, fills,
-    clamps and encodes as declared; it neither joins parties nor says what may be said of its privacy.
+    A party predicts with its part by vfl predict --part NAME=FILE. The pipeline takes one frame of all columns; it fills,
+    clamps and encodes them as declared. It does not join parties, and it carries no certificate.
     """
     from vfl.errors import OutputError, SpecificationError
     from vfl.launch.run.folder import write_whole

@@ -1,4 +1,4 @@
-"""`vfl init FILES`: draft a job file with a schema, in which what was taken from the data is a comment."""
+"""`vfl init FILES`: draft a job file with a schema; values taken from the data are comments."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import click
     "ids",
     multiple=True,
     metavar="[PARTY.]COLUMN",
-    help="The id column: one name that all files have, or PARTY.COLUMN once for each party (default: usual names).",
+    help="The id column: a name that all files share, or PARTY.COLUMN once per party (default: usual names).",
 )
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new job file (default: print).")
 def command(files: tuple[str, ...], label: str | None, ids: tuple[str, ...], output: Path | None) -> None:
-    """Draft a job for the parties' FILES; without a name, a party is named after its file.
+    """Draft a job for the parties' FILES. A party without a name is named after its file.
 
-    Bounds, categories and other values that were read off the records are comments, NOT PRIVATE unless publicly known:
-    the job is refused until they are replaced by what is. Id and label are found by their names alone.
+    Bounds, categories and other values read from the records appear as comments. They are NOT PRIVATE unless publicly
+    known, and vfl refuses the job until you declare public values instead. Id and label are found by column name.
     """
     from vfl.errors import OutputError, SpecificationError
     from vfl.job.drafted import MARK
@@ -41,7 +41,9 @@ def command(files: tuple[str, ...], label: str | None, ids: tuple[str, ...], out
     text = draft(sources, label=label, ids=ids or None, folder=None if output is None else output.parent)
     if output is None:
         click.echo(text, nl=False)
-        click.echo("next: save it as a job file, declare what is marked, then: vfl plan FILE --records N", err=True)
+        click.echo(
+            "next: save this as a job file, declare the marked values, then: vfl plan FILE --records N", err=True
+        )
         return
     write_whole(output, text)
     click.echo(f"{output}: {text.count(MARK) - 1} declarations are left to you, marked {MARK!r}")

@@ -1,4 +1,4 @@
-"""What the commands on jobs share: finding a job by path or example name, and its table if it is simulated."""
+"""Arguments and options that the commands on jobs share, and the reading of job and data files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NETWORK = click.option(
     "--allow-network-file-system",
     is_flag=True,
-    help="Keep the ledger on a network file system too, where a charge may be lost.",
+    help="Allow a ledger on a network file system, where a charge may be lost.",
 )
 
 
@@ -38,20 +38,20 @@ def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --engine and --address to a command."""
     address = click.option(
-        "--address", metavar="ADDRESS", help="A Ray cluster (host:port, or auto); without it a local Ray is started."
+        "--address", metavar="ADDRESS", help="A Ray cluster (host:port, or auto); default: start a local Ray."
     )
     engine = click.option(
         "--engine",
         type=click.Choice(["ray", "inprocess"]),
         default="ray",
         show_default=True,
-        help="Each party in an actor of its own on Ray, or all in this process.",
+        help="Run each party in a Ray actor of its own, or all in this process.",
     )
     return engine(address(command))
 
 
 def _completed(context: click.Context, argument: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the bundled examples that begin so, and leave files to the shell."""
+    """Return the bundled examples with this prefix; the shell completes files."""
     del context, argument  # click's signature
     from click.shell_completion import CompletionItem
 
@@ -85,12 +85,14 @@ def read_job(name: str, assignments: Sequence[str]) -> tuple[Job, Environment]:
         return jobfile.read(path, assignments)
     except SpecificationError as error:
         if path.is_file() and (left := _left(path)):
-            error.add_note(f"vfl init left to you, as comments in {name} that end in {MARK!r}: {left}")
+            error.add_note(
+                f"vfl init left these declarations to you, as comments in {name} that end in {MARK!r}: {left}"
+            )
         raise
 
 
 def _left(path: Path) -> str:
-    """Return what a drafted job file leaves to be declared, in words."""
+    """Return the declarations that a drafted job file still lacks, in words."""
     from vfl.job.drafted import left_in
 
     try:
@@ -101,7 +103,7 @@ def _left(path: Path) -> str:
 
 
 def require_files(environment: Environment) -> None:
-    """Raise DataError for a file that a job to be run on this machine names and that is not there."""
+    """Raise DataError for a missing data file of a job that runs on this machine."""
     from parties.sources.base import Origin
     from vfl.errors import nearest
     from vfl.job.file import ADDRESS, EXAMPLE
@@ -123,7 +125,7 @@ def require_files(environment: Environment) -> None:
 
 
 def named_sources(sources: Sequence[str], parties: Sequence[str]) -> Any:
-    """Return what --data names: {party: path}, or the path of one table of all columns."""
+    """Return the sources of --data: {party: path}, or the path of one table of all columns."""
     from vfl.errors import SpecificationError, nearest
 
     named: dict[str, str] = {}

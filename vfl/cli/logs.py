@@ -1,4 +1,4 @@
-"""`vfl logs ID`: what a job on a cluster has printed."""
+"""`vfl logs ID`: show the output of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from vfl.cli.submit import ADDRESS, finish
 @click.command("logs")
 @click.argument("ident", metavar="ID")
 @ADDRESS
-@click.option("--follow", is_flag=True, help="Go on until the job ends; then end as it did.")
+@click.option("--follow", is_flag=True, help="Wait until the job ends, and fail if it failed.")
 def command(ident: str, address: str | None, *, follow: bool) -> None:
-    """Show what the driver of job ID has printed: its plan, its rounds, its certificate. Never data."""
+    """Show the output of job ID: its plan, rounds and certificate. It holds no data."""
     from vfl.launch.engines.submission import JobServer
 
     server = JobServer(address)

@@ -1,4 +1,4 @@
-"""`vfl plan JOB`: what a job would release, cost and take, before anything is spent."""
+"""`vfl plan JOB`: show what a job would release and cost, before it spends any budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vfl.cli.jobs import job_argument, read_job, require_files
     "--records",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Records that all parties have (default: those of the one table, or those that vfl align found).",
+    help="Records common to all parties (default: those of the simulated table, or the n of vfl align).",
 )
 @click.option(
     "--plot",
@@ -28,7 +28,7 @@ from vfl.cli.jobs import job_argument, read_job, require_files
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, as_json: bool) -> None:
-    """Show what JOB would release, with which noise and at which ε, and what it would cost; touches no party's records."""
+    """Show the releases of JOB, their noise, ε and cost. Reads no party's records."""
     from vfl.alignment import reveals
     from vfl.launch.align import remembered_records
     from vfl.launch.row_order import row_order_warnings
@@ -58,7 +58,7 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
             click.echo(f"  warning    {warning}")
         if noted is not None:
             click.echo(
-                f"n is what vfl align found: {noted} records that all parties have; runs begin with them at once"
+                f"n was found by vfl align: {noted} records are common to all parties; runs start from that alignment"
             )
         if plot is not None:
             click.echo(f"plot: {plot}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     required=True,
     type=click.Path(),
     metavar="[PARTY=]FILE",
-    help="One table of all columns, or PARTY=FILE once for each party.",
+    help="One table of all columns, or PARTY=FILE once per party.",
 )
 @click.option(
     "--part",
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     multiple=True,
     type=click.Path(),
     metavar="PARTY=FILE",
-    help="In the place of RUN: the party's own part of the model (vfl export), once for each party.",
+    help="Instead of RUN: a party's own part of the model (vfl export), once per party.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["ray", "inprocess"]),
-    help="Each party in an actor on Ray, or all in this process (default: inprocess, with --address ray).",
+    help="Run each party in a Ray actor, or all in this process (default: inprocess; with --address: ray).",
 )
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster, where each party's actor opens its own FILE.")
-@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party, to align records.")
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores per party for the alignment of records.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
 def command(
@@ -57,11 +57,10 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Print the model's margin (its score before it becomes a class or a number) and prediction for every record.
+    """Print margin and prediction of the model in the folder RUN for every record.
 
-    RUN is the folder that a run left.
-
-    Where the job aligns records by ids, so are these, and the ids are printed; records that a party lacks are left out.
+    The margin is the linear score, before it becomes a class or a number. If the job aligns records by ids, these records
+    are aligned too: the ids are printed, and records that a party lacks are left out.
     """
     from vfl.cli.progress import Progress
     from vfl.errors import OutputError
@@ -91,7 +90,7 @@ def command(
 
 
 def _model(run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...]) -> tuple[Result | dict[str, str], Any]:
-    """Return what to predict with, and the data."""
+    """Return the model, whole or in parts, and the data."""
     from vfl.errors import SpecificationError
     from vfl.launch.run.result import Result
 
@@ -115,7 +114,7 @@ def _rows(found: Predictions) -> list[list[Any]]:
 
 
 def _table(found: Predictions) -> str:
-    """Return the text of a CSV file; doubles are written so that they read back to the bit."""
+    """Return the text of a CSV file; its doubles read back to the same bits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*([] if found.ids is None else [found.id_column]), "margin", "prediction"])

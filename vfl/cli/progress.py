@@ -1,4 +1,4 @@
-"""Progress of a run: blinded ids, then rounds, ε spent, time left. A line redrawn on a terminal, ten plain lines elsewhere."""
+"""Progress of a run: blinded ids, rounds, ε spent, time left. One redrawn line on a terminal, ten plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LINES = 10
 
 
 def is_live() -> bool:
-    """Whether somebody looks at standard error as it comes: it is a terminal that can redraw a line, and no CI's log."""
+    """Return True if standard error is a terminal that can redraw a line, and not the log of a CI."""
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("CI")
 
 
 class Steps:
-    """One long step after another, `done` of `total`, told in a line that whoever watches gives."""
+    """Display of consecutive long steps, `done` of `total` each, with a caption from the caller."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
@@ -51,7 +51,7 @@ class Steps:
             from rich.progress import Progress as RichProgress
             from rich.table import Column
 
-            # The words come first and whole; the bar takes the room that they leave.
+            # The caption comes first, uncut; the bar takes the remaining width.
             words = TextColumn(
                 "{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"), markup=False
             )
@@ -60,11 +60,11 @@ class Steps:
             self._bar.start()
 
     def advance(self, done: int, line: Callable[[], str]) -> None:
-        """Tell how far it is: now and then on a terminal, and for each tenth elsewhere.
+        """Show the progress: every EVERY_SECONDS on a terminal, at each tenth elsewhere.
 
-        line : makes the words; called only when they are shown, as they are then.
+        line : returns the caption; called only when it is shown.
         """
-        if self._first is None:  # what came before it waited for whatever is compiled, or was another process
+        if self._first is None:  # time spent before includes compilation, or an earlier process
             self._first, self._started = done, time.monotonic()
         self._done, self._line = done, line
         if self._bar is not None:
@@ -74,12 +74,12 @@ class Steps:
             self._say()
 
     def end(self) -> None:
-        """End the step, wherever it is."""
+        """End the step, complete or not."""
         if self._bar is not None:
             self._draw()
             self._bar.stop()
             self._bar = None
-        elif self._done > self._said:  # it ended early: say where
+        elif self._done > self._said:  # it ended early: show the last count
             self._say()
 
     def _left(self) -> str:
@@ -99,11 +99,11 @@ class Steps:
 
 
 class Progress:
-    """Watches an alignment, the plan and the rounds of one run go by; writes to standard error.
+    """Watcher of one run, which prints its alignment, plan and rounds to standard error.
 
-    What it prints outside of a terminal is not wrapped: whoever reads a pipe or a log wraps lines as he likes.
+    Lines are not wrapped outside a terminal.
 
-    earlier : what earlier processes of the run charged, so that ε is that of the whole run.
+    earlier : events charged by earlier processes of the run, so that the ε shown is that of the whole run.
     """
 
     def __init__(self, *, quiet: bool = False, earlier: Mapping[Event, int] | None = None) -> None:
@@ -125,7 +125,7 @@ class Progress:
             click.echo(f"finished after {self._made} of at most {self._round_trips} rounds{why}", err=True)
 
     def __call__(self, event: Aligning | Aligned | Plan | Reserved | Round | Lost) -> None:
-        """Take note of the alignment if there is one, then of the plan, then of each round."""
+        """Show one event: of the alignment if there is one, then the plan, then each round."""
         if self._quiet:
             return
         if isinstance(event, Aligning):

@@ -1,4 +1,4 @@
-"""`vfl report RUN`: one page on a run that is over."""
+"""`vfl report RUN`: draw a finished run as one HTML page."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import click
     "--output", type=click.Path(path_type=Path), metavar="FILE", help="The HTML file (default: RUN/report.html)."
 )
 @click.option(
-    "--ledger", metavar="FILE", type=click.Path(path_type=Path), help="The ledger that the run was charged to."
+    "--ledger", metavar="FILE", type=click.Path(path_type=Path), help="The ledger that recorded the run's charges."
 )
 @click.option(
-    "--key", metavar="PUBLIC", help="Who should have signed: 64 hexadecimal digits, or the PEM file of a public key."
+    "--key", metavar="PUBLIC", help="The expected signer: 64 hexadecimal digits, or the PEM file of a public key."
 )
-@click.option("--timing", is_flag=True, help="Show how long rounds took too; the page is then not for release.")
+@click.option("--timing", is_flag=True, help="Also show how long rounds took; do not release the page then.")
 def command(run: Path, output: Path | None, ledger: Path | None, key: str | None, *, timing: bool) -> None:
-    """Draw what the folder RUN holds into one HTML page that needs no other file.
+    """Draw the run in the folder RUN as one HTML page that needs no other file.
 
-    It shows released values and public facts only, so it may go wherever the model may. A certificate that does not hold
-    is drawn as such, and the command then ends with an error.
+    The page shows released values and public facts only: whoever may see the model may see the page. If the certificate
+    does not hold, the page says so and the command ends with an error.
     """
     from vfl.report import write_run
 

@@ -1,4 +1,4 @@
-"""`vfl resume RUN`: go on with a run that was cut off."""
+"""`vfl resume RUN`: continue a run that was cut off."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vfl.cli.run import resumable, show
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(run: Path, key: str | None, *, as_json: bool) -> None:
-    """Go on with the run in the folder RUN, from what its log says was released; a finished run is only shown."""
+    """Continue the run in the folder RUN after the last release in its log. A finished run is only shown."""
     from vfl.cli.progress import Progress
     from vfl.job import file as jobfile
     from vfl.job.environment import Environment

@@ -1,4 +1,4 @@
-"""`vfl run JOB`: train, show what happened, and leave model and certificate in a fresh folder."""
+"""`vfl run JOB`: train, print the outcome, and write model and certificate to a new folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--ledger",
     type=click.Path(),
     metavar="FILE",
-    help="The ledger, where the budget of the data set that the job names is kept for all jobs on it.",
+    help="The ledger with the budget of the job's data set, shared by all jobs on it.",
 )
 @NETWORK
 @click.option(
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
 )
-@click.option(
-    "--diagnostics", is_flag=True, help="Tell the objective at the end, without noise: the run is NOT PRIVATE."
-)
+@click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
@@ -57,8 +55,8 @@ def command(
 ) -> None:
     """Train JOB: the path of a job file, or the name of a bundled example.
 
-    The folder of the run then holds the model, its certificate and what vfl resume, predict, verify, evaluate and report
-    go by.
+    The run's folder holds the model, its certificate, and the files that vfl resume, predict, verify, evaluate and report
+    read.
     """
     from vfl.cli.progress import Progress
     from vfl.launch import train
@@ -101,7 +99,7 @@ def command(
 
 @contextlib.contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Tell whoever interrupts a run how it goes on."""
+    """On Ctrl-C, print the command that continues the run."""
     from vfl.launch.run import checkpoint
 
     try:
@@ -114,7 +112,7 @@ def resumable(folder: Path) -> Iterator[None]:
 
 
 def _unused(folder: Path) -> Path:
-    """Make and return the folder, or the first of its name with a number that nobody has made."""
+    """Make and return the folder; if it exists, append the first free number to its name."""
     for candidate in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 1000))):
         try:
             candidate.mkdir(parents=True)
@@ -125,7 +123,7 @@ def _unused(folder: Path) -> Path:
 
 
 def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str] = ()) -> None:
-    """Print what a run came to. warnings : beside those of the guarantee, for JSON."""
+    """Print the outcome of a run. warnings : further warnings, added to the JSON."""
     if as_json:
         click.echo(json.dumps(_summary(result, folder, warnings), ensure_ascii=False))
         return

@@ -1,4 +1,4 @@
-"""`vfl status [ID]`: how the jobs on a cluster stand."""
+"""`vfl status [ID]`: show the state of jobs on a cluster."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from vfl.cli.submit import ADDRESS
 @click.command("status")
 @click.argument("ident", metavar="[ID]", required=False)
 @ADDRESS
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the states as JSON.")
 def command(ident: str | None, address: str | None, *, as_json: bool) -> None:
-    """Show how the job ID stands, or all jobs that the cluster's job server knows."""
+    """Show the state of job ID, or of all jobs that the cluster's job server knows."""
     from vfl.launch.engines.submission import JobServer
 
     server = JobServer(address)

@@ -1,4 +1,4 @@
-"""Standard output and error that outlive their reader: `vfl run JOB | head` must not stop a run that costs budget."""
+"""Standard streams that survive a closed pipe, so that `vfl run JOB | head` does not stop a run that spends budget."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 RAY_SAYS_NOTHING = {"RAY_DEDUP_LOGS": "1", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
-"""Environment for Ray, which otherwise tells of processes that died on the driver's standard output, among lines of JSON.
+"""Environment that keeps Ray from reporting dead processes on standard output, among lines of JSON.
 
-Whatever `log_to_driver` says. A run tells itself what became of a party."""
+Ray does so despite `log_to_driver=False`. A run reports lost parties itself."""
 
 
 class Unread(io.FileIO):
-    """A file descriptor whose reader may go away: what is written after that is dropped quietly."""
+    """File descriptor that drops output once its reader has gone."""
 
     def write(self, data: Any) -> int:
-        """Write, or pretend to."""
+        """Write; report success if the reader has gone."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -30,7 +30,7 @@ class Unread(io.FileIO):
 
 @contextlib.contextmanager
 def outliving() -> Iterator[None]:
-    """Let the process's own standard streams outlive whoever reads them; streams that were put in their place stay."""
+    """Let the process's own standard streams survive closed pipes; leave streams that replace them as they are."""
     before = sys.stdout, sys.stderr
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -42,6 +42,6 @@ def outliving() -> Iterator[None]:
     try:
         yield
     finally:
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # a process may have been started without
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # a process may be started without them
             stream.flush()
         sys.stdout, sys.stderr = before

@@ -1,4 +1,4 @@
-"""`vfl submit JOB`: send a job to a cluster, and leave it there."""
+"""`vfl submit JOB`: send a job to a cluster, and return."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ADDRESS = click.option(
 @click.command("submit")
 @click.argument("job", metavar="JOB", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--resume", "run", metavar="RUN", help="Instead of a job: go on with the run in this folder of the cluster."
+    "--resume", "run", metavar="RUN", help="Instead of a job: continue the run in this folder of the cluster."
 )
 @ADDRESS
 @click.option(
     "--folder",
     required=True,
     metavar="FOLDER",
-    help="Folder on the cluster's nodes to which paths in JOB are relative, and where runs are kept.",
+    help="Folder on the cluster's nodes for relative paths in JOB and for runs.",
 )
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a value of the job.")
-@click.option("--ledger", metavar="FILE", help="The ledger of the job's data set, where the coordinator runs.")
+@click.option("--ledger", metavar="FILE", help="The ledger of the job's data set, a path on the coordinator's node.")
 @NETWORK
-@click.option("--key", metavar="FILE", help="The key that signs the certificate, where the coordinator runs.")
-@click.option("--follow", is_flag=True, help="Stay, and show what the job prints.")
+@click.option("--key", metavar="FILE", help="The key that signs the certificate, a path on the coordinator's node.")
+@click.option("--follow", is_flag=True, help="Wait, and show the job's output.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON.")
 def command(
     job: Path | None,
@@ -46,7 +46,7 @@ def command(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Send the job file JOB to a Ray cluster. Its text goes there; data and folders stay where they are.
+    """Send the text of the job file JOB to a Ray cluster; data stay where they are.
 
     The job is checked here first. Follow it with: vfl status, vfl logs, vfl cancel.
     """
@@ -78,7 +78,7 @@ def command(
 
 
 def finish(job: Any) -> None:
-    """End with the code of a federation that failed, if the job did."""
+    """Raise FederationError if the job failed."""
     from vfl.errors import FederationError
 
     if job.status == "FAILED":

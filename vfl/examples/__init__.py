@@ -1,7 +1,7 @@
 """Bundled examples on data that scikit-learn ships.
 
-A job file is run by name (`vfl run breast_cancer`), a script as a module (`python -m vfl.examples.steward`). Scripts are
-written as a user writes them, by the public names alone.
+Run a job file by its name (`vfl run breast_cancer`) and a script as a module (`python -m vfl.examples.steward`). Scripts
+use public names only, as users do.
 """
 
 from __future__ import annotations

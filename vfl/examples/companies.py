@@ -1,12 +1,12 @@
-"""Two companies with a file each: aligned by private set intersection, trained, verified, and applied to new customers.
+"""Two companies with one file each align their records, train, verify the model, and apply it to new customers.
 
 Run it with: python -m vfl.examples.companies [FOLDER]
 
-A bank has a Parquet file and knows who repaid; a telco has a CSV file. Each has customers that the other has not, and its
-rows in an order of its own. Each file is opened by its own party's actor and no id leaves its owner in clear, so this is
-the run that companies would make, on one machine. The files are made up here, with the customers that both have in them.
+A bank has a Parquet file and knows who repaid; a telco has a CSV file. Their customers overlap in part, and their rows are
+in different orders. The actor of each party opens its own file, and no id leaves its owner in clear. This is the run that
+companies would make, here on one machine with generated files.
 
-Files and run are left in FOLDER, which must be new; without one they go to a temporary folder and are removed.
+The script writes files and run to FOLDER, which must be new, or to a temporary folder that it removes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SHARES = {"bank": 0.9, "telco": 0.8}
 
 
 def write_files(folder: Path, customers: int, seed: int) -> tuple[dict[str, Path], dict[str, int]]:
-    """Write one file for each company; return {company: file}, and {customer: 1 who did not repay}, to compare with."""
+    """Write one file per company; return {company: file} and the true labels, {customer: 1 if the loan defaulted}."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     columns: dict[str, Any] = {name: rng.uniform(low, high, customers) for name, (low, high) in BOUNDS.items()}
@@ -48,7 +48,7 @@ def write_files(folder: Path, customers: int, seed: int) -> tuple[dict[str, Path
 
 
 def main(folder: Path, customers: int = 12_000) -> None:
-    """Go from two files to predictions, and print what happens."""
+    """Go from two files to predictions, and print each step."""
     files, _ = write_files(folder / "now", customers, seed=1)
     job = vfl.Job(
         name="companies",
@@ -60,21 +60,21 @@ def main(folder: Path, customers: int = 12_000) -> None:
         holdout=0.2,
         privacy=vfl.Privacy(epsilon=1.0, delta=1e-9),
     )
-    print("Two files, in different orders, of customers that are partly the same:")
+    print("Two files, in different orders, whose customers overlap in part:")
     for company, file in files.items():
         print(f"  {company:<6} {int(SHARES[company] * customers):,} customers in {file.name}")
 
     print("\nPlanned for 8,000 common customers, before any file is opened:")
     print(vfl.plan(job, 8_000))
 
-    print("\nAligned, trained, and measured on the fifth that was held out; all of it within ε = 1.")
+    print("\nAligned, trained, and measured on the held-out fifth, all within ε = 1.")
     indexes = {company: folder / f"index-{company}" for company in files}  # where each company keeps its own
     result = vfl.train(job, files, indexes=indexes, output=folder / "run")
     print(f"  both have {result.certificate.n_records:,} customers: this number is public from here on")
     print(result.certificate)
     print(result.findings["held out"])
 
-    print("\nVerified from model, job and certificate; vfl verify FOLDER looks at the log and the ledger too.")
+    print("\nVerified from model, job and certificate; vfl verify FOLDER also checks the log and the ledger.")
     kept = vfl.Result.load(folder / "run")
     print(kept.verify())
 
@@ -84,12 +84,12 @@ def main(folder: Path, customers: int = 12_000) -> None:
     ids = predicted.ids or ()
     right = [truth[customer] == label for customer, label in zip(ids, predicted.labels, strict=True)]
     print(
-        f"  {len(ids):,} customers of both, {sum(right) / len(right):.0%} predicted right; they are made up, so one may look"
+        f"  {len(ids):,} customers of both, {sum(right) / len(right):.0%} predicted correctly (generated labels are known)"
     )
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # a folder was named
+    if len(sys.argv) > 1:  # a folder is given
         place = Path(sys.argv[1])
         place.mkdir(parents=True)
         main(place)

@@ -1,11 +1,11 @@
-"""A study over partitions: whether it matters for the model, and for the cost, who owns which columns.
+"""Study of partitions: effect of the ownership of columns on the model and its cost.
 
 Run it with: python -m vfl.examples.partitions
 
-The breast cancer data that scikit-learn ships are dealt at random to one to ten parties, several times over, and one job
-is trained on each deal. The noise is seeded, so that the study repeats; hence nothing that it prints is private, and the
-data are public. A step of coordinate descent is the same whoever makes it: the expected accuracy does not depend on the
-deal, only the order of the steps does. What grows with the parties is the number of messages.
+The columns of scikit-learn's breast cancer data are dealt at random to one, three and ten parties, several times each, and
+one job is trained on each deal. The noise is seeded, so that the study can be repeated; its output is therefore not
+private, but the data are public. A step of coordinate descent is the same for every owner of the column. The deal changes
+the order of the steps, not the expected accuracy. The number of messages grows with the number of parties.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEALS = 3
 
 
 def main() -> None:
-    """Print a line for every number of parties."""
+    """Print one line per number of parties."""
     job, _ = vfl.Job.from_toml(examples.job_file("breast_cancer"))
     table = examples.table("breast_cancer")
     truth = table["target"].to_numpy()

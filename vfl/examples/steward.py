@@ -1,8 +1,8 @@
-"""A steward's day: one data set, one cap, several jobs, a refusal, and what can be shown to an auditor afterwards.
+"""A steward's day: one data set, one cap, several jobs, a refusal, and an audit.
 
 Run it with: python -m vfl.examples.steward [FOLDER]
 
-The ledger and the runs are left in FOLDER, which must be new; without one they go to a temporary folder and are removed.
+The script writes ledger and runs to FOLDER, which must be new, or to a temporary folder that it removes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DELTA = 1e-6
 
 
 def main(folder: Path) -> None:
-    """Go through the day, and print what happens."""
+    """Go through the day, and print each step."""
     job, _ = vfl.Job.from_toml(examples.job_file("breast_cancer"))
     table = examples.table("breast_cancer")
 
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
         privacy = vfl.Privacy(epsilon=epsilon, delta=DELTA)
         return dataclasses.replace(job, dataset="biopsies", privacy=privacy, name=name, holdout=None, evaluation=None)
 
-    print("\nTen o'clock: a first job asks for ε = 1. What it will release is known before it runs.")
+    print("\nTen o'clock: a first job asks for ε = 1. Its releases are known before it runs.")
     first = asking(1.0, "first")
     print(f"planned: {sum(count for _, count in vfl.plan(first, table.num_rows).releases)} releases")
     result = vfl.train(first, table, engine="inprocess", ledger=ledger.path, output=folder / "first")
@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:  # a folder was named
+    if len(sys.argv) > 1:  # a folder is given
         place = Path(sys.argv[1])
         place.mkdir(parents=True)
         main(place)

@@ -1,7 +1,7 @@
-"""Pages to look at: of a run that is over, and of a plan before anything is spent. Each is one file that loads nothing.
+"""HTML pages of a finished run and of a plan. Each is one file that loads no other.
 
-What a page of a run draws is computed from the run's folder: certificate, model, job, and the released values of its log.
-Post-processing of released values costs no privacy, so such a page may go wherever the model may.
+The page of a run is computed from the run's folder: certificate, model, job, and the released values of its log. This is
+post-processing of released values and costs no privacy, so whoever may see the model may see the page.
 """
 
 from __future__ import annotations

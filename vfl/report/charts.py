@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn for a width: once for a desk and once for a phone, and the style sheet shows the one that fits."""
+"""SVG charts. Each is drawn for a wide and for a narrow screen, and the style sheet shows the one that fits."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 WIDE, NARROW = 760, 350
 COLOURS = 8
-"""Colours in the style sheet, in turn for parties."""
+"""Colours of parties in the style sheet; more parties repeat them."""
 DOTTED = 20
-"""Points up to which each is marked, so that a curve of one point is seen."""
+"""Largest number of points that get a mark each, so that a curve of one point is visible."""
 DIGIT = 6.7
-"""Width of a character of the charts' font, about; wide ones count twice."""
+"""Approximate width of a character in the charts' font; East Asian wide characters count twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line through points (x, y). colour : number of a colour; None is a dashed reference line. step : as stairs."""
+    """A line through points (x, y). colour : its number; None draws a dashed reference line. step : draw steps."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -34,7 +34,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis. low, high : its ends; log : logarithmic, ends positive; whole : of numbers that count something."""
+    """One axis. low, high : its ends; log : logarithmic, ends positive; whole : for counts."""
 
     name: str
     low: float
@@ -43,7 +43,7 @@ class Axis:
     whole: bool = False
 
     def at(self, value: float) -> float:
-        """Return where a value lies, 0 to 1 between the ends."""
+        """Return the position of a value between the ends, from 0 to 1."""
         low, high, value = (math.log(v) if self.log else v for v in (self.low, self.high, max(value, self._least)))
         return 0.5 if high == low else (value - low) / (high - low)
 
@@ -84,7 +84,7 @@ def short(value: float) -> str:
 
 
 def fitted(name: str, width: float) -> str:
-    """Return a name cut to a width, in its middle: columns are told apart by their ends. The whole belongs into a title."""
+    """Return a name shortened in its middle to a width; columns often differ at their ends."""
     room = width / DIGIT
     if _columns(name) <= room + 1e-6:  # a width that was made for this name fits it
         return name
@@ -93,7 +93,7 @@ def fitted(name: str, width: float) -> str:
 
 
 def told_apart(names: Sequence[str], width: float) -> list[str]:
-    """Return names cut to a width; those that would look the same are cut from where they begin to differ."""
+    """Return names shortened to a width; names that would look the same begin where they differ."""
     cut = [fitted(name, width) for name in names]
     alike: dict[str, set[str]] = {}
     for name, short_name in zip(names, cut, strict=True):
@@ -105,7 +105,7 @@ def told_apart(names: Sequence[str], width: float) -> list[str]:
 
 
 def _from(name: str, alike: set[str], width: float) -> str:
-    """Return what a name has from where the names that look alike differ, or from the beginning of that word."""
+    """Return the part of a name from the first difference among similar names, or from the start of that word."""
     first, last = min(alike), max(alike)
     differ = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
     word = name.rfind(" ", 0, differ) + 1
@@ -138,7 +138,7 @@ def both(draw: Callable[[int], Markup]) -> Markup:
 
 
 def svg(width: float, height: float, label: str, *children: Child) -> Markup:
-    """Return a drawing with a description for those who cannot see it."""
+    """Return a drawing with a description for screen readers."""
     box = f"0 0 {width:g} {height:g}"
     return element("svg", element("title", label), *children, viewBox=box, role="img", aria_label=label)
 
@@ -158,7 +158,7 @@ def curves(
 def panel(
     width: int, x: Axis, y: Axis, lines: Sequence[Curve], *, marks: Sequence[tuple[float, str]] = (), height: int = 250
 ) -> Markup:
-    """Return what `curves` draws, to be put into a drawing."""
+    """Return the content of `curves`, for use inside a drawing."""
     ticks = y.ticks(5)
     left = 14 + DIGIT * max(len(short(value)) for value in ticks)
     right, top, bottom = width - 14.0, 26.0, height - 44.0
@@ -205,7 +205,7 @@ def _path(points: Sequence[tuple[float, float]], *, step: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One row of a heat map. shades : 0 to 1 each, None where there is nothing. said : a number to put at its end."""
+    """One row of a heat map. shades : 0 to 1 each, None for no data. said : text at its end."""
 
     name: str
     shades: Sequence[float | None]
@@ -214,7 +214,7 @@ class Strip:
 
 
 def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
-    """Return a heat map, one strip a row; the darker, the higher."""
+    """Return a heat map with one strip per row; darker cells are higher."""
     names = min(0.32 * width, 16 + _widest(row.name for row in rows))
     left, right, line = names, width - 8 - DIGIT * max(len(row.said) for row in rows), 19.0
     drawn: list[Child] = []
@@ -249,7 +249,7 @@ def heat(width: int, rows: Sequence[Strip], x: str) -> Markup:
 
 
 def _runs(shades: Sequence[float | None]) -> Iterator[tuple[int, int]]:
-    """Yield (first, behind the last) of each run of cells that hold something."""
+    """Yield (start, stop) of each run of cells with data."""
     for there, run in groupby(range(len(shades)), key=lambda j: shades[j] is not None):
         cells = list(run)
         if there:
@@ -258,7 +258,7 @@ def _runs(shades: Sequence[float | None]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar. noise : half the width of the grey band around zero behind it; None draws none."""
+    """One bar. noise : half the width of the grey band around zero behind it; None draws no band."""
 
     name: str
     value: float
@@ -268,7 +268,7 @@ class Bar:
 
 
 def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
-    """Return horizontal bars from a common zero, negative ones to the left."""
+    """Return horizontal bars from a common zero; negative ones point left."""
     names = min(0.34 * width, 10 + _widest(row.name for row in rows))
     left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
     reach = [*(row.value for row in rows), *(s * row.noise for row in rows if row.noise is not None for s in (-1, 1))]
@@ -304,5 +304,5 @@ def key(*entries: tuple[str, str]) -> Markup:
 
 
 def parties_key(parties: Sequence[str], *more: tuple[str, str]) -> Markup:
-    """Return the legend of the parties' colours, which repeat where there are more parties, and more."""
+    """Return the legend of the parties' colours and of further entries (class, name)."""
     return key(*((f"f{k % COLOURS}", party) for k, party in enumerate(parties)), *more)

@@ -1,4 +1,4 @@
-"""How the run went: resumed or not, what was lost, and how long it took where that is asked for."""
+"""Section on the course of the run: resumes, losses and, on request, timing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def course(facts: Facts) -> Markup:
-    """Return how the run went."""
+    """Return the section."""
     certificate, told = facts.certificate, facts.told
     rows: list[tuple[Child, ...]] = []
     if facts.processes:
@@ -26,7 +26,7 @@ def course(facts: Facts) -> Markup:
     if told is not None:
         lost = certificate.releases - sum(map(len, told.charged))
         rows.append(("rounds", f"{len(told.charged):,}"))
-        rows.append(("rounds put again, after a process or a party was lost", f"{told.repeated:,}"))
+        rows.append(("rounds repeated after the loss of a process or a party", f"{told.repeated:,}"))
         rows += [("given up", f"party {party}, in round {number + 1:,}") for number, party in told.left.items()]
         if certificate.basis != "none":
             rows.append(("releases charged and not used", f"{max(0, lost):,}"))
@@ -38,8 +38,8 @@ def course(facts: Facts) -> Markup:
         rows.append(("expected time of the rounds", f"about {facts.plan.seconds:.2g} s, by the plan"))
     if facts.timing is None:
         said = (
-            "How long rounds really took is not shown: it depends on data a little, and is not released. Those who run the "
-            f"job find it in {timing.NAME}, and draw it with vfl report --timing."
+            "The measured time of rounds is not shown: it depends slightly on the data, and is not released. The operator of "
+            f"the job finds it in {timing.NAME}, and can draw it with vfl report --timing."
         )
         return section("Course of the run", table((), rows, numbers=()), element("p", said, class_="note"))
     return section("Course of the run", table((), rows), element("h3", "Timing"), _timing(facts.timing))

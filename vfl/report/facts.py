@@ -1,4 +1,4 @@
-"""What a page about a run is drawn from: each part of its folder, as far as it is what the certificate speaks of."""
+"""Facts for the page of a run: the parts of its folder that match the certificate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What a page is about. plan, told : None where the folder does not give them, or not credibly."""
+    """Facts for a page. plan, told : None if the folder lacks them or contradicts the certificate."""
 
     report: Report
     result: Result
@@ -53,7 +53,7 @@ class Facts:
 
 
 def gathered(run: Path, *, ledger: str | Path | None, key: str | Path | None, with_timing: bool) -> Facts:
-    """Read the folder, each part only as far as it is what the certificate speaks of."""
+    """Read the folder; leave out the parts that do not match the certificate."""
     report = verify_run(run, ledger=ledger, key=key)
     result = Result.load(run)
     wrong = {check.name for check in report.checks if check.holds is False}
@@ -64,15 +64,13 @@ def gathered(run: Path, *, ledger: str | Path | None, key: str | Path | None, wi
         except VflError as error:
             why = f"The job cannot be planned: {error}"
     if wrong & {"job", "log", "plan", "moments"}:
-        why = "The job or the log is not that of the certificate, so nothing is drawn from them."
+        why = "The job or the log does not match the certificate, so nothing is drawn from them."
     elif report.certificate.code_version != __version__:
-        why = f"Made by vfl {report.certificate.code_version}; vfl {__version__} may understand its log in another way."
+        why = f"Made by vfl {report.certificate.code_version}; vfl {__version__} may read its log differently."
     elif not (run / checkpoint.NAME).exists():
         why = "There is no log of rounds in this folder: it holds a saved result only."
     elif plan is not None and plan.solver.sealed and plan.problem.private:
-        why = (
-            "This solver works on values that are not noised and gives away its end alone: its log holds none of them."
-        )
+        why = "This solver works on values without noise and releases its result alone, so its log holds no releases."
     elif plan is not None:
         told = history(plan, checkpoint.read(run, result.job)[2])
         if not told.whole:

@@ -1,4 +1,4 @@
-"""What is promised, who saw what, what was checked: the certificate and the findings on it."""
+"""Sections on the certificate: guarantee, visibility, checks, particulars."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ ORDER = ("outsider", "party", "coordinator")
 
 
 def verdict(facts: Facts) -> Markup:
-    """Return the one thing to read."""
+    """Return the verdict: the guarantee, or the failed checks."""
     certificate, report = facts.certificate, facts.report
     if not report.ok:
         wrong = [f"{check.name}: {check.finding}" for check in report.checks if check.holds is False]
         lines = (element("div", line) for line in wrong)
-        said = element("b", "The certificate does not hold. Rely on neither it nor the model.")
+        said = element("b", "The certificate does not hold. Do not rely on it, nor on the model.")
         return element("div", said, *lines, class_="verdict bad")
     looked = sum(check.holds is not None for check in report.checks)
     open_ = len(report.checks) - looked
     checked = f"{looked} checks hold" + (f", {open_} could not be made" if open_ else "") + "; they are listed below."
     if not certificate.private:
         said = element("b", "Not private")
-        return element("div", said, f"This model carries no guarantee, and says so. {checked}", class_="verdict warn")
+        return element(
+            "div", said, f"This model carries no guarantee, as its certificate states. {checked}", class_="verdict warn"
+        )
     guarantee = f"(ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g})-differentially private for every record"
     return element("div", element("b", guarantee), checked, class_="verdict good")
 
 
 def tiles(facts: Facts) -> Markup:
-    """Return the numbers at a glance."""
+    """Return the key numbers."""
     certificate, result = facts.certificate, facts.result
     claimed = "" if facts.report.ok else " claimed"
     shown = (
@@ -51,7 +53,7 @@ def tiles(facts: Facts) -> Markup:
 
 
 def _records(facts: Facts) -> str:
-    """Return what the number of records counts."""
+    """Return the caption of the number of records."""
     split = facts.result.job.split
     return "records" if split is None else f"records, {split.sizes(facts.certificate.n_records)[1]:,} of them held out"
 
@@ -62,7 +64,7 @@ def promise(facts: Facts) -> Markup:
     if report.ok:
         said = [element("p", sentence.replace(" = ", "\u00a0=\u00a0")) for sentence in report.guarantee]
     else:
-        said = [element("p", "Nothing: what is stated contradicts what was found.")]
+        said = [element("p", "Nothing: the certificate contradicts the findings.")]
     flags = element("ul", *(element("li", flag) for flag in certificate.flags), class_="flags")
     reserved = element("p", f"{WHOLE}.", class_="note") if certificate.basis == "reserved" else None
     return section(
@@ -75,7 +77,7 @@ def promise(facts: Facts) -> Markup:
 
 
 def who(facts: Facts) -> Markup:
-    """Return who saw what."""
+    """Return the section on what each role saw."""
     said = facts.certificate.who_sees_what
     rows: list[tuple[Child, ...]] = [(name, said[name]) for name in ORDER]
     return section(
@@ -86,7 +88,7 @@ def who(facts: Facts) -> Markup:
 
 
 def checks(report: Report) -> Markup:
-    """Return what was found."""
+    """Return the section of checks and findings."""
     marks = {True: ("good", "holds"), False: ("bad", "does not hold"), None: ("soft", "not made")}
     rows: list[tuple[Child, ...]] = [
         (
@@ -98,13 +100,13 @@ def checks(report: Report) -> Markup:
     ]
     return section(
         "Checks",
-        element("p", "What vfl verify found when this page was made."),
+        element("p", "Findings of vfl verify when this page was made."),
         table(("", "", "finding"), rows),
     )
 
 
 def particulars(facts: Facts) -> Markup:
-    """Return what was run, and the digests that name it."""
+    """Return the section of settings and digests."""
     certificate = facts.certificate
     options = ", ".join(
         f"{name} = {_short(value)}"

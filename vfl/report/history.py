@@ -1,7 +1,7 @@
-"""What a run released, in order and by name: its schedule, told again what its log says was released.
+"""History of a run's releases, rebuilt by running its schedule on the values in its log.
 
-The log holds numbers alone. A schedule is a deterministic function of released values, so running it on them says which
-query each line answered, which blocks it was about and what noise was on it. No party is asked and nothing is charged.
+The log holds numbers alone. A schedule is a deterministic function of released values. Running it on the log gives the
+query, the blocks and the noise of each line. No party is asked and nothing is charged.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ class Gradient:
 
 @dataclass(slots=True, eq=False)
 class History:
-    """What a log tells.
+    """History of a run, read from its log.
 
     charged : per round, the events that were charged for it. gradients : in the order of their release.
     chosen : {coordinate of w: how often a selection named it}.
     noise : {coordinate of w: standard deviation of the noise in its last update, before the penalty's prox}, on the scaled
         features; for solvers whose queries carry the rule of the update.
-    findings : what the releases beside the model come to, by name.
-    repeated : rounds that were made more than once, because a process or a party was lost between charge and log.
-    left : {round: the party that was given up over it}.
-    whole : whether the schedule asked for all that the log holds.
+    findings : results of the evaluation releases, by name.
+    repeated : rounds made more than once, after the loss of a process or a party between charge and log.
+    left : {round: the party given up in it}.
+    whole : True if the schedule used every line of the log.
     """
 
     charged: list[tuple[Event, ...]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class History:
 
 
 def history(plan: Plan, log: Log) -> History:
-    """Return what the log of this plan's run tells. A sealed run's log tells only how many rounds there were."""
+    """Return the history of this plan's run. The log of a sealed run gives the number of rounds only."""
     told = History(left=log.left)
     for number, query, released in _asked(plan, log, told):
         if released is None:
@@ -81,7 +81,7 @@ def history(plan: Plan, log: Log) -> History:
 
 
 def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Released | None]]:
-    """Yield (round, query, what it released; None where it was refused, or a party was given up over it)."""
+    """Yield (round, query, released values); the values are None after a refusal and for a party given up."""
     schedule = plan.schedule()
     query = next(schedule)
     for number, answer in enumerate(log.released):
@@ -98,7 +98,7 @@ def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Re
             _, told.findings = end.value
             told.whole = number + 1 == len(log.released)
             return
-        except (BudgetExceeded, PartyLost):  # a schedule that would have ended here, without a model
+        except (BudgetExceeded, PartyLost):  # the schedule would have ended here without a model
             told.whole = False
             return
 

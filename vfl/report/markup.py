@@ -1,4 +1,4 @@
-"""HTML and SVG that cannot be broken out of: text is escaped where it is put in, and nothing else is."""
+"""Safe HTML and SVG: `element` escapes every child that is not `Markup`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TypeAlias
 STYLE = Path(__file__).with_name("style.css")
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""A page loads nothing and runs nothing, whatever should have slipped into it."""
+"""The page loads and runs nothing, even if foreign markup should get into it."""
 
 _VOID = {"br", "meta", "rect", "line", "path", "circle"}
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Characters that no file may hold, or that turn the direction of the text around them."""
+"""Characters that XML forbids, and those that change the direction of text."""
 
 
 class Markup(str):
-    """Text that is markup already; every other `str` is plain text."""
+    """Text that is already markup; every other `str` is plain text."""
 
     __slots__ = ()
 
@@ -34,9 +34,9 @@ def text(plain: str) -> Markup:
 
 
 def element(tag: str, /, *children: Child, **attributes: str | float | None) -> Markup:
-    """Return an element. Children that are plain are escaped, attributes always are; what is None is left out.
+    """Return an element. Plain children and all attributes are escaped; those that are None are left out.
 
-    attributes : `class_` is class, and `stroke_width` is stroke-width; numbers are written to a tenth of a thousandth.
+    attributes : `class_` is class, and `stroke_width` is stroke-width; numbers have four decimals.
     """
     pairs = (
         f' {key.rstrip("_").replace("_", "-")}="{text(value if isinstance(value, str) else number(value))}"'
@@ -50,17 +50,17 @@ def element(tag: str, /, *children: Child, **attributes: str | float | None) -> 
 
 
 def join(*children: Child) -> Markup:
-    """Return markup one after the other."""
+    """Return the children as one markup."""
     return Markup("".join(text(child) for child in children if child is not None))
 
 
 def number(value: float) -> str:
-    """Return a coordinate in the shortest decimals that a screen can tell apart."""
+    """Return a coordinate with at most four decimals, which is finer than a screen."""
     return f"{value:.4f}".rstrip("0").rstrip(".") if value % 1 else f"{value:.0f}"
 
 
 def style() -> Markup:
-    """Return the one style sheet, to be put into the page: it is ours, and holds nothing of a run."""
+    """Return the style sheet as an element; it is constant and needs no escaping."""
     return Markup(f"<style>{STYLE.read_text(encoding='utf-8')}</style>")
 
 
@@ -84,9 +84,9 @@ def section(heading: str, *children: Child) -> Markup:
 
 
 def table(head: tuple[str, ...], rows: list[tuple[Child, ...]], *, numbers: tuple[int, ...] = ()) -> Markup:
-    """Return a table that scrolls by itself where it is wider than the screen.
+    """Return a table that scrolls if it is wider than the screen.
 
-    numbers : which columns are set flush right.
+    numbers : columns aligned right.
     """
 
     def cell(kind: str, column: int, child: Child) -> Markup:

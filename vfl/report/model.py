@@ -1,4 +1,4 @@
-"""The model: coefficients beside the noise of their last update, contributions, and which coordinates were chosen."""
+"""Sections on the model: coefficients with the noise of their last update, contributions, chosen coordinates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 ROWS, LISTED = 40, 1000
-"""Bars of a chart, rows of the table of all coefficients: at most."""
+"""Largest number of bars in a chart, and of rows in the table of all coefficients."""
 
 
 def choices(facts: Facts) -> Markup | None:
-    """Return how often selections named a coordinate; None where there are none."""
+    """Return how often selections chose each coordinate; None if the run made no selections."""
     told = facts.told
     if told is None or not told.chosen:
         return None
@@ -35,14 +35,14 @@ def choices(facts: Facts) -> Markup | None:
         "Coordinates chosen",
         element(
             "p",
-            "How often a selection named a coordinate, most often first. Losing coordinates and scores are kept by nobody.",
+            "How often a selection chose each coordinate, largest first. Scores and losing coordinates are not kept.",
         ),
         charts.both(lambda width: charts.bars(width, rows, "times chosen")),
     )
 
 
 def _last_noise(facts: Facts) -> Mapping[int, float]:
-    """Return {coordinate: σ of the noise in its last update}; a sealed run's one update is its one release."""
+    """Return {coordinate: σ of the noise in its last update}; a sealed run has a single update, its release."""
     plan, p = facts.plan, len(facts.result.coordinates)
     if facts.told is not None:
         return facts.told.noise
@@ -55,7 +55,7 @@ def _last_noise(facts: Facts) -> Mapping[int, float]:
 
 
 def coefficients(facts: Facts) -> Markup:
-    """Return the coefficients beside the noise of their last update."""
+    """Return the coefficients with the noise of their last update."""
     result, owners, noise = facts.result, facts.owners, _last_noise(facts)
     names, w = result.coordinates, result.w
     features = [j for j in range(len(names)) if names[j] != INTERCEPT]
@@ -68,21 +68,21 @@ def coefficients(facts: Facts) -> Markup:
     sealed = facts.plan is not None and facts.plan.solver.sealed
     if noise and sealed:
         said = (
-            "Grey: one standard deviation, either way, of the noise that the published coefficient carries. It is not a "
-            "confidence interval: the chance in who the records are is not in it."
+            "Grey: plus and minus one standard deviation of the noise in the published coefficient. It is not a confidence "
+            "interval: it leaves out the sampling error of the records."
         )
     elif noise:
         said = (
-            "Grey: one standard deviation, either way, of the noise in the coefficient's last update. It is not a confidence "
-            "interval: averages of updates hold less noise, earlier updates left some too, and the chance in who the records "
-            "are is not in it."
+            "Grey: plus and minus one standard deviation of the noise in the coefficient's last update. It is not a confidence "
+            "interval: averages of updates hold less noise, earlier updates left some too, and the sampling error of the "
+            "records is left out."
         )
     elif facts.certificate.basis == "none":
         said = "No noise was added."
     elif facts.told is None:
         said = f"The noise of the last update is not drawn. {facts.why_not_told}"
     else:
-        said = "The noise of the last update is not drawn: this solver's steps are not part of what its log tells."
+        said = "The noise of the last update is not drawn: this solver's log does not hold its steps."
     more = f" The {ROWS} largest of {len(moved):,} are drawn." if len(moved) > ROWS else ""
     if len(moved) < len(features):
         more += f" {len(features) - len(moved):,} of {len(features):,} are 0, and not drawn."
@@ -98,7 +98,9 @@ def coefficients(facts: Facts) -> Markup:
     rest = "" if len(names) <= LISTED else f", the first {LISTED:,} of {len(names):,}; model.json holds all"
     return section(
         "Coefficients",
-        element("p", f"On the scaled features, so that they compare; the largest first, without the intercept.{more}"),
+        element(
+            "p", f"On the scaled features, which makes them comparable; largest first, without the intercept.{more}"
+        ),
         charts.both(lambda width: charts.bars(width, rows, "coefficient on the scaled feature")) if rows else None,
         charts.parties_key(facts.parties, *((("noisekey", f"± the {what}"),) if noise else ())),
         element("p", said, class_="note"),

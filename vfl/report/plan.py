@@ -1,4 +1,4 @@
-"""`vfl plan --plot`: what noise and what cost to expect at which ε, before anything is spent; from public facts only."""
+"""`vfl plan --plot`: expected noise and cost against ε, computed from public facts alone."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 KINDS = (".html", ".svg", ".png")
 DECADE = 8
-"""Points a decade of ε, from a tenth of the job's to ten times it."""
+"""Points per decade of ε, from a tenth of the job's to ten times it."""
 
 FLAT = 1.1
-"""A cost that varies by less than this factor is not worth a drawing."""
+"""Draw a cost only if it varies by more than this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a plan at one ε comes to.
+    """Noise and cost of a plan at one ε.
 
-    noise_multiplier : noise standard deviation over sensitivity, of the releases that are most of the plan.
-    sigma : noise standard deviation of one coordinate of their mean: of what is released, divided by n; of the model itself
-        where that is what is noised.
+    noise_multiplier : noise standard deviation over sensitivity, of the most frequent release.
+    sigma : noise standard deviation of one coordinate of its mean, σ/n; of the model itself for solvers that noise the
+        model.
     releases, round_trips, seconds : cost.
     """
 
@@ -54,7 +54,7 @@ class Panel:
 
 
 def points(plan: Plan) -> list[Point]:
-    """Return the same job planned at other ε, in ascending order; an ε that it cannot be planned at is left out.
+    """Return plans of the job at other ε, ascending; leave out each ε at which the job cannot be planned.
 
     Raises SpecificationError for a job without privacy.
     """
@@ -81,7 +81,7 @@ def _noise(plan: Plan) -> tuple[float, float]:
 
 
 def _main(plan: Plan) -> Event:
-    """Return the noised release that most of the training consists of; of two that are as many, the later one."""
+    """Return the most frequent noised release of the training; the later one of a tie."""
     releases = plan.solver.releases(plan.problem)
     noised = [(count, k, event) for k, (event, count) in enumerate(releases) if hasattr(event, "sigma")]
     if not noised:
@@ -90,7 +90,7 @@ def _main(plan: Plan) -> Event:
 
 
 def panels(plan: Plan, drawn: Sequence[Point]) -> tuple[Panel, ...]:
-    """Return what is drawn: noise, and such cost as changes with ε."""
+    """Return the panels: noise, and each cost that changes with ε."""
     deviation = "noise of a coefficient, σ" if plan.solver.sealed else "noise of a coordinate's mean gradient, σ/n"
     noise = (Panel("noise_multiplier", "noise multiplier, σ/Δ"), Panel("sigma", deviation))
     cost = (Panel("releases", "releases"), Panel("seconds", "expected time, s"))
@@ -102,12 +102,12 @@ def _moves(values: Sequence[float]) -> bool:
 
 
 def unit(plan: Plan) -> str:
-    """Return in words in what unit σ is."""
+    """Return the unit of σ in words."""
     if plan.solver.sealed:
         return "σ is that of the published coefficients on the scaled features."
     if plan.solver.adaptive:
-        return "σ/n is in units of a release's sensitivity, which follows what was released before."
-    return f"σ/n is in the unit of what is clipped: {planned(plan)['geometry']}."
+        return "σ/n is in units of a release's sensitivity, which depends on earlier releases."
+    return f"σ/n is in the unit of the clipped values: {planned(plan)['geometry']}."
 
 
 def write_plan(plan: Plan, path: str | Path) -> Path:
@@ -177,7 +177,9 @@ def html(plan: Plan, drawn: Sequence[Point]) -> str:
         section(
             "The plan of this job", *(element("p", element("code", line.strip())) for line in str(plan).splitlines())
         ),
-        element("footer", element("p", "From public facts alone: no data were touched, and nothing was spent.")),
+        element(
+            "footer", element("p", "Computed from public facts alone: no data were read, and no budget was spent.")
+        ),
     )
 
 
@@ -191,7 +193,7 @@ def _cost(plan: Plan, *, constant: bool) -> str:
     own = f"{releases:,} releases in {plan.round_trips:,} round trips, about {plan.seconds:.2g} s"
     if constant:
         return f"About the same at every ε: {own}."
-    return f"At this job's ε: {own}. Options that the job leaves open are decided anew at every ε, so cost follows it."
+    return f"At this job's ε: {own}. Open options of the job are resolved at every ε, so the cost changes with it."
 
 
 def _size(plan: Plan) -> str:
@@ -199,7 +201,7 @@ def _size(plan: Plan) -> str:
 
 
 def svg(plan: Plan, drawn: Sequence[Point]) -> str:
-    """Return the drawings one below the other, as a file of their own."""
+    """Return the drawings below one another, as an SVG file."""
     width, height, top = charts.WIDE, 230, 44
     shown = panels(plan, drawn)
     parts = [
@@ -228,7 +230,7 @@ def _draw_png(plan: Plan, drawn: Sequence[Point], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise SpecificationError(
-            "a .png plot needs matplotlib: pip install 'vfl[plot]', or name an .html or .svg file, which need nothing"
+            "a .png plot needs matplotlib: pip install 'vfl[plot]', or name an .html or .svg file"
         ) from None
     shown = panels(plan, drawn)
     lines = -(-len(shown) // 2)

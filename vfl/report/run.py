@@ -1,4 +1,4 @@
-"""`vfl report`: one page on a run that is over, from what its folder holds."""
+"""`vfl report`: the page of a finished run, computed from its folder."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def write_run(
     key: str | Path | None = None,
     with_timing: bool = False,
 ) -> tuple[Path, Report]:
-    """Write the page of the run in a folder; return its path and what `verify_run` found, which may be that it is false.
+    """Write the page of the run in a folder. Return its path and the report of `verify_run`, whose checks may fail.
 
-    All that it shows is post-processing of released values and public facts, so it may go wherever the model may; with
-    `with_timing` it also shows how long rounds took, which depends on data a little, and says that it is not for release.
+    The page is post-processing of released values and public facts: whoever may see the model may see it. With
+    `with_timing` it also shows how long rounds took. Those times depend slightly on the data, so the page then states that
+    it is not for release.
 
     output : a file; None writes report.html into the folder. ledger, key : as for `verify_run`.
 
@@ -76,21 +77,21 @@ def html(facts: Facts) -> str:
 
 def _release_ban() -> Markup:
     said = element("b", "Not for release")
-    why = element("span", "This page shows how long rounds took, and that depends on data a little.")
+    why = element("span", "This page shows how long rounds took, which depends slightly on the data.")
     return element("div", said, why, class_="verdict warn")
 
 
 def _footer(facts: Facts) -> Markup:
     if facts.timing is not None:
-        said = "But for the timing, all that is drawn here is computed from released values and public facts."
+        said = "Apart from the timing, this page is computed from released values and public facts."
     elif facts.certificate.private and facts.report.ok:
         said = (
-            "Everything drawn here is computed from values that were released with noise and charged, and from public facts. "
-            "That is post-processing: this page adds nothing to the ε stated, and may go wherever the model may."
+            "This page is computed from public facts and from values that were released with noise and charged. "
+            "That is post-processing: it adds nothing to the stated ε, and whoever may see the model may see this page."
         )
     else:
         said = (
-            "Everything drawn here is computed from what the run released and from public facts. What was released carries no "
-            "verified guarantee, so neither does this page: keep it where the data may be seen."
+            "This page is computed from public facts and from the run's releases. The releases carry no verified guarantee, so "
+            "neither does this page: show it only to those who may see the data."
         )
     return element("footer", element("p", said), element("p", f"Drawn by vfl {__version__}. The page loads nothing."))

@@ -1,4 +1,4 @@
-"""What was released against the noise that is on it, by party and by block."""
+"""Section on the size of releases relative to their noise, by party and by block."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from vfl.report.facts import Facts
     from vfl.report.history import Gradient
 
-    Placed = tuple[float, Gradient]  # the share of the run's releases that came before it
+    Placed = tuple[float, Gradient]  # the share of the run's releases before it
 
 ROWS, CELLS, POINTS = 40, 24, 16
-"""Blocks drawn, cells of each, points of a party's curve: at most."""
+"""Largest number of blocks drawn, of cells per block, and of points per party's curve."""
 TOGETHER = 4
-"""Releases of a block that are drawn as one cell, where there are enough: one alone is mostly noise."""
+"""Releases of a block per cell, if there are enough: a single one is mostly noise."""
 STRONG = 4.0
-"""The size, in units of its noise, that is drawn darkest."""
+"""Size, in units of the noise, of the darkest cell."""
 CHANCE = 0.05
-"""How often noise alone exceeds what is drawn as noise alone."""
+"""Probability that noise alone exceeds the threshold below which a cell stays blank."""
 
 
 def signal(facts: Facts) -> Markup | None:
-    """Return what was released against its noise; None where nothing was noised or nothing of the kind released."""
+    """Return the section; None for runs without noise and for runs that release no gradients."""
     told = facts.told
     if facts.certificate.basis == "none" or (told is not None and not told.gradients):
         return None
-    heading = "What was released, against its noise"
+    heading = "Releases against their noise"
     if told is None:
         return section(heading, element("p", f"Not drawn. {facts.why_not_told}", class_="note"))
     by_block: dict[tuple[int, int], list[Placed]] = {}
@@ -55,22 +55,22 @@ def signal(facts: Facts) -> Markup | None:
     if len(strips) > ROWS:
         chance = noise_reach(sum(len(gradient.values) for _, gradient in placed) // len(strips), 1.0 / len(strips))
         more = (
-            f" The {ROWS} largest of {len(strips):,} are shown. Some of so many are large by chance: of noise alone the "
+            f" The {ROWS} largest of {len(strips):,} are shown. Some of them are large by chance: under noise alone the "
             f"largest would be about {chance:.2g}."
         )
     return section(
         heading,
         element(
             "p",
-            "Each release is a sum over the records, of clipped gradients or products, plus noise of known deviation σ. "
-            "Drawn is its size in units of σ (root mean square): 1 is what noise alone gives, what stands above it is signal.",
+            "Each release is a sum of clipped gradients or products over the records, plus noise of known deviation σ. "
+            "The chart shows its size in units of σ (root mean square): 1 is noise alone, more is signal.",
         ),
         *(() if n_cells == 1 else (_by_party(placed, owners, n_cells), element("h3", "By block"))),
         charts.both(lambda width: charts.heat(width, shown, "releases of the block")),
         element(
             "p",
             ("" if n_cells == 1 else f"Left to right: the run in {n_cells} parts. ")
-            + f"Blank: no more than noise alone gives in {1 - CHANCE:.0%} of all cells. Darkest: {STRONG:g} σ or more. "
+            + f"Blank: in the range that noise alone gives in {1 - CHANCE:.0%} of cells. Darkest: {STRONG:g} σ or more. "
             f"No strip: nothing was released. The number is the block's size over the whole run.{more}",
             class_="note",
         ),
@@ -80,7 +80,7 @@ def signal(facts: Facts) -> Markup | None:
 def _by_party(placed: Sequence[Placed], owners: Sequence[str], n_cells: int) -> Markup:
     n = min(POINTS, n_cells)
     parts = {owner: _cut([entry for entry in placed if entry[1].block.party == owner], n) for owner in owners}
-    if len(owners) > charts.COLOURS:  # so many lines nobody can follow
+    if len(owners) > charts.COLOURS:  # too many lines for one chart
         return join(element("h3", "By party"), _strips(parts))
     lines = []
     for k, owner in enumerate(owners):
@@ -91,7 +91,7 @@ def _by_party(placed: Sequence[Placed], owners: Sequence[str], n_cells: int) -> 
     x, y = charts.Axis("share of the run, %", 0, 100), charts.Axis("size in units of σ", 0.0, max(1.5, top * 1.06))
     noise = charts.Curve("noise alone", [(0, 1.0), (100, 1.0)], None)
     entries = sum(len(g.values) for _, g in placed) / (n * max(1, len(lines)))
-    note = f"Dashed: noise alone, which wanders by about ±{2.0 / math.sqrt(2.0 * max(1.0, entries)):.2g} in parts so short."
+    note = f"Dashed: noise alone, which varies by about ±{2.0 / math.sqrt(2.0 * max(1.0, entries)):.2g} at this length."
     drawn = charts.both(lambda width: charts.curves(width, x, y, [noise, *lines], height=220))
     return join(drawn, charts.parties_key(owners), element("p", note, class_="note"))
 
@@ -105,20 +105,20 @@ def _strips(parts: Mapping[str, Sequence[Sequence[Gradient]]]) -> Markup:
 
 
 def size(gradients: Sequence[Gradient]) -> float:
-    """Return the root mean square of released entries in units of their σ; 1 is expected of noise alone."""
+    """Return the root mean square of released entries in units of their σ; noise alone gives 1 on average."""
     squares = sum(float(g.values @ g.values) / g.sigma**2 for g in gradients)
     return math.sqrt(squares / max(1, sum(len(g.values) for g in gradients)))
 
 
 def noise_reach(entries: int, chance: float = CHANCE) -> float:
-    """Return the size that so many entries of noise alone exceed with this probability; their squares add up to χ²."""
+    """Return the size that `entries` entries of noise alone exceed with this probability, from the χ² distribution."""
     from scipy.special import chdtri
 
     return math.sqrt(float(chdtri(entries, chance)) / entries)
 
 
 def _shade(gradients: Sequence[Gradient]) -> float | None:
-    """Return 0 for what may be noise alone, up to 1 for STRONG; None for nothing."""
+    """Return the shade of a cell: 0 for possible noise alone, up to 1 at STRONG; None without releases."""
     if not gradients:
         return None
     found, floor = size(gradients), noise_reach(sum(len(g.values) for g in gradients))

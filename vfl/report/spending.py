@@ -1,4 +1,4 @@
-"""ε against rounds, and what it was spent on."""
+"""Section on the privacy spent: ε against rounds, and the charged releases."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 POINTS, POINTS_PLD = 150, 10
-"""At how many rounds ε is computed for its curve; privacy loss distributions take their time."""
+"""Number of rounds at which ε is computed; privacy loss distributions are slower."""
 
 
 def spent(facts: Facts) -> Markup | None:
-    """Return ε against rounds and the table of what was charged; None without privacy."""
+    """Return ε against rounds and the table of charged releases; None without privacy."""
     certificate = facts.certificate
     if certificate.basis == "none":
         return None
@@ -48,14 +48,14 @@ def _curve(facts: Facts) -> Markup:
     stated = stated if facts.report.ok else "ε that the certificate claims"
     note = f"Dashed: the {stated} = {certificate.epsilon:.4g}."
     if lost > 0:
-        note += f" It also covers {lost:,} that were charged and came to nothing: lost with a process or a party, or not used."
+        note += f" It also covers {lost:,} charged releases that were lost with a process or a party, or not used."
     if certificate.basis == "reserved":
-        note += " It counts every release that was planned; the curve shows those that were made."
+        note += " It counts every planned release; the curve shows the releases that were made."
     return join(charts.both(lambda width: charts.curves(width, x, y, lines)), element("p", note, class_="note"))
 
 
 def epsilon_by_round(told: History, certificate: Certificate) -> list[tuple[float, float]]:
-    """Return (rounds done, ε of all that was charged for them) from 0 to the end, at evenly spread rounds."""
+    """Return (rounds done, ε of their charges) from 0 to the end, at evenly spaced rounds."""
     wanted = POINTS_PLD if certificate.accounting == "pld" else POINTS
     last = len(told.charged)
     shown = {round(k * last / wanted) for k in range(1, wanted + 1)} if last > wanted else set(range(1, last + 1))
@@ -70,7 +70,7 @@ def epsilon_by_round(told: History, certificate: Certificate) -> list[tuple[floa
 
 
 def _releases(certificate: Certificate) -> Markup:
-    """Return the table of what was charged. Under 'gdp' and 'zcdp' costs add up, so each has its share."""
+    """Return the table of charged releases, with shares under 'gdp' and 'zcdp', where costs add up."""
     shares = ["" for _ in certificate.events]
     if certificate.accounting in ("gdp", "zcdp"):
         way = Accounting(certificate.accounting)
@@ -81,7 +81,7 @@ def _releases(certificate: Certificate) -> Markup:
         (described(event) + (f", of the {part} records" if part else ""), f"{count:,}", share)
         for (event, count), part, share in zip(certificate.events, parts, shares, strict=True)
     ]
-    said = "No record is in both parts of the split, so ε is the larger of what the two cost."
+    said = "No record is in both parts of the split, so ε is the larger of their two costs."
     return join(
         table(("release", "times", "of its part's budget" if any(parts) else "of the budget"), rows, numbers=(1, 2)),
         element("p", said, class_="note") if any(parts) else None,
