@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 SEEN = 2.0
-"""A class is measured when the noisy number of its records is above so many standard deviations of its noise."""
+"""A class is measured if its noisy count exceeds this many standard deviations of the noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measure, and its standard error: of the noise and of the records that happen to be held out, together."""
+    """A measure and its standard error, from the noise and from the sampling of the held-out records together."""
 
     value: float
     error: float
@@ -34,10 +34,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found beside the model.
+    """Measures that were released beside the model.
 
-    measures : by name; one that the noise drowns is left out. n_records : of the part of the records it is about.
-    note : under what protection they were released, in words.
+    measures : by name; measures that the noise hides are left out. n_records : size of the part of the records.
+    note : protection under which they were released, in words.
     """
 
     measures: Mapping[str, Estimate]
@@ -67,15 +67,15 @@ class Findings:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` wrote; raises KeyError, TypeError or ValueError for anything else."""
+        """Return the findings that `to_dict` wrote; raise KeyError, TypeError or ValueError for other values."""
         measures = {name: Estimate(float(e["value"]), float(e["error"])) for name, e in plain["measures"].items()}
         return cls(measures, int(plain["n_records"]), str(plain["note"]))
 
 
 def on_simplex(noisy: Vector, total: float) -> Vector:
-    """Return the vector without negative entries and with this sum that is nearest to a noisy one, (s,).
+    """Return the nonnegative vector with this sum that is nearest to a noisy vector (s,).
 
-    Counts are not negative and their total is public: the nearest such vector is the most likely one under Gaussian noise.
+    Counts are not negative, and their total is public. Under Gaussian noise the nearest such vector is the most likely one.
     """
     ordered = np.sort(noisy)[::-1]
     excess = (np.cumsum(ordered) - total) / np.arange(1, noisy.size + 1)
@@ -86,7 +86,7 @@ def on_simplex(noisy: Vector, total: float) -> Vector:
 def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float) -> dict[str, Estimate]:
     """Return accuracy, true and false positive rate, and the mean clamped loss.
 
-    released : (5,) the noisy sums. sigma : of the noise of each, 0 for none.
+    released : (5,) noisy sums. sigma : standard deviation of the noise of each; 0 for none.
     """
     a, b = (step * GRID for step in statistic.steps)
     noise, found = sigma / a, {}
@@ -99,14 +99,14 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
             rate = float(hits) / count
             found[name] = _share(rate, count, noise * _length(np.array([1.0 - rate, -rate]) / count))
     mean = min(max(float(released[-1]) / b / n_records, 0.0), 1.0)
-    # A variable within [0, 1] of this mean varies at most so much.
+    # A variable within [0, 1] of this mean has at most this variance.
     spread = math.hypot(sigma / b / n_records, math.sqrt(mean * (1.0 - mean) / n_records))
     found["loss"] = Estimate(mean * statistic.cap, spread * statistic.cap)
     return found
 
 
 def positives_of(released: Vector, statistic: Outcomes, n_records: int) -> float:
-    """Return how many labels are positive; its noise is that of one cell, since the total is public."""
+    """Return the number of positive labels. Its noise is that of one cell, since the total is public."""
     return float(on_simplex(released[:CELLS] / (statistic.steps[0] * GRID), n_records)[2:].sum())
 
 
@@ -116,20 +116,20 @@ def base_rate(positives: float, n_records: int) -> float:
 
 
 def scores(released: Vector, n_records: int, sigma: float, positives: float, noise: float) -> dict[str, Estimate]:
-    """Return the area under the ROC curve: the chance that a positive record's bin is above a negative one's; ties half.
+    """Return the area under the ROC curve: the probability that a positive record is in a higher bin than a negative one.
 
-    The noisy counts are taken as they are, negative ones too, and divided by the classes' sizes released before: so the
-    area is nearly without bias, while counts forced to be possible pull it towards ½. Its sampling error is that of Hanley &
-    McNeil 1982, eq. 2.
+    Ties count one half. The noisy counts are used unchanged, negative ones included, and divided by the class sizes released
+    before. The area is then nearly unbiased; counts projected onto possible ones would pull it towards ½.
+    Its sampling error is that of Hanley & McNeil 1982, eq. 2.
 
-    released : noisy histograms, the negative class first. sigma : of the noise of a bin.
-    positives, noise : how many records are positive, as released before, and its noise.
+    released : noisy histograms, the negative class first. sigma : standard deviation of the noise of a bin.
+    positives, noise : number of positive records, as released before, and the standard deviation of its noise.
     """
     negative, positive = released.reshape(2, -1)
     P, N = positives, n_records - positives
     if min(N, P) <= max(SEEN * noise, 0.5):
         return {}
-    # A − ½ = ½ Σ_ij sign(j − i) negative_i positive_j / (NP): odd in the order of bins, so most of the noise cancels.
+    # A − ½ = ½ Σ_ij sign(j − i) negative_i positive_j / (NP): odd in the order of bins, which cancels most of the noise.
     below = (np.cumsum(negative) - 0.5 * negative - 0.5 * negative.sum()) / N
     above = (0.5 * positive.sum() - np.cumsum(positive) + 0.5 * positive) / P
     A = min(max(0.5 + float(positive @ below) / P, 0.0), 1.0)
@@ -142,7 +142,7 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
 
 
 def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:
-    """Return the mean absolute error and the root of the mean squared one, of clamped errors."""
+    """Return the mean absolute error and the root mean squared error, of clamped errors."""
     a, b = (step * GRID for step in statistic.steps)
     absolute = min(max(float(released[0]) / a / n_records, 0.0), 1.0)
     square = min(max(float(released[1]) / b / n_records, 0.0), 1.0)
@@ -157,17 +157,17 @@ def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: flo
 
 
 def area_noise(bins: int, n_records: int) -> float:
-    """Return the noise of the area under the curve per unit of a bin's: balanced classes, scores spread evenly."""
+    """Return the noise of the area under the curve per unit of noise of a bin, for balanced classes and uniform scores."""
     return math.sqrt(2.0 * bins / 3.0) / n_records
 
 
 def _share(rate: float, count: float, noise: float) -> Estimate:
-    rate = min(max(rate, 0.0), 1.0)  # sums of counts are off by rounding
+    rate = min(max(rate, 0.0), 1.0)  # rounding may move sums of counts out of [0, 1]
     return Estimate(rate, math.hypot(noise, math.sqrt(rate * (1.0 - rate) / count)))
 
 
 def _length(gradient: Vector) -> float:
-    """Return the length of a gradient across the direction in which all cells change alike: the total is public.
+    """Return the length of a gradient orthogonal to the direction in which all cells change alike, since the total is public.
 
     gradient : of the cells on which the measure depends.
     """

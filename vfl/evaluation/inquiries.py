@@ -1,6 +1,6 @@
-"""Inquiries: what a run releases beside its model, after the last step of training. Each is a schedule of its own.
+"""Inquiries: releases beside the model, made after the last step of training. Each has a schedule.
 
-They run through the same executor as the solver: charged before they are released, logged, and resumed.
+They run through the same executor as the solver, which charges them before they are released, logs and resumes them.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ PUBLIC = "un-noised and uncharged: the held-out records were declared public"
 UNNOISED = "un-noised and uncharged: NOT PRIVATE"
 NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
-"""How the budget of an evaluation is divided, in shares of μ²."""
+"""Shares of an evaluation's budget μ²."""
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
-"""Edges of the scores' histogram, on both sides of its centre, in units of the spread that margins have when columns are
-spread evenly over their bounds. Of eight models of breast cancer and adult, from nearly constant ones to nearly unpenalised
-ones, the area under the curve lost at most 0.014 to such bins, and 0.003 at the median."""
+"""Edges of the scores' histogram on both sides of its centre, in units of the margins' spread for columns that are uniform
+within their bounds. For eight models of breast cancer and adult, from nearly constant to nearly unpenalised, these bins
+lowered the area under the curve by at most 0.014, and by 0.003 at the median."""
 FINE = 400
-"""Edges, where nothing is noised."""
+"""Number of edges without noise."""
 LARGEST_MULTIPLIER = 2.0**26
-"""Noise beyond so many sensitivities is more than exact sums can carry."""
+"""Largest σ/Δ that exact sums can hold."""
 
 
 class Inquiry(Protocol):
-    """One thing that is asked beside training; fields are public."""
+    """A question besides training. Its fields are public."""
 
     name: ClassVar[str]
 
     @property
     def side(self) -> Side:
-        """Which part of the records it asks about."""
+        """Part of the records that it asks about."""
         ...
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return all that it will charge, as (event, count)."""
+        """Return all events that it will charge, as (event, count)."""
         ...
 
     def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
@@ -71,12 +71,12 @@ class Inquiry(Protocol):
 
     @property
     def queries(self) -> int:
-        """How many queries it asks."""
+        """Number of queries."""
         ...
 
 
 def _event(statistic: Statistic, mu: float | None) -> Gaussian | None:
-    """Return the event of releasing a statistic as a μ-GDP vector; None where nothing is noised."""
+    """Return the event of releasing a statistic as a μ-GDP vector; None without noise."""
     if mu is None:
         return None
     z = noise_multiplier(mu, 1)
@@ -87,7 +87,7 @@ def _event(statistic: Statistic, mu: float | None) -> Gaussian | None:
 
 
 def _moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
-    """Return the parties' coordinates, without parties where all are 0, which add nothing: one may have been given up."""
+    """Return the parties' coordinates, leaving out parties whose coordinates are all 0. A lost party is among these."""
     whole = {q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}
     return {q: own for q, own in whole.items() if own[1].any()} or whole
 
@@ -98,11 +98,11 @@ def _tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOut:
-    """Measures of the model on the held-out records: μ-GDP for each of them, and no function of the others.
+    """Measures of the model on the held-out records: μ-GDP for each of them, and independent of all other records.
 
-    Their margins go to the coordinator, as in training; only sums leave it, with noise (vfl.evaluation.statistics). With
-    classes: counts of outcomes and clamped losses first, then histograms of scores, around where the base rate just
-    released puts the margins of a calibrated logistic model. Which edges are taken follows from released values alone.
+    The coordinator sees their margins, as in training, and releases sums only, with noise (vfl.evaluation.statistics). With
+    classes it first releases counts of outcomes and clamped losses, then histograms of scores. The histograms are centred at
+    the margin that a calibrated logistic model has at the released base rate. The edges depend on released values only.
 
     problem : of the training part. n_records : of the held-out part. mu : the budget; None measures without noise.
     """
@@ -151,7 +151,7 @@ class HeldOut:
         return _event(self._first, self._shares[0] if self.problem.loss.classification else self.mu)
 
     def _scores(self, w: Vector, rate: float) -> Scores:
-        """Return the histogram; its edges from the released w and base rate, so they are public."""
+        """Return the histogram. Its edges follow from the released w and base rate, so they are public."""
         kept = np.array([name != INTERCEPT for name in self.problem.layout.names])
         reach = np.where(np.isfinite(self.problem.reach), self.problem.reach, 1.0)
         spread = float(np.linalg.norm((w * reach)[kept])) / math.sqrt(3.0)
@@ -165,7 +165,7 @@ class HeldOut:
         return _event(Scores(edges), self._shares[1])
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return one event, and with classes the histograms' too."""
+        """Return one event, and with classes also that of the histograms."""
         first = self._first_event
         if first is None:
             return ()
@@ -173,13 +173,13 @@ class HeldOut:
         return ((first, 1), *(((second, 1),) if second is not None else ()))
 
     def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
-        """Ask for the margins, which go no further, then tally."""
+        """Ask for the margins, which stay at the coordinator, then tally."""
         yield Forward(_moved(self.problem, w), side=Side.HELD_OUT)
         found: dict[str, Estimate] = {}
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
         try:
             yield from self._measure(w, found)
-        except BudgetExceeded:  # a resumed run has paid for what was lost, and keeps what it has
+        except BudgetExceeded:  # a resumed run has also paid for lost releases, and keeps the measures it has
             return Findings(found, self.n_records, f"{note}; a run that was cut off had paid for the rest")
         drowned = [name for name in self._measures if name not in found]
         if drowned:
@@ -205,7 +205,7 @@ class HeldOut:
         found |= estimates.scores(released, self.n_records, event.sigma if event is not None else 0.0, positives, noise)
 
     def explain(self) -> str:
-        """Return what is measured, on how many records, and the noise to expect."""
+        """Return a sentence on the measures, the number of records, and the expected noise."""
         about = f"{self.n_records} records held out"
         event, first = self._first_event, self._first
         if event is None:
@@ -229,7 +229,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassBalance:
-    """How many labels of the training part are positive: a count of sensitivity 1, μ-GDP, bought with a share of μ².
+    """Number of positive labels in the training part: a count of sensitivity 1, μ-GDP, paid with a share of μ².
 
     n_records : of the training part. mu : the budget; None counts without noise.
     """
@@ -266,7 +266,7 @@ class ClassBalance:
         return Findings({"positive": Estimate(share, noise)}, self.n_records, note)
 
     def explain(self) -> str:
-        """Return the noise to expect."""
+        """Return a sentence on the expected noise."""
         event = self._released
         noise = "none" if event is None else f"{event.sigma / self.n_records:.2g}"
         return f"share of positive labels; noise {noise}"
@@ -291,7 +291,7 @@ class Diagnosis:
         return Side.TRAINING
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return nothing: nothing is charged."""
+        """Return no events: nothing is charged."""
         return ()
 
     def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
@@ -304,7 +304,7 @@ class Diagnosis:
         return Findings(found, problem.n_records, UNNOISED)
 
     def explain(self) -> str:
-        """Return what is told."""
+        """Return a sentence for the plan."""
         return f"the objective at the end, {UNNOISED}"
 
     @property

@@ -1,4 +1,4 @@
-"""What is to be measured on held-out records: the evaluation part of a job."""
+"""Evaluation part of a job: the measures on held-out records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from vfl.errors import PrivacyError, SpecificationError
 class Evaluation:
     """Measures of the trained model on the records that `holdout` keeps out of training, released once, with noise.
 
-    With classes: accuracy, true and false positive rate, area under the ROC curve, mean clamped loss. Else: mean absolute
-    and root mean squared error, of clamped errors. Each with a standard error.
+    With classes these are accuracy, true and false positive rate, area under the ROC curve, and mean clamped loss. Without
+    classes they are mean absolute and root mean squared error, of clamped errors. Each has a standard error.
 
-    epsilon : None takes all of the job's ε: the hold-out and the training part have no record in common, so the run
-        costs the larger of the two and not their sum (vfl.holdout). Less leaves the run's ε as it is, with more noise.
-    loss_cap : a record's loss counts at most so much; None is four times the loss at margin 0.
-    error_cap : without classes, a record's error counts at most so much; None is the width of the label's bounds.
-    public : the held-out records are declared public: measures are un-noised and uncharged, these records have no
+    epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run
+        costs the larger of the two and not their sum (vfl.holdout). A smaller value adds noise and does not lower the run's ε.
+    loss_cap : cap on a record's loss; None is four times the loss at margin 0.
+    error_cap : cap on a record's error, without classes; None is the width of the label's bounds.
+    public : True declares the held-out records public. Measures are then un-noised and uncharged, these records have no
         protection, and the certificate says NOT PRIVATE.
     """
 

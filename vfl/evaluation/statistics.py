@@ -1,7 +1,7 @@
-"""Sums over records that measures are computed from: exact, of bounded contributions, with the sensitivity derived.
+"""Sums over records from which measures are computed. Contributions are bounded, and each sum derives its sensitivity.
 
 Every contribution is a vector of whole numbers, in steps of GRID, so sums are exact and independent of order. Replacing a
-record changes its margin and its label in any way; the others' contributions stay.
+record may change its margin and label arbitrarily; all other contributions stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CELLS = 4
 
 
 def weight(share: float, square: float) -> int:
-    """Return the weight in steps of a part of squared sensitivity `square` that gets this share of the joint one."""
+    """Return the weight in steps that gives a part of squared sensitivity `square` this share of the joint one."""
     return max(1, round(math.sqrt(share / square) / GRID))
 
 
@@ -39,13 +39,13 @@ def _steps(values: Vector, steps: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcomes:
-    """How many records lie in each of the four cells (label, prediction), and the sum of their clamped losses.
+    """Number of records in each of the four cells (label, prediction), and the sum of their clamped losses.
 
-    A record is in one cell: replacing it takes one from a cell and adds one to another, which moves the counts by at most
-    √2; its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b²,
+    A record is in one cell. Replacing it lowers one cell by one and raises another, which moves the counts by at most √2.
+    Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b²,
     attained when both change. Released jointly, as one Gaussian vector.
 
-    loss, cap : of which the mean is taken. steps : a, b as whole numbers of GRID.
+    loss, cap : loss that is summed, and its cap. steps : a, b as whole numbers of GRID.
     """
 
     loss: Loss
@@ -72,9 +72,9 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Histograms of the margins, the negative class first: one bin more than there are edges for each.
+    """Histograms of the margins, the negative class first, with one bin more than edges per class.
 
-    Replacing a record takes one from a bin and adds one to another: Δ = √2.
+    Replacing a record lowers one bin by one and raises another: Δ = √2.
 
     edges : (m,) increasing, public.
     """
@@ -108,8 +108,8 @@ class Scores:
 class Residuals:
     """Σ |e|/C and Σ e²/C² of errors e = response − label clamped to [−C, C].
 
-    With t = |e|/C in [0, 1] a record contributes (a·t, b·t²), so replacing it moves the sum by at most √(a² + b²): from
-    an error of 0 to one of C.
+    With t = |e|/C in [0, 1] a record contributes (a·t, b·t²), so replacing it moves the sum by at most √(a² + b²), when its
+    error changes from 0 to C.
 
     cap : C. steps : a, b as whole numbers of GRID.
     """
@@ -136,7 +136,7 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class Positives:
-    """How many labels are positive: replacing a record moves it by at most 1."""
+    """Number of positive labels. Replacing a record moves it by at most 1."""
 
     grid: ClassVar[float] = GRID
     dimension: ClassVar[int] = 1
@@ -149,7 +149,7 @@ class Positives:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Σ of losses as they are: one record moves it without limit, so nothing can be charged for it."""
+    """Sum of unclamped losses. One record can move it without limit, so no charge can cover it."""
 
     loss: Loss
 

@@ -1,4 +1,4 @@
-"""Accountants give events their meaning. What one cannot vouch for raises UnknownEvent; nothing ever counts as zero.
+"""Accountants: the cost of privacy events. An event without a known cost raises UnknownEvent; nothing counts as zero.
 
 | accountant | events | tight | under adaptive choices |
 |---|---|---|---|
@@ -6,13 +6,13 @@
 | ZCdpAccountant | Gaussian, Laplace, BoundedRange | upper bound | ZCdpFilter |
 | PldAccountant | these, and PoissonSubsampledGaussian | up to discretisation | no: plans committed to beforehand |
 
-An accountant states the cost of a list of events that was fixed beforehand. Where events are chosen by what was
-released before, the sum may be kept below a cap fixed beforehand, and then *the cap* is the guarantee. That is a filter
+An accountant states the cost of a list of events that was fixed beforehand. If earlier releases decide about later
+events, keep the sum below a cap fixed beforehand; then *the cap* is the guarantee. Such an accountant is a filter
 (Smith & Thakurta 2022, arXiv 2210.17520, for μ²; Whitehouse et al. 2023, arXiv 2203.05481, for zCDP). Neither is an
-odometer: the running ε at a moment that was chosen after looking at releases is no guarantee, and a certificate after
-such a stop states the cap.
+odometer: the running ε at a moment that somebody chose after looking at releases is no guarantee. A certificate states
+the cap after such a stop.
 
-Events on the parts of a public split count as the dearest of its parts does, in each of them (vfl.holdout).
+Of the parts of a public split, only the most expensive one counts, since no record is in two parts (vfl.holdout).
 
 `compose` is check, then record: an event that is refused leaves the accountant as it was.
 """
@@ -214,12 +214,14 @@ class ZCdpFilter(_Filter):
 
 
 def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
-    """Return the tightest valid accountant for a plan, empty: `compose` the events into it.
+    """Return the tightest valid accountant for a plan. It is empty: `compose` the events into it.
 
-    plan : events, or (event, count) pairs. Gaussian events alone are accounted exactly; a mix by zCDP; with
-    committed=True, that is, when plan and noise are fixed before the first release, a mix by its privacy loss
-    distribution. Raises PrivacyError for mixed adjacencies, and UnknownEvent for events that none can vouch for:
-    among them sampled ones in a plan that is not committed to.
+    plan : events, or (event, count) pairs. Gaussian events alone are accounted exactly, and a mix by zCDP.
+    committed : True when plan and noise are fixed before the first release; then a mix is accounted by its privacy loss
+        distribution.
+
+    Raises PrivacyError for mixed adjacencies. Raises UnknownEvent for an event that no accountant knows, and for sampled
+    events in a plan that is not committed to.
     """
     events = [item if isinstance(item, tuple) else (item, 1) for item in plan]
     adjacency = events[0][0].adjacency if events and isinstance(events[0][0], Event) else Adjacency.REPLACE_ONE

@@ -1,4 +1,4 @@
-"""From a budget to noise. Every result is rounded so that what it plans fits under the budget in exact arithmetic."""
+"""Calibration of noise to a budget. Results are rounded so that the planned releases fit in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from vfl.privacy.spending import UNIT_BITS, floor_units, mu_squared, units
 Noised: TypeAlias = Gaussian | PoissonSubsampledGaussian
 Charge: TypeAlias = tuple[Noised, int]
 
-_SIGMA = 1 - Fraction(1, 1 << 53)  # the party's σ = z·Δ is one rounding, so it may fall short of it by this factor
+_SIGMA = 1 - Fraction(1, 1 << 53)  # σ = zΔ is rounded once and may be low by this factor.
 
 
 def noise_multiplier(mu: float, releases: int) -> float:
     """Return the z = √releases/μ, rounded up, for which `releases` Gaussian events of σ = z·Δ together are μ-GDP.
 
-    Fits under a cap of `mu` in `GaussianAccountant` and in a `GdpFilter`, for every Δ for which z·Δ is a normal double,
-    although z·Δ is rounded once more. mu : μ > 0. releases : at least 1. Raises PrivacyError otherwise.
+    The releases fit under a cap of `mu` in `GaussianAccountant` and in `GdpFilter` although z·Δ is rounded once more, for
+    every Δ for which z·Δ is a normal double. mu : μ > 0. releases : at least 1. Raises PrivacyError otherwise.
     """
     releases = operator.index(releases)
     if releases < 1:
-        raise PrivacyError(f"releases must be at least 1, not {releases!r}: nothing is released without a release")
+        raise PrivacyError(f"releases must be at least 1, not {releases!r}: a plan without releases needs no noise")
     if not require_mu(mu) > 0:
         raise PrivacyError("mu must be positive: no finite noise makes a release free")
     # The accountant rounds each event and the cap to its unit: one unit each.
@@ -64,14 +64,15 @@ def split(mu: float, share: float) -> tuple[float, float]:
 def scaled_to_budget(plan: tuple[Charge, ...], epsilon: float, delta: float) -> tuple[Charge, ...]:
     """Return the plan with every σ multiplied by one factor, so that it is (ε, δ)-DP: exactly, or by PLD where it samples.
 
-    Exactly: the smallest factor but for its last bits. By PLD: the plan's ε is at most ε and within a thousandth of it.
+    Without sampling the factor is the smallest one up to its last bits. With sampling the plan's ε is at most `epsilon` and
+    within a thousandth of it.
 
     plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events; their σ say how they share the budget.
     A plan that samples has to be committed to beforehand. Raises PrivacyError where no noise is enough, and without the
     extra `accounting` for a plan that samples.
     """
     mu = mu_of(epsilon, delta)
-    # Sampling only helps, so this is enough but for the last bits, and for what PLD loses.
+    # Sampling only lowers the cost, so this factor suffices up to its last bits and up to the slack of PLD.
     plain = tuple((Gaussian(e.adjacency, e.sensitivity, e.sigma, 1), count) for e, count in plan)
     factor = math.sqrt(float(sum(mu_squared(event) * count for event, count in plain))) / mu
     if any(isinstance(event, PoissonSubsampledGaussian) for event, _ in plan):
@@ -90,7 +91,7 @@ def _scaled(plan: tuple[Charge, ...], factor: float) -> tuple[Charge, ...]:
 def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delta: float) -> float:
     """Return a factor for which PLD's ε lies just below `epsilon`; log ε is nearly linear in its logarithm.
 
-    start : enough without sampling. Secants, held inside of the bracket once there is one.
+    start : a factor that suffices without sampling. The search takes secant steps, kept inside the bracket once it has one.
     """
     from vfl.privacy.pld import PldAccountant
 
@@ -100,7 +101,7 @@ def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delt
             accountant.compose(event, count)
         try:
             return math.log(max(accountant.epsilon(delta), 1e-9 * epsilon) / epsilon)
-        except PrivacyError:  # the loss is more than can be computed; at the start, so is any
+        except PrivacyError:  # the loss is too large to compute; at the start, that holds for every factor
             if x == first:
                 raise
             return math.inf
@@ -117,5 +118,5 @@ def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delt
         last = (x, f) if math.isfinite(f) else None
         x = x - (f + 4e-4) / min(slope, -0.5) if math.isfinite(f) else x + 0.5
         if not little < x < enough:
-            x = 0.5 * (little + enough)  # beyond an end, which is then known
+            x = 0.5 * (little + enough)  # the step left the bracket, whose end is then known
     raise PrivacyError(f"no noise makes this plan fit under epsilon = {epsilon!r} at delta = {delta!r}")

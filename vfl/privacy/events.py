@@ -1,7 +1,7 @@
-"""What a release costs, as typed facts. An event names its adjacency, sensitivity and noise; it never computes ε.
+"""Privacy events: adjacency, sensitivity and noise of a release. They do not compute ε.
 
-The party draws its noise from the same event object that the coordinator charged, so charge and draw cannot differ.
-Accountants (vfl.privacy.accountants) give events their meaning; one they do not know raises UnknownEvent.
+The coordinator charges an event, and the party draws its noise from the same event, so charge and noise cannot differ.
+Accountants (vfl.privacy.accountants) compute the cost; for an unknown event they raise UnknownEvent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Base of all events. `adjacency` is required: a sensitivity means nothing without it."""
+    """Base class of events. `adjacency` is required, because a sensitivity has no meaning without it."""
 
     adjacency: Adjacency
 
@@ -97,10 +97,10 @@ class PoissonSubsampledGaussian(Event):
 class OnPart(Event):
     """A release that is a function of the records of one part of a public split, and of values released before.
 
-    No record is in two parts of one split, so of such events only the dearest part counts: what a split costs is the
-    maximum over its parts, not their sum (vfl.holdout derives it). Different splits add up.
+    No record is in two parts of one split, so a split costs the maximum over its parts and not their sum (see the proof in
+    vfl.holdout). Costs of different splits add up.
 
-    event : what it is to the records of its part. split : names the split. part : names the part.
+    event : cost to the records of the part. split : name of the split. part : name of the part.
     """
 
     event: Event
@@ -109,7 +109,7 @@ class OnPart(Event):
 
     def __post_init__(self) -> None:
         if isinstance(self.event, OnPart):
-            raise PrivacyError("OnPart event: a part of a part is not accounted for: name one split")
+            raise PrivacyError("OnPart event: the part of a part has no accounting: name one split")
         if self.event.adjacency != self.adjacency:
             raise PrivacyError("OnPart event: its adjacency is that of the event on the part")
 
@@ -120,22 +120,22 @@ def on_part(event: Event, split: str | None, part: str) -> Event:
 
 
 def of_run(event: Event, run: str) -> Event:
-    """Return the event with its split named after its run: another run may cut the same records otherwise."""
+    """Return the event with its split named after the run, since another run may split the same records differently."""
     return replace(event, split=f"{run}: {event.split}") if isinstance(event, OnPart) else event
 
 
 def bare(event: Event) -> Event:
-    """Return what an event is to the records that it touches."""
+    """Return the event without its part: the cost to the records that it touches."""
     return event.event if type(event) is OnPart else event
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReleaseKey:
-    """Names one attempt at one release: idempotency key in the ledger, counter of the seeded noise source.
+    """Key of one attempt at one release: idempotency key in the ledger, and counter of the seeded noise source.
 
     round : running number of the query in the run.
     part : running number of the release in its query (the block of a visit; the party of a joint release).
-    attempt : 0 at first, +1 for each repetition, which is a new release with fresh noise and a charge of its own.
+    attempt : 0 at first, then one more for each repetition. A repetition is a new release, with new noise and a new charge.
     """
 
     round: int

@@ -1,17 +1,17 @@
-"""Gaussian differential privacy in numbers: δ(ε; μ) and its two inverses, each on the safe side.
+"""Gaussian differential privacy: δ(ε; μ) and its two inverses, each rounded to the safe side.
 
 A run is μ-GDP when telling two adjacent data sets apart is no easier than telling N(0, 1) from N(μ, 1) (Dong, Roth, Su
 2022, Def. 2.6). It is then (ε, δ)-DP exactly for δ ≥ δ(ε; μ) (there, Cor. 2.13; Balle & Wang 2018, Thm. 8):
 
     δ(ε; μ) = Φ(−t) − e^ε Φ(−u),    t = ε/μ − μ/2,    u = ε/μ + μ/2.
 
-Read literally that overflows near ε = 710 and cancels wherever δ is small. With Mills' ratio R(x) = Φ(−x)/φ(x) and
-u² − t² = 2ε the exponential disappears, and what is left has an integrand without a sign change:
+This formula overflows near ε = 710, and it cancels where δ is small. Mills' ratio R(x) = Φ(−x)/φ(x) and u² − t² = 2ε remove
+the exponential, and the integrand below has no change of sign:
 
     δ = φ(t) (R(t) − R(u)) = φ(t) ∫₀^∞ e^{−ts − s²/2} (1 − e^{−μs}) ds.
 
-The difference is taken where it loses at most one digit, the integral elsewhere. Everything is a logarithm, so that
-δ = 1e-3000 is as good as δ = 0.1. `_error` bounds the rounding error of log δ; the functions add it on the safe side.
+The code uses the difference where it loses at most one digit, and the integral elsewhere. It computes logarithms, so
+δ = 1e-3000 is as precise as δ = 0.1. `_error` bounds the rounding error of log δ; the functions add it on the safe side.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest μ such that every μ-GDP run is (ε, δ)-DP, rounded down: the budget that (ε, δ) buys.
+    """Return the largest μ such that every μ-GDP run is (ε, δ)-DP, rounded down: the budget that (ε, δ) allows.
 
     epsilon : ε > 0. delta : 0 < δ < 1. Raises PrivacyError otherwise.
     """
@@ -97,7 +97,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     target = math.log(require_delta(delta))
 
     def holds(mu: float) -> bool:
-        # Four errors here against one in epsilon_of: rounding noise can then not turn the round trip above ε.
+        # Four errors here and one in epsilon_of, so that rounding cannot lift the round trip above ε.
         value, error = _log_delta(epsilon, mu)
         return value + 4.0 * error <= target
 
@@ -201,7 +201,7 @@ def _nodes() -> tuple[Vector, Vector]:
 
 
 def _difference(t: float, mu: float) -> float:
-    """Return R(t) − R(t+μ) by its integral, for a factor 1 − e^{−μs} that is nearly linear where the weight lies."""
+    """Return R(t) − R(t+μ) by quadrature; the factor 1 − e^{−μs} is nearly linear where the weight is large."""
     nodes, weights = _nodes()
     end = 2.0 * _CUT / (math.sqrt(t * t + 2.0 * _CUT) + t)  # ts + s²/2 = _CUT
     s = nodes * end
@@ -209,7 +209,7 @@ def _difference(t: float, mu: float) -> float:
 
 
 def _adjacent(holds: Callable[[float], bool], good: float, bad: float) -> float:
-    """Return the double at which `holds` turns, on the side where it is true: bisection over the doubles themselves.
+    """Return the last double at which `holds` is true, by bisection over the doubles.
 
     good, bad : non-negative doubles at which it is true and false.
     """

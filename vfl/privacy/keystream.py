@@ -15,7 +15,7 @@ from vfl.errors import PrivacyError
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 KEY_BYTES = 32
-# 64-byte blocks under a 32-bit block counter: 256 GiB. Beyond that the stream would begin again.
+# 64-byte blocks under a 32-bit block counter: 256 GiB. After that the stream would repeat.
 WORDS_PER_KEY = 2**32 * 64 // 8
 
 _ZEROS = bytes(1 << 17)
@@ -25,12 +25,12 @@ _LITTLE_ENDIAN = np.dtype("<u8")
 
 
 class Keystream:
-    """Words that are uniform and independent to whoever lacks the key: ChaCha20 (RFC 8439) of zeros.
+    """Words that are uniform and independent for everybody without the key: ChaCha20 (RFC 8439) of zeros.
 
     key : 32 bytes, used for this stream alone.
 
-    A stream belongs to the process that opened it: it cannot be pickled or copied, and refuses to serve a forked child,
-    because two readers of one stream add the same noise. It is not locked: one thread a stream.
+    A stream belongs to the process that opened it. It cannot be pickled or copied, and a forked child cannot read it,
+    because two readers of one stream would add the same noise. It has no lock: use each stream in one thread.
     """
 
     __slots__ = ("_encryptor", "_process", "_words_left")
@@ -43,7 +43,7 @@ class Keystream:
         self._words_left = WORDS_PER_KEY
 
     def words(self, count: int) -> Words:
-        """Return the next `count` words of the stream: (count,) uint64, the same on every platform. Maybe read-only.
+        """Return the next `count` words: (count,) uint64, the same on every platform. The array may be read-only.
 
         Raises PrivacyError in a forked process, and when the key's 2³⁵ words are used up.
         """

@@ -1,8 +1,8 @@
-"""Histograms over powers of two, from which the range of an undeclared column can be bought.
+"""Histograms over powers of two, which give the private range of a column without declared bounds.
 
-A value x lies in the cell of its sign and of the k with 2^(k−1) ≤ |x| < 2^k, or in the cell of zero. Replacing a record
-takes one from a cell and adds one to another, in every column: over m columns jointly Δ = √(2m). This is the usual way to
-approximate bounds without seeing the data (as in Google's differential privacy library, "approximate bounds").
+A value x lies in the cell of its sign and of the k with 2^(k−1) ≤ |x| < 2^k, or in the cell of zero. Replacing a record lowers
+one cell by one and raises another by one, in every column: Δ = √(2m) over m columns jointly. Google's differential privacy
+library calls the method "approximate bounds".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 LARGEST = 40
-"""Magnitudes from 2^−40 to 2^40 are told apart: smaller ones count as zero, larger ones as the largest."""
+"""Exponent of the largest magnitude. Below 2^−40 a value counts as zero, above 2^40 as the largest magnitude."""
 CELLS = 4 * LARGEST + 1
 _ZERO = 2 * LARGEST
 
@@ -27,7 +27,7 @@ def sensitivity(columns: int) -> float:
 
 
 def histogram(values: Vector) -> Integers:
-    """Return how many values lie in each cell, (CELLS,) int64, from the most negative to the largest; NaN is zero."""
+    """Return the number of values per cell, (CELLS,) int64, from the most negative cell up; NaN counts as zero."""
     x = np.where(np.isnan(values), 0.0, values).astype(np.float64)
     _, exponent = np.frexp(x)
     exponent = np.where(np.isinf(x), LARGEST, exponent)
@@ -47,14 +47,14 @@ def edges(cell: int) -> tuple[float, float]:
 
 
 def threshold(sigma: float, cells: int, failure: float) -> float:
-    """Return a count that noise alone exceeds in none of so many cells, but with probability `failure`."""
+    """Return the count that noise alone exceeds in some of `cells` cells with probability at most `failure`."""
     from scipy.special import ndtri
 
     return float(-ndtri(failure / cells)) * sigma
 
 
 def bounds_of(noisy: Vector, least: float) -> tuple[float, float] | None:
-    """Return the interval from the first cell to the last whose noisy count is above `least`; None where none or a point is.
+    """Return the interval from the first to the last cell whose noisy count is above `least`; None if it is empty or a point.
 
     noisy : (CELLS,).
     """

@@ -1,4 +1,4 @@
-"""The one place where noise meets data."""
+"""Noise addition: the only place where noise is added to sums of data."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def release(
     """Release exact integer sums: the output is Δ/σ-GDP under replace-one for sums of sensitivity Δ (in units, not grid).
 
     The noise is the exact rounding to the grid of N(0, σ²). Since rint(q + x) = q + rint(x) for integer q, the output
-    is post-processing of the continuous Gaussian mechanism (DESIGN §4). With event=None nothing is added: legal only
-    where the executor says so.
+    is post-processing of the continuous Gaussian mechanism (docs/mathematics.md, "The block release"). With event=None no
+    noise is added, which the executor and the party allow only for the queries that a job declares.
 
     sums : (s,) int64, in multiples of `grid`; float64 sums have no sensitivity and are refused under an event.
-    sensitivity : of these sums by themselves, by whoever computed them. The event's may be larger, where it speaks of
-        a joint release that these sums are a part of; one that is smaller is refused.
+    sensitivity : of these sums alone, from the code that computed them. The sensitivity of the event may be larger, if these
+        sums are part of a joint release; a smaller one is refused.
     Returns (s,) float64, grid·(sums + noise).
     """
     if event is None:

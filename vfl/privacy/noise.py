@@ -1,7 +1,7 @@
-"""Where noise comes from: a source hands out one keystream for each release.
+"""Noise sources, which provide one keystream per release.
 
-Two sources exist. `CryptographicNoise` is the one that guarantees hold for. `SeededNoise` repeats itself on purpose,
-is asked for by name, and makes no private result. This module is light: what draws is imported when it draws.
+Guarantees hold for `CryptographicNoise`. `SeededNoise` repeats its noise, has to be asked for by name, and gives no private
+result. This module imports quickly: it loads the code that draws noise when it is first used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoiseSource(Protocol):
-    """Hands out keystreams. `private` tells whether a guarantee may be based on them."""
+    """Source of keystreams. `private` tells whether a guarantee may rest on them."""
 
     @property
     def private(self) -> bool:
@@ -34,8 +34,8 @@ class NoiseSource(Protocol):
 class CryptographicNoise:
     """Noise that nobody can predict or repeat: every stream has a fresh 256-bit key of the operating system.
 
-    Nothing is kept between calls, not even a process key. Hence a forked process, a restored container image and a
-    repeated attempt all draw noise of their own. Refuses to be pickled: who needs noise makes a source where it is.
+    It keeps no state between calls, not even a process key. A forked process, a restored container image and a repeated
+    attempt therefore draw different noise. It cannot be pickled: make a source in the process that draws the noise.
     """
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class CryptographicNoise:
 class SeededNoise:
     """NOT PRIVATE. Noise that repeats: the same seed and release key give the same stream, in any process and order.
 
-    For tests and simulations. Whoever knows or guesses the seed can take the noise off again. Streams of different
+    For tests and simulations. Anybody who knows or guesses the seed can subtract the noise. Streams of different
     keys are independent: the ChaCha20 key is SHA-256 of (seed, round, part, attempt) under a tag of its own.
 
     seed : integer ≥ 0, of any size. Anything else raises SpecificationError.

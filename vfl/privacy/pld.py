@@ -1,9 +1,9 @@
 """Accounting by privacy loss distributions, over dp-accounting (Koskela et al. 2020; Doroshenko et al. 2022).
 
-For plans committed to beforehand: mixes, and sampling. Each event enters as a pair (P, Q) that dominates it, that is,
-whose hockey-stick divergence H_α is at least that of every adjacent pair of outputs, for every α ≥ 0. Such pairs
-compose (Zhu, Dong, Wang 2022, Thm. 10). Adjacency and scale are settled here, so the library's own conventions
-(its PLD doubles the sensitivity under REPLACE_ONE) never meet our events: each pair is stated by its own parameters.
+Used for mixes and for sampling, in plans committed to beforehand. Each event enters as a pair (P, Q) that dominates it:
+its hockey-stick divergence H_α is at least that of every adjacent pair of outputs, for every α ≥ 0. Such pairs compose
+(Zhu, Dong, Wang 2022, Thm. 10). This module settles adjacency and scale and states each pair by its parameters, since the
+library has other conventions (its PLD doubles the sensitivity under REPLACE_ONE).
 
 **Gaussian.** N(0, 1) and N(μ, 1), μ² = Σ (Δ/σ)² over all such events at once: exact (Dong, Roth, Su 2022).
 
@@ -92,7 +92,7 @@ class PldAccountant:
         return self
 
     def epsilon(self, delta: float) -> float:
-        """Return an ε at δ, rounded up; 0 for no event.
+        """Return an ε at δ, rounded up; 0 without events.
 
         Raises PrivacyError unless 0 < δ < 1; and, where something is sampled, if δ is too small or the loss too large
         for a distribution in double precision.
@@ -124,7 +124,7 @@ class PldAccountant:
         return any(isinstance(event, OnPart) for event in self._counts)
 
     def _views(self) -> Iterator[PldAccountant]:
-        """Yield what the records of each part see: a record is in one part of a split (vfl.holdout)."""
+        """Yield one accountant per view of a record, which is in one part of each split (vfl.holdout)."""
         for view in spending.views(self._counts):
             accountant = PldAccountant(self.adjacency)
             for event, count in view.items():
@@ -132,7 +132,7 @@ class PldAccountant:
             yield accountant
 
     def _smaller(self, by_loss: Callable[[], float], by_rho: Callable[[float], float]) -> float:
-        """Return the smaller of two bounds that both hold, or the only one there is."""
+        """Return the smaller of two valid bounds, or the only one that exists."""
         sampled = any(type(event) is PoissonSubsampledGaussian for event in self._counts)
         if sampled:
             return _finite(float(by_loss()))
@@ -144,7 +144,7 @@ class PldAccountant:
             return bound
 
     def _within_precision(self, delta: float) -> float:
-        """Return the δ that is left after the allowance for rounding, or raise PrivacyError if little is."""
+        """Return δ less the allowance for rounding; raise PrivacyError when δ is not several times as large."""
         if delta < 4.0 * self._allowance:
             raise PrivacyError(
                 f"delta = {delta!r} is too small for the privacy loss distribution of a sampled plan, computed in "
@@ -156,7 +156,7 @@ class PldAccountant:
     def _allowance(self) -> float:
         """Rounding of the curves (one ulp an event) and of the transforms, in δ.
 
-        An allowance by judgement, not a proof; about 20 times the largest optimism seen on plain Gaussians.
+        The allowance is a judgement and not a proof: about 20 times the largest optimism measured on plain Gaussians.
         """
         return 2.0**-51 * (64 + sum(self._counts.values()))
 
@@ -231,7 +231,7 @@ def bounded_range_curve(log_alpha: Vector, epsilon: float) -> Vector:
 def _interval(gaussian: float, others: list[tuple[Event, int]]) -> float:
     """Return the grid of the loss: 1/100 of the smallest event, as far as the number of cells allows.
 
-    Any grid is valid, since the library rounds losses up; this one only has to be fine enough and to fit in memory.
+    Every grid is valid, since the library rounds losses up. This one has to be fine enough and to fit in memory.
     """
     scales = [(gaussian, gaussian * (_REACH + 0.5 * gaussian), 1)] if gaussian else []
     for event, count in others:

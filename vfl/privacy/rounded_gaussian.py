@@ -30,10 +30,10 @@ _HALF_UNIT = 2.0**-_WORD_BITS
 
 # Largest ratio Q(z)/φ(z) for z ≥ 0, at 0: a relative change of q by η moves |Z| by at most this times η.
 _MILLS = math.sqrt(math.pi / 2) * (1 + 1e-9)
-# Tails from here on leave |Z| < 3.9 and an interval of relative width 2^-50: one bound serves them all.
+# Tails of at least this size have |Z| < 3.9 and an interval of relative width 2^-50, so one bound holds for all.
 _WIDE_TAIL = 2**50
 _WIDE_TAIL_LARGEST = 3.9
-# Lanes worked at once; a few arrays of them fit in the second-level cache.
+# Lanes per chunk; a few arrays of this size fit in the second-level cache.
 _LANES = 8192
 
 
@@ -41,19 +41,20 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
     """Draw rint(N(0, scale²)) exactly: (size,) int64, independent, each the rounding of a *continuous* normal variable.
 
     Since rint(v + x) = v + rint(x) for integer v, adding the result to an integer query is post-processing of the
-    continuous Gaussian mechanism, and its privacy holds with no term for floating point (DESIGN: the block release).
+    continuous Gaussian mechanism, and its guarantee has no term for floating point (docs/mathematics.md, "The block release").
     Background: Mironov 2012; Holohan & Braghin 2021; Jin et al. 2022.
 
     stream : the release's own keystream. Its next `size` words are the lanes: the top bit is the sign (1 is negative),
         the other 63 are the leading bits of 2q, |Z| = Q⁻¹(q). Lanes that 63 bits do not decide then take further words,
         64 bits each, in the order of the lanes. So the result is a function of the stream's words alone: not of ndtri,
-        its error bound, chunks, or the platform.
+        its error bound, of the chunks, or of the platform.
     scale : standard deviation in units of the grid, 0 < scale ≤ 2⁴⁸, taken as the exact value of the double.
-    ndtri_error : bound on the relative error of ndtri. May be widened, never narrowed; costs time, changes no result.
+    ndtri_error : bound on the relative error of ndtri. It may be larger than the default but not smaller; a larger bound costs
+        time and changes no result.
 
     How: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
     compared with both half-integers around it in interval arithmetic (vfl.privacy.normal_tail). The share of such
-    lanes is about 2⁻⁴⁷·scale, some 20 µs each: nothing at 2²⁶, dear at 2⁴⁵.
+    lanes is about 2⁻⁴⁷·scale, some 20 µs each: negligible at 2²⁶, noticeable at 2⁴⁵.
 
     Raises PrivacyError when scale, size or ndtri_error is out of range. Never returns an undecided value.
     """
@@ -83,7 +84,7 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
 
 
 def _round_lanes(lanes: Integers, scale: float, ndtri_error: float, result: Integers) -> list[int]:
-    """Write the rounding of every lane into `result`; return the lanes, ascending, where it is not certain."""
+    """Write the rounding of every lane into `result`; return the uncertain lanes in ascending order."""
     tails = lanes & _TAIL_MASK
     # q at the middle of [k, k+1]·2^-64. Conversion and addition err by 2^-53 each; relative to q that is at most 2^-52.
     value = tails.astype(np.float64)
@@ -109,11 +110,11 @@ def _round_lanes(lanes: Integers, scale: float, ndtri_error: float, result: Inte
 def _certain_below(
     tails: Integers, rounded: npt.NDArray[np.float64], scale: float, ndtri_error: float
 ) -> npt.NDArray[np.float64]:
-    """Return, for each lane, the distance to its integer below which the rounding is certain. May be negative.
+    """Return for each lane the distance to its integer below which the rounding is certain. It may be negative.
 
     |computed - scale·|Z|| ≤ scale·(Mills·η + (ndtri's error)·|Z|) + rounding of the product, where η bounds the
     relative distance from the computed q to any q of the lane: 1/(2k) for the interval and 2^-52 for its middle. Every
-    term is taken generously, which also covers the second order. No bound for k = 0.
+    term is an overestimate, which also covers the second order. There is no bound for k = 0.
     """
     with np.errstate(divide="ignore"):
         q_error = 2.0**-51 + 1.0 / tails
@@ -122,10 +123,10 @@ def _certain_below(
 
 
 def _decide(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
-    """Return rint(scale·|Z|) of the lane with tail k, taking words of the stream for as long as its bits leave it open.
+    """Return rint(scale·|Z|) of the lane with tail k, drawing words of the stream until its bits decide it.
 
-    The first guess only says where to begin: n is returned when |Z| is proven to lie between (n - 1/2)/scale and
-    (n + 1/2)/scale, whatever the bits not yet drawn.
+    The search starts at a guess. It returns n once |Z| provably lies between (n - 1/2)/scale and (n + 1/2)/scale for all
+    bits that were not drawn.
     """
     scale_above, scale_below = ratio
     bits = _TAIL_BITS
@@ -150,5 +151,5 @@ def _decide(tail: int, ratio: tuple[int, int], stream: Keystream) -> int:
 
 
 def _guess(tail: int, bits: int, ratio: tuple[int, int]) -> int:
-    """Return about rint(scale·|Z|), from q's leading bits by ndtri."""
+    """Return an estimate of rint(scale·|Z|) from the leading bits of q, by ndtri."""
     return max(0, round(-float(ndtri((2 * tail + 1) / (1 << (bits + 2)))) * (ratio[0] / ratio[1])))

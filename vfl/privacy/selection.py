@@ -3,9 +3,9 @@ r"""Private selection of the best score: the exponential mechanism by Gumbel noi
 The winner among scores s_1..s_m, each of sensitivity Δ, held by any number of parties, is an ε-bounded-range release
 under replace-one, hence ε-DP and ε²/8-zCDP (McSherry & Talwar 2007; Dong, Durfee & Rogers 2020; Cesar & Rogers 2021).
 
-Mechanism. Every lane j has Y_j = s_j/b + G_j with its own standard Gumbel G_j, and the greatest wins. A party answers
-the best of its lanes, the coordinator takes the best of the answers: the best of all, by one order on all. Nothing but
-the winning coordinate is released, so *one* event covers all lanes of all parties, however they are split.
+Mechanism. Every lane j has Y_j = s_j/b + G_j with an independent standard Gumbel G_j, and the greatest wins. A party answers
+with its best lane, and the coordinator takes the best answer, which is the best lane of all. Only the winning coordinate
+is released, so *one* event covers all lanes of all parties, however the lanes are divided among the parties.
 
 Range, with exact numbers. P(j) = e^(s_j/b) / Σ_i e^(s_i/b). When one record is replaced, s becomes s' and
 ln P(j) - ln P'(j) = (s_j - s'_j)/b + c with the same c for all j. The first term lies in [-Δ/b, Δ/b], so the range of
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 # V is a multiple of 2^-48.
 FRACTION_BITS = 48
-# What fixed point may add to the range of the loss: 8e with e = 2^-43, taken off ε before the scale is computed.
+# Fixed point adds at most 8e to the range of the loss, e = 2^-43. It is subtracted from ε before computing the scale.
 SLACK = Fraction(1, 2**40)
-# Below, the slack would be felt: from here on the scale grows by less than a thousandth.
+# From this ε on the slack enlarges the scale by less than a thousandth.
 SMALLEST_EPSILON = 2.0**-30
 
-# Lanes whose Y, as computed in doubles, is that much below the greatest cannot have the greatest V (`_candidates`).
+# A lane whose Y in doubles is this much below the greatest cannot have the greatest V (`_candidates`).
 TOLERANCE = 2.0**-32
 
 _TAIL_BITS = 63
@@ -68,18 +68,18 @@ _HALF_UNIT = 2.0**-_WORD_BITS
 _LEAST_TAIL = 2**44
 
 _LOWEST = -float(np.finfo(np.float64).max)
-# Every double is a multiple of it: the grid of scores without noise.
+# Every double is a multiple of 2^-1074: the grid of scores without noise.
 _DOUBLE_BITS = 1074
 
 
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class NoisyScore:
-    """A party's best score, for the coordinator's comparison only. The greatest wins; of equals, the first.
+    """A party's best score, for comparison by the coordinator only. The greatest wins; among equals, the first.
 
     coordinate : position of the score; in w, once the party's offset is added (`moved`).
-    value : the noisy score in units that all parties of one selection share, any size. Not shown by repr, so that it
-        gets into no log.
+    value : the noisy score, a whole number of units that all parties of one selection share. repr hides it, so that no log
+        contains it.
     """
 
     coordinate: int
@@ -94,9 +94,9 @@ class NoisyScore:
 
 
 def best_of(answers: Sequence[NoisyScore]) -> int:
-    """Return the position in `answers` of the greatest; of equal values, that of the lowest coordinate.
+    """Return the position in `answers` of the greatest; among equal values, of the lowest coordinate.
 
-    Raises PrivacyError when there is none.
+    Raises PrivacyError without answers.
     """
     if not answers:
         raise PrivacyError("best_of: there is nothing to select from; address at least one party")
@@ -112,10 +112,10 @@ def noisy_best(
     *,
     tolerance: float = TOLERANCE,
 ) -> NoisyScore:
-    """Answer a party's best noisy score; the best of all parties' answers is an ε-bounded-range release in replace-one.
+    """Return a party's best noisy score. The best of all parties' answers is an ε-bounded-range release under replace-one.
 
-    The guarantee is that of the winning coordinate alone (module docstring). Every party of the selection must be given
-    the same sensitivity and event, and a stream of its own.
+    The guarantee covers the winning coordinate alone (module docstring). All parties of a selection use the same sensitivity
+    and event, and each uses a stream of its own.
 
     scores : (s,) float64, s ≥ 1. NaN and infinite ones count as the lowest double: the function is total, and no error
         depends on data.
@@ -126,7 +126,7 @@ def noisy_best(
         that u is in (1 is the upper), the other 63 are the leading bits of twice the distance to that half's outer
         end, and G = -ln(-ln(1 - u)). Lanes whose 63 bits are below 2⁴⁴ then take further words, 64 bits each, until
         they are not, in the order of the lanes. So the result is a function of scores and words alone.
-    tolerance : may be widened, never narrowed; costs time, changes no result.
+    tolerance : may be larger than the default but not smaller; a larger one costs time and changes no result.
 
     Raises PrivacyError when the specification is out of range: an empty or wrongly shaped `scores`, Δ not positive and
     finite, ε below 2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].

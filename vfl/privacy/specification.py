@@ -1,4 +1,4 @@
-"""What guarantee is asked for: the privacy part of a job."""
+"""Privacy part of a job: the guarantee that it asks for."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Privacy:
 
     epsilon : ε > 0.
     delta : 0 < δ < 1; None takes 1/n².
-    noise : None draws from the operating system's generator. SeededNoise(seed) repeats and makes NOTHING PRIVATE.
-    smoothness : how M_j is known. 'private' buys it with `smoothness_share` of the budget (μ²); 'bounds' uses L·B_j²; a
-        mapping {column: M_j} declares it; 'data' takes it exactly and uncharged, which the certificate says in words.
-        'private' also buys the columns' means, with which they are centred: private standardisation, in one release.
-    class_balance : a share of μ² that buys a noisy count of the positive labels; None does not ask for it. It is reported
-        with the result, to declare class weights of a later job from.
+    noise : None draws from the operating system's generator. SeededNoise(seed) repeats its noise, and NOTHING IS PRIVATE.
+    smoothness : source of the smoothness constants M_j. 'private' releases them with `smoothness_share` of the budget (μ²),
+        together with the means that centre the columns; 'bounds' uses L·B_j²; a mapping {column: M_j} declares them; 'data'
+        computes them exactly from the data, uncharged, and the certificate flags it.
+    class_balance : share of μ² that buys a noisy count of the positive labels, reported with the result. Class weights of a
+        later job can be declared from it. None does not ask for it.
     """
 
     epsilon: float

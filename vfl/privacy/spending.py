@@ -1,4 +1,4 @@
-"""What one event adds to μ² or to ρ, exactly, and sums of it as integers that are only ever rounded up."""
+"""Exact cost of one event in μ² or in ρ, and sums of costs as integers that are rounded up only."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rho(event: Event) -> Fraction:
 
 
 def unknown(event: Event, way: str, remedy: str) -> UnknownEvent:
-    """Return the error for an event without a meaning in this way of accounting."""
+    """Return the error for an event whose cost this accounting does not know."""
     return UnknownEvent(f"{way} cannot vouch for an event of type {type(event).__name__}: {remedy}")
 
 
@@ -76,19 +76,19 @@ def require_event(event: Event, count: int, adjacency: Adjacency) -> int:
     except TypeError:
         raise PrivacyError(f"count must be a whole number, not {count!r}") from None
     if count < 0:
-        raise PrivacyError(f"count must be at least 0, not {count!r}: what was released cannot be taken back")
+        raise PrivacyError(f"count must be at least 0, not {count!r}: a release cannot be taken back")
     return count
 
 
 @lru_cache(maxsize=8192)
 def units(event: Event, spending: Callable[[Event], Fraction]) -> int:
-    """Return what one event adds to the sum, in units, rounded up."""
+    """Return the cost of one event in units, rounded up."""
     return ceil_units(spending(event))
 
 
 @dataclass(slots=True)
 class Total:
-    """What releases add up to for the record that they cost most: all of them, but of a split's parts the dearest only.
+    """Total cost for the most exposed record: all releases on whole data, and the most expensive part of each split.
 
     whole : units of events on all records. parts : {(split, part): units of events on it}.
     """
@@ -104,7 +104,7 @@ class Total:
             self.whole += amount
 
     def copy(self) -> Total:
-        """Return a copy that changes by itself."""
+        """Return an independent copy."""
         return Total(self.whole, dict(self.parts) if self.parts else {})
 
     @property
@@ -119,7 +119,7 @@ class Total:
 
 
 def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
-    """Return the bare events that touch a record, for every choice of its part in each split: the different views."""
+    """Return the distinct multisets of bare events that touch one record, over all choices of its part in each split."""
     whole: Counter[Event] = Counter()
     splits: dict[str, dict[str, Counter[Event]]] = {}
     for event, count in counts.items():
@@ -129,7 +129,7 @@ def views(counts: Mapping[Event, int]) -> tuple[dict[Event, int], ...]:
         own[bare(event)] += count
     found = [whole]
     for parts in splits.values():
-        # Equal views are kept once, so that many splits alike do not multiply.
+        # Keep equal views once, so that many identical splits do not multiply their number.
         seen = {frozenset(view.items()): view for before in found for own in parts.values() for view in (before + own,)}
         found = list(seen.values())
     return tuple(map(dict, found))
@@ -141,7 +141,7 @@ def ceil_units(value: Fraction) -> int:
 
 
 def floor_units(value: Fraction) -> int:
-    """Return the largest whole number of units within the value."""
+    """Return the largest whole number of units that does not exceed the value."""
     return (value.numerator << UNIT_BITS) // value.denominator
 
 

@@ -1,13 +1,13 @@
-"""Zero-concentrated differential privacy in numbers: ε(ρ, δ) and its inverse, each on the safe side.
+"""Zero-concentrated differential privacy: ε(ρ, δ) and its inverse, each rounded to the safe side.
 
 A run is ρ-zCDP when its Rényi divergence of every order α > 1 is at most ρα (Bun & Steinke 2016, Def. 1.1). For each α
 that gives (ε, δ)-DP with (Canonne, Kamath, Steinke 2020, Prop. 12; it is Cor. 13 there for zCDP)
 
     ε_α = αρ + log(1/(αδ))/(α−1) + log(1 − 1/α).
 
-Its derivative in α vanishes where ρ(α−1)² = log(1/(αδ)): one side rises and the other falls, so the best order is the
-only root. Read the other way, the best order fixes ρ, and ε along this curve falls as α grows; so both directions are
-one bisection over x = α − 1. Every order is valid, so an inexact root costs tightness only, never validity.
+Its derivative in α vanishes where ρ(α−1)² = log(1/(αδ)). One side rises and the other falls, so the best order is the only
+root. Conversely, the best order determines ρ, and along this curve ε falls as α grows. Both directions are therefore one
+bisection over x = α − 1. Every order is valid, so an inexact root costs tightness only, never validity.
 """
 
 from __future__ import annotations

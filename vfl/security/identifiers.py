@@ -1,4 +1,4 @@
-"""When two parties mean the same record: the rule by which identifiers are compared.
+"""Comparison of identifiers: the rule by which records of two parties are the same.
 
 - A column of identifiers is of one kind, `integer` or `text`, the same for all parties; the kind follows from the
   column's type unless its owner declares it.
@@ -32,14 +32,14 @@ _DECIMAL = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 
 
 class IdKind(enum.StrEnum):
-    """What a column of identifiers holds. Public, like a column's type."""
+    """Kind of identifiers in a column. It is public, like a column's type."""
 
     INTEGER = "integer"
     TEXT = "text"
 
 
 def kind_of(ids: Sequence[Any] | np.ndarray, *, party: str, column: str | None = None) -> IdKind:
-    """Return the kind that the column's type says. Raises DataError for anything but integers or text.
+    """Return the kind that follows from the column's type. Raises DataError for anything but integers or text.
 
     ids : (n,) list, tuple, NumPy array, Arrow array or column of a table.
     party, column : owner and name of the column, for the messages.
@@ -50,7 +50,7 @@ def kind_of(ids: Sequence[Any] | np.ndarray, *, party: str, column: str | None =
 def normalise(
     ids: Sequence[Any] | np.ndarray, *, party: str, column: str | None = None, kind: IdKind | None = None
 ) -> list[bytes]:
-    """Return the identifiers as they are compared, in the same order, as UTF-8. They must not leave the party.
+    """Return the normal form of the identifiers, as UTF-8, in the same order. They must not leave the party.
 
     ids : (n,) integers or strings: list, tuple, NumPy array, Arrow array or column of a table.
     party, column : owner and name of the column, for the messages.
@@ -103,12 +103,12 @@ def check_kinds(kinds: Mapping[str, IdKind]) -> None:
 def alignment_hash(ids: Sequence[bytes], salt: bytes) -> str:
     """Return a hash of the aligned records' ids in their order, 64 hexadecimal digits, equal when parties are aligned.
 
-    Who knows the salt can test a guess of the whole list in its order. In the order of a private intersection, which
-    is random, 35 records or more make that over 2¹²⁸ guesses even if the ids are known; with fewer, or in an order
-    that can be guessed, show it to parties only.
+    Anybody who knows the salt can test a guess of the whole list in its order. The order of a private intersection is
+    random: with 35 records or more there are over 2¹²⁸ orders, even if the ids are known. With fewer records, or in an order
+    that can be guessed, show the hash to parties only.
 
-    ids : (n,) normalised, in the common order: read again from the source, so that a file that changed is noticed.
-    salt : of the job.
+    ids : (n,) normalised, in the common order. Read them again from the source, so that a changed file is noticed.
+    salt : salt of the job.
     """
     digest = hashlib.sha256(b"vfl alignment hash, version 1" + len(salt).to_bytes(8) + salt)
     for identifier in ids:
@@ -118,7 +118,7 @@ def alignment_hash(ids: Sequence[bytes], salt: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Names a party and its column in errors, which hold neither ids nor counts."""
+    """Party and column for error messages, which contain neither ids nor counts."""
 
     party: str
     column: str | None
@@ -129,7 +129,7 @@ class _Place:
 
 
 def _cells(ids: Any) -> list[Any]:
-    """Return Python objects, whatever the column came in."""
+    """Return the cells of any kind of column as Python objects."""
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(ids, method):
             return list(getattr(ids, method)())
@@ -142,7 +142,7 @@ def _kind(cells: list[Any], place: _Place) -> IdKind:
         raise place.error("there are no ids", "check that the source has rows")
     if type(None) in types or (float in types and any(isinstance(cell, float) and math.isnan(cell) for cell in cells)):
         raise place.error("an id is missing", "drop or fill such rows in the source")
-    # bool is an int to issubclass, and never an identifier.
+    # bool is a subclass of int, but never an identifier.
     if bool not in types and all(issubclass(t, int | np.integer) for t in types):
         return IdKind.INTEGER
     if all(issubclass(t, str) for t in types):
@@ -152,7 +152,7 @@ def _kind(cells: list[Any], place: _Place) -> IdKind:
 
 
 def _canonical(text: str) -> str:
-    # ASCII is in every normal form, and most columns are ASCII throughout.
+    # ASCII text is in every normal form already, and most columns are ASCII.
     return (text if text.isascii() else unicodedata.normalize("NFC", text)).strip()
 
 

@@ -1,4 +1,4 @@
-"""Private set intersection over X25519: which records all parties have, shown to those who have them.
+"""Private set intersection over X25519: parties learn which of their records all other parties hold too.
 
 Under decisional Diffie–Hellman on Curve25519 and on its twist, with SHA-512 as a random oracle and participants who
 follow the protocol and do not pool what they see, nobody learns an identifier that is not its own. What is learned:
@@ -11,22 +11,22 @@ follow the protocol and do not pool what they see, nobody learns an identifier t
 
 The method is Meadows's (IEEE S&P 1986) and Huberman, Franklin and Hogg's (EC 1999), for any number of parties: each
 sends its ids as points H(id), multiplied by its secret scalar and sorted; the others multiply in turn along a ring;
-since a(bP) = b(aP), equal ids end as equal points, which the coordinator compares.
+since a(bP) = b(aP), equal ids become equal points, which the coordinator compares.
 
     parties       own(ids) all at once, then for each step of ring(parties): blind(points, owner named by the step)
     coordinator   intersect(sets) -> positions for each party
     parties       rows(positions) -> rows of its own, in one order common to all
 
-Limits, which documents and certificates should repeat:
+Limits:
 
-- A party can put any identifiers into its set, and learns which of them all have. It can do so once a salt.
+- A party can put any identifiers into its set, and learns which of them all parties have, once per salt.
 - A party that pools its view with the coordinator's learns which of its ids each other party has.
 - H takes 255 bits of SHA-512(salt, id) as Montgomery u. X25519 accepts every u: half of them lie on the curve, half on
-  its twist, and blinding leaves them where they are. The groups' orders are a large prime times 8 and times 4; clamped
-  scalars are multiples of 8 and clear that, so a blinded point shows this one bit of H(id) and nothing else. Order is
-  hidden, so one who knows the salt sees how many ids of a set hash to the twist: it can tell two guesses of a whole
-  set apart half of the time, which matters for sets of a few ids. A map to the curve alone would close this, for a
-  modular exponentiation an id: in Python, four times the price of blinding it.
+  its twist, and blinding does not change that. The groups' orders are a large prime times 8 and times 4; clamped scalars
+  are multiples of 8 and remove these factors, so a blinded point shows this one bit of H(id) and nothing else. The order of
+  a set is hidden, so a participant that knows the salt sees how many ids of the set hash to the twist. It can tell two
+  guesses of a whole set apart half of the time, which matters for sets of a few ids. A map onto the curve alone would
+  prevent this, at one modular exponentiation per id: in Python, four times the cost of blinding it.
 - A point of small order is a hash with probability 2⁻²⁵⁰; as a message it would make ids equal, and is refused.
 """
 
@@ -57,11 +57,11 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 Points: TypeAlias = npt.NDArray[np.uint8]
-"""(n, 32) u-coordinates, one row a point."""
+"""(n, 32) u-coordinates, one row per point."""
 
 SIZE = 32
 PIECE = 1024
-"""Points that a core multiplies at a time, about 25 ms: the grain of progress; 32 KiB, so that a pipe takes it whole."""
+"""Points per piece of work, about 25 ms on one core; progress is reported per piece. 32 KiB fit into a pipe at once."""
 
 OPERATION_SECONDS, HANDLING_SECONDS = 25e-6, 3e-6
 """Rough costs of one multiplication and of hashing, sorting and comparing one id, on one core."""
@@ -70,12 +70,12 @@ _DOMAIN = b"vfl private set intersection, version 1"
 
 
 def new_salt() -> bytes:
-    """Return a salt for one job, 32 bytes. It is public among the participants; blinded ids of two salts do not match."""
+    """Return a salt for one job, 32 bytes. All participants know it; ids blinded under different salts do not match."""
     return secrets.token_bytes(SIZE)
 
 
 def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
-    """Return the steps of the ring, each as {party that blinds: owner of the set}; in a step all parties are at work.
+    """Return the steps of the ring, each as {party that blinds: owner of the set}; all parties work in every step.
 
     After the last step the set of parties[k] lies with parties[k - 1], which sends it to the coordinator: no party
     ever holds two fully blinded sets, so none can compare.
@@ -87,7 +87,7 @@ def ring(parties: Sequence[str]) -> tuple[dict[str, str], ...]:
 
 
 def seconds(n_per_party: Sequence[int], cores: int) -> float:
-    """Return the expected time of an alignment whose parties share `cores` cores: m·Σ n_k multiplications."""
+    """Return the expected seconds of an alignment of m·Σ n_k multiplications whose parties share `cores` cores."""
     return sum(n_per_party) * (len(n_per_party) * OPERATION_SECONDS + HANDLING_SECONDS) / cores
 
 
@@ -109,16 +109,16 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
 
 
 class Blinder(contextlib.AbstractContextManager["Blinder"]):
-    """One party's side of one alignment. What leaves it is blinded by a secret that never does.
+    """One party's side of one alignment. All ids that leave it are blinded by a secret, which never leaves it.
 
     party : name of the owner.
     salt : of the job, 32 bytes.
-    cores : how many to use. `cryptography` holds the interpreter's lock while it multiplies, so every core above
-        the first is a process of its own; `close` ends them.
-    folder : a private place of the owner's, where the secret and what is done so far are kept until `discard`, so that
-        an alignment can be continued after the process died. Without it, continuing works while this object lives.
+    cores : number of cores to use. `cryptography` holds the interpreter's lock while it multiplies, so more than one core
+        needs one process per core; `close` ends them.
+    folder : a private folder of the owner, which keeps the secret and the finished pieces until `discard`, so that an
+        alignment can continue after its process ended. Without a folder, it can continue while this object lives.
 
-    After an interruption, repeat the call: it goes on with the first piece that is missing.
+    After an interruption, repeat the call: it continues with the first missing piece.
     """
 
     def __init__(self, party: str, salt: bytes, *, cores: int = 1, folder: Path | None = None) -> None:
@@ -137,7 +137,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         raise TypeError("a Blinder holds a secret and cannot be pickled; make it where it is used")
 
     def own(self, ids: Sequence[bytes], progress: Callable[[int, int], object] | None = None) -> Points:
-        """Return the party's own set, blinded and sorted: its order tells nothing of the order of the rows.
+        """Return the party's own set, blinded and sorted, so that its order shows nothing of the order of the rows.
 
         ids : (n,) normalised and distinct (vfl.security.identifiers).
         progress : called with (points done, points in all) after every piece.
@@ -156,7 +156,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         """Return another party's set, blinded once more, in the same order.
 
         points : (n, 32) uint8, as they came.
-        owner : whose set it is. A second, different set of one owner is refused: it would be a second question.
+        owner : owner of the set. A second, different set of one owner is refused, since it would test further ids.
         """
         return _drained(self.blinding(points, owner), progress)
 
@@ -172,7 +172,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         return (yield from self._multiply(points, owner))
 
     def rows(self, positions: Integers) -> Integers:
-        """Return the rows of `own`'s ids that all parties have, in the order common to all parties.
+        """Return the rows of the ids that all parties have, in the order common to all parties.
 
         positions : (k,) int64, the coordinator's answer. Raises DataError when there are none.
         """
@@ -189,11 +189,11 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         return self._order[positions]
 
     def close(self) -> None:
-        """End the processes; a further call starts them again."""
+        """End the processes; the next call starts them again."""
         self._multiplier.close()
 
     def discard(self) -> None:
-        """Remove what `folder` holds of this alignment, the secret with it; the last call to this object."""
+        """Remove this alignment from `folder`, with its secret. Call nothing else afterwards."""
         self.close()
         self._done.clear()
         for path in () if self._folder is None else self._folder.glob(self._path("*").name):
@@ -217,15 +217,15 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
                 f"the set of {owner!r} holds a point of small order, which no id has; party {self.party!r} "
                 f"refuses it: {owner!r} or the connection to it is faulty"
             ) from None
-        self._done.pop(key, None)  # from here on the result is the caller's
+        self._done.pop(key, None)  # the caller keeps the result from here on
         return np.frombuffer(done, np.uint8).reshape(-1, SIZE)
 
     def _stored(self, path: Path, points: Points) -> bytearray:
-        """Return the products that an earlier call left, if they are what this secret makes of `points`."""
+        """Return the products that an earlier call left, if a sample shows that they belong to this secret and these points."""
         done = bytearray(path.read_bytes()) if path.exists() else bytearray()
         n = min(len(done) // SIZE, len(points))
         del done[SIZE * n :]
-        # A file system may lose the end of a file in a power cut, and give zeros instead.
+        # After a power cut a file may end in zeros.
         sample = sorted({n - 1, *(secrets.randbelow(n) for _ in range(32))} if n else [])
         found = b"".join(done[SIZE * k : SIZE * (k + 1)] for k in sample)
         if b"".join(self._multiplier.map([points[sample].tobytes()])) != found:
@@ -236,7 +236,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         return done
 
     def _first_or_same(self, owner: str, digest: bytes) -> bool:
-        """Whether no other set of this owner was blinded by this secret; kept as long as the secret is, also on disk."""
+        """Return False if this secret blinded another set of this owner before. The record lives as long as the secret."""
         if self._folder is None:
             return self._asked.setdefault(owner, digest) == digest
         path = self._path(f"-{hashlib.sha256(owner.encode()).hexdigest()[:32]}.asked")
@@ -255,7 +255,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         return Path() if self._folder is None else self._folder / f"alignment-{label}{name}"
 
     def _secret(self) -> bytes:
-        """Return the secret scalar: a fresh one, or the one that an interrupted process left in `folder`."""
+        """Return the secret scalar: a new one, or the one that an interrupted process left in `folder`."""
         path, secret = self._path(".secret"), secrets.token_bytes(SIZE)
         if self._folder is None:
             return secret
@@ -281,7 +281,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
 
 
 def _drained(steps: Generator[tuple[int, int], None, Points], progress: Callable[[int, int], object] | None) -> Points:
-    """Run to the end; returns what `steps` returns."""
+    """Run the generator to its end and return its value."""
     while True:
         try:
             done = next(steps)
@@ -305,7 +305,7 @@ def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
     order = _sorting(points)
     words = points.view(np.uint64)[order]
     new = np.append(True, (words[1:] != words[:-1]).any(axis=1))
-    # Sorting is stable, so within a run of equal points the parties stand in their order.
+    # Sorting is stable, so equal points are in the order of the parties.
     owner = np.repeat(np.arange(len(names)), sizes)[order]
     twice = ~new[1:] & (owner[1:] == owner[:-1])
     if twice.any():
@@ -329,7 +329,7 @@ def _sorting(points: Points) -> Integers:
     words = np.ascontiguousarray(points).view(">u8").astype(np.uint64)
     order = np.argsort(words[:, 0], kind="stable")
     first, rest = words[order, 0], words[order, 1:]
-    # Points that agree in 64 bits and not in all are one in 2⁶⁴/n², or malice: only then sort by all four words.
+    # Different points agree in their first 64 bits with probability n²/2⁶⁴, or by malice; only then sort by all four words.
     if ((first[1:] == first[:-1]) & (rest[1:] != rest[:-1]).any(axis=1)).any():
         order = np.lexsort(words.T[::-1])
     return order.astype(np.int64, copy=False)
@@ -340,7 +340,7 @@ class _SmallOrderError(Exception):
 
 
 class _Multiplier:
-    """Multiplies points by one secret on several cores; starts its processes when there is work for them."""
+    """Multiplication of points by one secret on several cores. Processes start when there is work for them."""
 
     def __init__(self, secret: bytes, cores: int) -> None:
         self._secret = secret
@@ -353,7 +353,7 @@ class _Multiplier:
             yield from (_products(self._key, piece) for piece in pieces)
             return
         self._processes += [_Process(self._secret) for _ in range(self._cores - len(self._processes))]
-        # Each process twice: while it multiplies one piece, the next is already in its pipe.
+        # Each process is in the queue twice: while it multiplies one piece, the next is already in its pipe.
         idle = queue.SimpleQueue[_Process]()
         for process in self._processes * 2:
             idle.put(process)
@@ -364,7 +364,7 @@ class _Multiplier:
                 answer = process.products(piece)
             finally:
                 idle.put(process)
-            # A process that met a zero, or was killed, gives a short answer: do it here, more slowly, and see why.
+            # A process that met a zero, or was killed, gives a short answer: compute the piece here.
             return answer if len(answer) == len(piece) else _products(self._key, piece)
 
         try:
@@ -380,7 +380,7 @@ class _Multiplier:
 
 
 class _Process:
-    """An interpreter at the end of a pipe: no fork of a program with threads, no import of the user's script."""
+    """A Python process behind a pipe. It neither forks a program with threads nor imports the user's script."""
 
     def __init__(self, secret: bytes) -> None:
         path = os.pathsep.join(place or str(Path.cwd()) for place in sys.path)
@@ -388,10 +388,10 @@ class _Process:
         environment = {**os.environ, "PYTHONPATH": path}
         self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603 - our own
         self._asking, self._answering = threading.Lock(), threading.Lock()
-        self._write(secret)  # never on the command line, which everybody can read
+        self._write(secret)  # never on the command line, which all users can read
 
     def products(self, piece: bytes) -> bytes:
-        """Return the products; fewer when the process has ended. Two threads may wait for answers, first come first."""
+        """Return the products; fewer if the process has ended. Two threads may wait: answers come in their order."""
         with self._asking:
             self._write(len(piece).to_bytes(4, "big") + piece)
             self._answering.acquire()
@@ -402,7 +402,7 @@ class _Process:
 
     def close(self) -> None:
         self._popen.kill()
-        self._popen.communicate()  # it passes over a broken pipe
+        self._popen.communicate()  # ignores a broken pipe
 
     def _write(self, message: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -412,8 +412,8 @@ class _Process:
 
 
 def serve() -> None:
-    """Be a process of a _Multiplier: read the secret and then pieces from standard input, answer on standard output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; its end closes the pipe
+    """Serve a _Multiplier: read the secret and then pieces from standard input, and answer on standard output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; when it ends, the pipe closes
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     key = X25519PrivateKey.from_private_bytes(source.read(SIZE))
     with contextlib.suppress(_SmallOrderError, BrokenPipeError):  # the parent sees a short answer

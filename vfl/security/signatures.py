@@ -1,12 +1,12 @@
 """Ed25519 signatures, and the file in which a signing key is kept.
 
-A signature shows that a text is, to the bit, what the holder of a key signed. Whose key that is it does not show: ask for
-the public key on another way than the text. Who can read the key file can sign in its owner's name, so one that others
+A signature shows that the holder of a key signed exactly this text. It does not show who holds the key: obtain the public key
+by another channel than the text. Anybody who can read the key file can sign in its owner's name, so a key file that others
 may read is refused.
 
-The key of a user is made on first use, readable by nobody else, in `signing.pem` under $XDG_CONFIG_HOME/vfl or
-~/.config/vfl; $VFL_KEY names another file for it. `signing.pem.pub` beside it is the public half, to be handed out. Both
-are PEM (PKCS #8 and SubjectPublicKeyInfo), as other tools read and write them.
+A user's key is made on first use in `signing.pem` under $XDG_CONFIG_HOME/vfl or ~/.config/vfl, readable by this user only.
+$VFL_KEY names another file. `signing.pem.pub` beside it holds the public key, which may be given to everybody. Both files are
+PEM (PKCS #8 and SubjectPublicKeyInfo), which other tools read and write.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FILE = "signing.pem"
 PUBLIC_SUFFIX = ".pub"
 HEX_DIGITS = 64
 LARGEST_FILE = 1 << 16
-"""Bytes; a file beyond that is no key, and is not read."""
+"""Bytes. A larger file is no key, and is not read to its end."""
 
 
 class SigningKey:
-    """A secret key. It shows its public half only, and refuses to be pickled or copied."""
+    """A secret key. It shows its public key only, and cannot be pickled or copied."""
 
     __slots__ = ("_private",)
 
@@ -58,16 +58,16 @@ class SigningKey:
 
 
 def default_file() -> Path:
-    """Return where this user's key is kept: $VFL_KEY, else vfl/signing.pem under $XDG_CONFIG_HOME or ~/.config."""
+    """Return the path of this user's key: $VFL_KEY, else vfl/signing.pem under $XDG_CONFIG_HOME or ~/.config."""
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    # A relative one is to be ignored (XDG base directory specification).
+    # The XDG base directory specification says to ignore a relative path.
     return (base if base.is_absolute() else Path("~/.config").expanduser()) / "vfl" / FILE
 
 
 def signing_key(path: str | os.PathLike[str] | None = None) -> SigningKey:
-    """Return the key in a file; None takes this user's own, and makes it on first use.
+    """Return the key in a file; None takes this user's own key, and makes it on first use.
 
     Raises SpecificationError for a file that is not there, holds no Ed25519 key, or can be read by others; OutputError
     when this user's own cannot be made.
@@ -81,7 +81,7 @@ def signing_key(path: str | os.PathLike[str] | None = None) -> SigningKey:
 
 
 def own_public_key() -> str | None:
-    """Return this user's public key, None when there is none yet or it cannot be used. Makes nothing."""
+    """Return this user's public key; None if there is none yet or it cannot be used. No key is made."""
     own = default_file()
     try:
         return _read(own).public if own.exists() else None
@@ -118,10 +118,10 @@ def public_key(given: str | os.PathLike[str]) -> str:
 
 
 def is_signed(message: bytes, *, public: str, signature: str) -> bool:
-    """Return whether the signature is that of this message under this key; False for what is neither.
+    """Return whether the signature is that of this message under this key; False for a malformed key or signature.
 
-    public, signature : 64 and 128 lower-case hexadecimal digits. Another spelling of the same bytes is refused, so that
-    a text has one signature.
+    public, signature : 64 and 128 lower-case hexadecimal digits. Other spellings of the same bytes are refused, so that a
+    text has one signature.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -144,7 +144,7 @@ def _hex(key: Ed25519PublicKey) -> str:
 
 
 def _content(path: Path, what: str) -> tuple[bytes, int]:
-    """Return what a file holds and its mode, both of one and the same file."""
+    """Return the content and the mode of one open file."""
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -173,7 +173,7 @@ def _read(path: Path) -> SigningKey:
         )
     try:
         key = load_pem_private_key(content, password=None)
-    except TypeError as error:  # the library's word for a key under a passphrase
+    except TypeError as error:  # the library raises TypeError for a key with a passphrase
         raise SpecificationError(
             f"the signing key {str(path)!r} is under a passphrase, which nobody could type in a run: keep a copy without "
             "one, readable by you alone"
@@ -193,7 +193,7 @@ def _unreadable(path: Path, what: str) -> SpecificationError:
 
 
 def _make(path: Path) -> None:
-    """Make a key where there is none. Of several processes at once one wins, and all use its key."""
+    """Make a key if there is none. If several processes try at once, one succeeds and all use its key."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -207,7 +207,7 @@ def _make(path: Path) -> None:
                 file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
                 file.flush()
                 os.fsync(file.fileno())
-            # A link is there whole or not at all, and never takes the place of another key.
+            # A hard link appears complete or not at all, and never replaces another key.
             with contextlib.suppress(FileExistsError):
                 os.link(part, path)
                 path.with_name(path.name + PUBLIC_SUFFIX).write_bytes(public)
