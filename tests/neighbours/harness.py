@@ -24,12 +24,10 @@ import numpy as np
 
 import vfl
 from coordinator.coordinator import Coordinator
-from parties.loading import consented
 from tests.neighbours.losses import Losing
 from tests.neighbours.tape import recorded
 from vfl.launch.engines import inprocess
 from vfl.launch.run import timing
-from vfl.launch.sources import sources_of
 from vfl.privacy.events import BoundedRange, OnPart, bare
 
 if TYPE_CHECKING:
@@ -107,11 +105,14 @@ def train_in_memory(job: vfl.Job, source: Any, folder: Path, **options: Any) -> 
     vfl.train(job, source, engine="inprocess", cores=1, **options).save(folder / "run")
 
 
-def read(job: vfl.Job, source: Any, folder: Path, *, policies: Mapping[str, str] | None = None) -> None:
+class LoadedError(Exception):
+    """Ends a run whose parties are loaded."""
+
+
+def read(job: vfl.Job, source: Any, folder: Path, **options: Any) -> None:
     """Load every party and go no further: the quick way to compare what is stored."""
-    for name, own in sources_of(job, source, ids=True).items():
-        task = job.for_party(name)
-        inprocess.load(task, own, consented(task, (policies or {}).get(name)))
+    with mock.patch.object(inprocess, "Coordinator", side_effect=LoadedError), contextlib.suppress(LoadedError):
+        vfl.train(job, source, engine="inprocess", cores=1, **options)
 
 
 def compare(

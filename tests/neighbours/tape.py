@@ -16,6 +16,7 @@ import secrets
 import sys
 import uuid
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -127,7 +128,7 @@ class Tape:
         number = paid.get(key)
         if number is None and self.query is not None and len(self.query.events()) == 1:
             number = paid.get(joint)
-        if number is None and self.query is not None and self.query.batch is not None:
+        if number is None and (getattr(self.query, "batch", None) or getattr(self.query, "capped", None)):
             same = [k for k, (_, charged) in enumerate(self.charges) if bare(charged) == event]
             number = same[-1] if same else None
         if number is not None and bare(self.charges[number][1]) != event:
@@ -185,6 +186,7 @@ def _imported() -> None:
                 importlib.import_module(found.name)
 
 
+@functools.cache
 def _each_binding(original: Any) -> list[tuple[Any, str]]:
     """Return (module, name) for every module of the project that holds `original` under a name."""
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in OURS and module is not None]
@@ -209,9 +211,8 @@ def _repeatable_world(seed: int) -> Iterator[None]:
         return hashlib.shake_256(f"{seed}|{next(drawn)}".encode()).digest(size)
 
     with (
-        mock.patch.object(uuid, "uuid4", side_effect=lambda: uuid.UUID(bytes=draw(16))),
-        mock.patch.object(secrets, "token_bytes", draw),
-        mock.patch.object(secrets, "randbelow", lambda n: int.from_bytes(draw(16)) % n),
+        _everywhere(uuid, SimpleNamespace(uuid4=lambda: uuid.UUID(bytes=draw(16)))),  # numba draws of the module's own
+        _everywhere(secrets, SimpleNamespace(token_bytes=draw, randbelow=lambda n: int.from_bytes(draw(16)) % n)),
         _everywhere(dt.datetime, Clock),
         mock.patch.object(running, "of_this_process", running.RunningTotal()),
         mock.patch.object(Job, "noise_source", return_value=Repeatable(seed)),

@@ -1,47 +1,104 @@
-"""Cells of one record that could change how another record is read."""
+"""Reading: no cell of one record decides how another record is read, in no form of a table and under no declaration."""
 
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import vfl
-from tests.neighbours.harness import compare
-from tests.neighbours.setting import PARTITION, job, replaced, table
+from tests.neighbours.cells import TYPES, odd, typed
+from tests.neighbours.forms import TYPED, UNTYPED, csv_file, each, lists
+from tests.neighbours.harness import Comparison, compare, read
+from tests.neighbours.setting import job, replaced, table
 
-if TYPE_CHECKING:
-    from pathlib import Path
+N = 5
+DECLARED: dict[str, Any] = {
+    "numbers": vfl.Numeric(bounds=(-1.0, 1.0)),
+    "numbers, filled": vfl.Numeric(bounds=(-1.0, 1.0), fill=0.5),
+    "numbers, indicated": vfl.Numeric(bounds=(-1.0, 1.0), missing="indicator"),
+    "boolean": vfl.Boolean(),
+    "boolean, filled": vfl.Boolean(fill=True, missing="indicator"),
+    "codes": vfl.Categorical(("01", "02", "2A"), unknown="zero"),
+    "numbered": vfl.Categorical((1, 2, 3), unknown="zero", missing="indicator"),
+    "truths": vfl.Categorical((True, False), unknown="zero", fill=False),
+    "refused": vfl.Categorical(("1", "1.0"), unknown="refuse"),
+}
+ORDINARY: dict[str, tuple[Any, ...]] = {
+    "numbers": (0, 1, 0.5, True, Decimal("0.10"), "0.5"),
+    "boolean": (True, False, 1, 0, "true", "false"),
+    "codes": ("01", "02", "2A", "1", 1, 2.0, " 01"),
+    "numbered": (1, 2, 3.0, "1", "1.0", Decimal(1), Decimal("2.0"), True),
+    "truths": (True, False, "true", "False", 1, 0),
+    "refused": ("1", "1.0", 1, 1.0, Decimal("1.0")),
+}
+"""Cells of the other records: each of them is read otherwise by a reader that looks at the whole column."""
 
 
-def one_csv(columns: Any, folder: Path) -> str:
-    """One CSV file of all parties' columns, as a simulation reads it."""
-    path = folder / "all.csv"
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
-
-
-def frames(columns: Any, folder: Path) -> dict[str, Any]:
-    """A table for each party, whose types Arrow takes from the cells."""
-    wanted = {party: PARTITION.wanted(party) for party in PARTITION.parties}
-    return {party: {name: list(columns[name]) for name in names} for party, names in wanted.items()}
-
-
-def categories(*names: str) -> vfl.Job:
-    declared = {"a": vfl.Categorical(names, unknown="zero")}
+def of_job(declared: str, **options: Any) -> vfl.Job:
     bounds = {"b": (-1.0, 1.0), "c": (-1.0, 1.0)}
-    return job(vfl.SkGD(passes=3), columns=declared, bounds=bounds)
+    return job(vfl.SkGD(passes=3), columns={"a": DECLARED[declared]}, bounds=bounds, **options)
+
+
+def columns(cells: list[Any]) -> dict[str, Any]:
+    return {name: column.tolist() for name, column in table(n=len(cells)).items()} | {"a": cells}
+
+
+def says_nothing(found: Comparison, *cells: Any) -> bool:
+    """Whether no refusal shows a cell."""
+    shown = [text for cell in cells for text in (str(cell), repr(cell)) if len(text) > 3 and not text.isalpha()]
+    return not any(text in said for said in found.raised if said for text in shown)
 
 
 def test_a_category_is_read_alike_whatever_text_another_record_holds() -> None:
     """Two hundred records move together by a path mu^2 of 62 where 0.2 is charged."""
-    codes = replaced(table(n=200) | {"a": ["01", "02"] * 100}, a="01")
-    found = compare(categories("01", "02", "2A"), codes, replaced(codes, a="2A"), given=one_csv)
+    codes = columns(["01", "02"] * 100)
+    found = compare(of_job("codes"), codes, replaced(codes, a="2A"), given=csv_file)
     assert found.complaints == ()
 
 
 def test_a_decimal_is_read_alike_whatever_scale_another_record_has() -> None:
-    one, two = Decimal(1), Decimal(2)
-    codes = table() | {"a": [one, two] * 6}
-    found = compare(categories("1", "2"), codes, replaced(codes, a=Decimal("2.5")), given=frames)
+    codes = columns([Decimal(1), Decimal(2)] * 6)
+    found = compare(of_job("numbered"), codes, replaced(codes, a=Decimal("2.5")), given=each(lists))
     assert found.complaints == ()
+
+
+def ordinary(declared: str, form: str) -> st.SearchStrategy[list[Any]]:
+    """Lists of cells that are alike or of several kinds."""
+    cells = ORDINARY[declared.partition(",")[0]]
+    alike = [
+        st.lists(st.sampled_from([c for c in cells if type(c) is kind]), min_size=N, max_size=N)
+        for kind in map(type, cells)
+    ]
+    return st.one_of(*alike, st.lists(st.sampled_from(cells), min_size=N, max_size=N))
+
+
+@pytest.mark.parametrize("form", UNTYPED)
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_cell_of_any_kind_changes_no_other_record(form: str, data: st.DataObject) -> None:
+    declared = data.draw(st.sampled_from(list(DECLARED)))
+    whole = columns(data.draw(ordinary(declared, form)))
+    first, second = data.draw(odd), data.draw(odd | st.sampled_from(ORDINARY[declared.partition(",")[0]]))
+    found = compare(
+        of_job(declared), replaced(whole, a=first), replaced(whole, a=second), given=UNTYPED[form], run=read
+    )
+    assert found.complaints == ()
+    assert says_nothing(found, first, second)
+
+
+@pytest.mark.parametrize("form", TYPED)
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_cell_of_a_column_with_a_type_changes_no_other_record(form: str, data: st.DataObject) -> None:
+    declared, kind = data.draw(st.sampled_from(list(DECLARED))), data.draw(st.sampled_from(TYPES))
+    cells = data.draw(st.lists(typed(kind), min_size=N, max_size=N))
+    first, second = data.draw(typed(kind)), data.draw(typed(kind))
+    tables = [columns(cells) | {"a": pa.array(replaced({"a": cells}, a=cell)["a"], kind)} for cell in (first, second)]
+    found = compare(of_job(declared), *tables, given=TYPED[form], run=read)
+    assert found.complaints == ()
+    assert says_nothing(found, first, second)
