@@ -45,11 +45,11 @@ def test_a_sensitivity_that_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_clip_that_is_not_applied_to_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
     true = Party._sum
 
-    def unclipped(self: Party, block: Any, centre: Any, scale: Any, clip: Clip, r: Any) -> Any:
+    def unclipped(self: Party, block: Any, centre: Any, scale: Any, clip: Clip, r: Any, *rest: Any) -> Any:
         others, only = r.copy(), r.copy()
         others[RECORD], only[np.arange(len(r)) != RECORD] = 0.0, 0.0
-        free = true(self, block, centre, scale, replace(clip, cap=np.inf), only)
-        return true(self, block, centre, scale, clip, others) + np.rint(free / clip.grid).astype(np.int64)
+        free = true(self, block, centre, scale, replace(clip, cap=np.inf), only, *rest)
+        return true(self, block, centre, scale, clip, others, *rest) + np.rint(free / clip.grid).astype(np.int64)
 
     monkeypatch.setattr(Party, "_sum", unclipped)
     assert blames(found(vfl.SkGD(passes=2, clip=0.05, sweep="block", sampling="full")), "path mu^2 is", "is charged")
