@@ -105,9 +105,9 @@ class PartyActor:
             self._alignment = None
         self._loaded = load(task, source, agreed, index=index, threads=self._threads)
 
-    def prepare_prediction(self, part: ModelPart | str, name: str, source: Any) -> PartGreeting:
+    def prepare_prediction(self, part: ModelPart | str, name: str, source: Any, parties: list[str]) -> PartGreeting:
         """Take the party's part of a model, or read it here, and look at its new records; returns what is said of them."""
-        self._prediction = Prediction(part, name, _opened(source))
+        self._prediction = Prediction(part, name, _opened(source), parties=parties, policy=self._policy)
         return self._prediction.greet()
 
     def prepare_ids(self, salt: bytes, cores: int, keeping: Keeping) -> None:

@@ -17,6 +17,14 @@ delta = 1e-6
 [total]                         the most that all jobs together may release of this party's records
 epsilon = 4.0
 delta = 1e-6
+
+[prediction]                    applying models to this party's records, un-noised; left out: no prediction is allowed
+models = ["7be1…"]              digests of this party's part of a model, as a refusal states them; "*" is any
+parties = ["bank"]              that may add up and so see this party's part of each margin; left out: any
+sources = ["new/*.csv"]         files and addresses that may be read, "memory" for tables; "*" and "?" are wild cards, and a
+                                relative path starts at this file's folder; left out: any
+records = 1000                  that may be predicted on one day (UTC), counted beside the book; left out: any number
+labels = true                   also measure a model on this party's labels, without noise (vfl evaluate)
 """
 
 from __future__ import annotations
@@ -28,6 +36,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -59,10 +68,21 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Predicting:
+    """A policy's [prediction]; the module's docstring says what each entry means. None allows all."""
+
+    models: tuple[str, ...] = ()
+    parties: tuple[str, ...] | None = None
+    sources: tuple[str, ...] | None = None
+    records: int | None = None
+    labels: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """What a party's owner allows; the module's docstring says what each entry means.
 
-    job : limit of one job, beside the total. columns, trust : None allows all.
+    job : limit of one job, beside the total. columns, trust : None allows all. prediction : None allows none.
     """
 
     book: Path
@@ -73,6 +93,7 @@ class Policy:
     trust: tuple[str, ...] | None = None
     interactive: bool = False
     allow_non_private: bool = False
+    prediction: Predicting | None = None
     allow_network_file_system: bool = False
 
     @classmethod
@@ -122,6 +143,44 @@ class Policy:
             self.check_demand(job, party, job.privacy.epsilon, job.privacy.delta)
         if not listed and not (ask or _ask_at_terminal)(_question(job, party)):
             refuse("interactive", "its owner was asked and did not agree, or could not be asked where the party runs")
+
+    def check_prediction(self, party: str, digest: str, source: str, *, receiver: str, labels: bool) -> None:
+        """Return when the owner allows a part of a model to be applied to a source; reads no data.
+
+        digest : of the part. source : absolute path, address or 'memory'. receiver : sees the party's part of each margin.
+        labels : whether labels are read too.
+
+        Raises ConsentRefused, which names the rule.
+        """
+        allowed = self.prediction
+        if allowed is None:
+            self.refuse_prediction(
+                party, "", "there is no such section, so that no model may be applied to its records"
+            )
+        if ANY not in allowed.models and digest not in allowed.models:
+            self.refuse_prediction(
+                party, "models", f"this part is not listed: once it is approved, add its digest {digest} there"
+            )
+        if allowed.parties is not None and receiver not in (party, *allowed.parties):
+            self.refuse_prediction(
+                party, "parties", f"{receiver!r} adds up, and {_listing(allowed.parties)} is allowed"
+            )
+        if allowed.sources is not None and not any(self._matches(source, pattern) for pattern in allowed.sources):
+            self.refuse_prediction(party, "sources", "the source that was named is not listed there")
+        if labels and not allowed.labels:
+            self.refuse_prediction(party, "labels", "a model may not be measured on its labels")
+
+    def refuse_prediction(self, party: str, rule: str, why: str) -> NoReturn:
+        """Raise ConsentRefused for a prediction, naming the rule of [prediction]."""
+        raise ConsentRefused(
+            f"party {party!r} refuses a prediction by its policy's [prediction]{rule and ' '}{rule}: {why}"
+        )
+
+    def _matches(self, source: str, pattern: str) -> bool:
+        if source == "memory" or "://" in source or "://" in pattern:
+            return fnmatchcase(source, pattern)
+        path = Path(source).resolve()  # a link or '..' leads to no file that is not listed
+        return fnmatchcase(str(path), str(self.book.parent.resolve() / pattern))
 
     def check_demand(self, job: Job, party: str, epsilon: float, delta: float | None) -> None:
         """Refuse a job that asks for more than one job may; delta is None while it waits for the number of records."""
@@ -193,6 +252,7 @@ def _listing(names: tuple[str, ...]) -> str:
 _LISTS = ("jobs", "columns", "trust")
 _FLAGS = ("interactive", "allow_non_private", "allow_network_file_system")
 _LIMITS = ("job", "total")
+_SECTION = "prediction"
 
 
 def _typed(kind: type[Policy], plain: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -209,11 +269,34 @@ def _typed(kind: type[Policy], plain: Mapping[str, Any], name: str) -> dict[str,
             values[key] = tuple(value)
         elif key in _LIMITS:
             values[key] = _limit(value, where)
+        elif key == _SECTION:
+            values[key] = _predicting(value, where)
         elif not isinstance(value, bool if key in _FLAGS else str):
             raise SpecificationError(f"{where} must be {'true or false' if key in _FLAGS else 'text'}, not {value!r}")
         else:
             values[key] = value
     return values
+
+
+def _predicting(value: Any, where: str) -> Predicting:
+    known = [f.name for f in dataclasses.fields(Predicting)]
+    if not isinstance(value, Mapping):
+        raise SpecificationError(f"{where} must be a table, [prediction]")
+    values: dict[str, Any] = {}
+    for key, entry in value.items():
+        if key not in known:
+            raise SpecificationError(f"{where}.{key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
+        if key == "records":
+            fits, form = isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0, "a whole number"
+        elif key == "labels":
+            fits, form = isinstance(entry, bool), "true or false"
+        else:
+            fits = isinstance(entry, list) and all(isinstance(item, str) for item in entry)
+            form = "a list of text"
+        if not fits:
+            raise SpecificationError(f"{where}.{key} must be {form}, not {entry!r}")
+        values[key] = tuple(entry) if isinstance(entry, list) else entry
+    return Predicting(**values)
 
 
 def _limit(value: Any, where: str) -> Limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from parties.alignment.participant import Alignment
 from parties.alignment.reading import holds_ids, raw_ids
 from parties.loading import load_features
+from parties.permission import permitted
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
 from vfl.job.plain import encode
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from parties.alignment.index import Index
+    from parties.permission import Permission
     from vfl.alignment import Keeping
     from vfl.job import Job
     from vfl.types import Vector
@@ -45,14 +48,24 @@ class ModelPart:
     w: Vector
     intercept: float
 
-    def margins(self, source: Any, index: Index | None = None) -> Vector:
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all that is applied, hex: an owner's policy lists it (parties.consent)."""
+        plain = json.loads(self.to_json()) | {"job": self.job.digest}
+        return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+    def margins(self, source: Any, index: Index | None = None, *, permission: Permission | None = None) -> Vector:
         """Return X_k w_k, (n,) float64, of new records; cells are filled and clamped as in training.
 
         source : as for `train`; the label is not needed. index : the aligned rows; None takes all as they are.
+        permission : of the party's owner. None asks the policy that the owner set for this process, if there is one.
 
-        Raises DataError.
+        Raises ConsentRefused before the source is opened, or when these are more records than are left of the day, and
+        DataError.
         """
+        permission = permission or permitted(self, source)
         columns = load_features(self.job.for_party(self.party), source, index=index)
+        permission.count(columns.n_records)
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         w = np.array([by_name[name] for name in columns.names])
         margins: Vector = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
@@ -136,13 +149,17 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
 class Prediction:
     """Applies one party's part of a model to its new records, as they are or aligned with the others'.
 
-    part : of the model, or the path of its file, read here.
+    part : of the model, or the path of its file, read here. parties : that take part, in their order. policy : path of the
+        owner's policy.
 
-    Raises OutputError for the part, DataError for a source that cannot be opened.
+    Raises OutputError for the part, ConsentRefused before the source is opened.
     """
 
-    def __init__(self, part: ModelPart | str, party: str, source: Any) -> None:
+    def __init__(
+        self, part: ModelPart | str, party: str, source: Any, *, parties: Sequence[str], policy: str | None = None
+    ) -> None:
         self._part, self._source = part_of(part, party), source
+        self._permission = permitted(self._part, source, policy, receiver=receiver_of(self._part.job, parties))
         self._task = self._part.job.for_party(party).features
         self._index: Index | None = None
 
@@ -162,7 +179,7 @@ class Prediction:
 
     def margins(self) -> Vector:
         """Return the party's part of the margins, (n,): of the aligned records in the common order, else of all."""
-        return self._part.margins(self._source, self._index)
+        return self._part.margins(self._source, self._index, permission=self._permission)
 
     def receive(self, parts: Sequence[Vector]) -> tuple[list[Any] | None, Vector]:
         """Return the ids (None without any) and margins (n,) of the records, in the order of this party's rows.
@@ -179,13 +196,19 @@ class Prediction:
         return [ids[row] for row in self._index.rows[order]], margins[order]
 
 
+def receiver_of(job: Job, parties: Sequence[str]) -> str:
+    """Return the party that adds up: the label party, or the first one where that takes no part."""
+    owner = job.partition.label_party
+    return owner if owner in parties else parties[0]
+
+
 def added(parts: Mapping[Any, Vector], intercept: float) -> Vector:
     """Return the margins (n,) from every party's part, in the partition's order, which fixes how sums are rounded."""
     margins: Vector | None = None
     for party, part in parts.items():
         if margins is not None and len(part) != len(margins):
             named = f"party {party!r}" if isinstance(party, str) else "a party"
-            raise DataError(f"{named} holds another number of records than the parties before it")
+            raise DataError(f"{named} holds a different number of records from the other parties")
         margins = part if margins is None else margins + part
     if margins is None:
         raise SpecificationError("no party has a column to predict from")

@@ -120,7 +120,7 @@ def test_each_party_predicts_on_ray_from_its_own_part(
 
 def test_rows_as_they_are_have_to_be_as_many_everywhere(result: Result) -> None:
     without = {party: part.drop(columns="customer") for party, part in split(table()).items()}
-    with pytest.raises(DataError, match="party 'telco' holds another number of records than the parties before it"):
+    with pytest.raises(DataError, match="party 'telco' holds a different number of records from the other parties"):
         vfl.predict(result, {**without, "telco": without["telco"][:-1]})
 
 

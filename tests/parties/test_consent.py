@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import multiprocessing
+import sqlite3
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +14,11 @@ import numpy as np
 import pytest
 
 import vfl
+import vfl.launch.evaluate
 from parties import consent
-from parties.consent import Limit, Policy, policy_of
+from parties.consent import Limit, Policy, Predicting, policy_of
+from parties.daily_count import DailyCount
+from parties.prediction import ModelPart
 from vfl.errors import BudgetError, ConsentRefused, DataError, JobFileError, SpecificationError, VflError
 from vfl.job import file as jobfile
 
@@ -198,8 +205,9 @@ class TestFile:
 
 
 def test_the_module_documents_every_entry() -> None:
-    for entry in dataclasses.fields(Policy):
-        assert f"{entry.name} = " in consent.__doc__ or f"[{entry.name}]" in consent.__doc__
+    for kind in (Policy, Predicting):
+        for entry in dataclasses.fields(kind):
+            assert f"{entry.name} = " in consent.__doc__ or f"[{entry.name}]" in consent.__doc__
 
 
 class TestBeforeTheData:
@@ -239,3 +247,167 @@ class TestBeforeTheData:
             (tmp_path / "job.toml").write_text(plain + f"\n[policy]\n{wrong}\n")
             with pytest.raises(JobFileError, match=said):
                 jobfile.read(tmp_path / "job.toml")
+
+
+ROWS = {"income": [0.25, 0.5, 1.0], "age": [0.0, 0.5, 1.0], "calls": [0.0, 1.0, 0.5], "default": [0, 1, 1]}
+
+
+def part(**weights: float) -> ModelPart:
+    spec = vfl.Job(partition=PARTITION, bounds=BOUNDS, privacy=None, scaling="none", intercept=False)
+    w = {"income": 0.0, "age": 0.0} | weights
+    return ModelPart(spec, "bank", "0" * 64, tuple(w), np.array(list(w.values())), 0.0)
+
+
+@pytest.fixture(scope="module")
+def result() -> Any:
+    return vfl.train(vfl.Job(partition=PARTITION, bounds=BOUNDS, privacy=None), ROWS, engine="inprocess")
+
+
+class TestPrediction:
+    """No model is applied to an owner's records, and none of their ids is read, unless the policy's [prediction] allows it."""
+
+    def policy(self, folder: Path, section: str = "") -> Path:
+        (folder / "bank.toml").write_text("format = 1\n" + TOTAL + section)
+        return folder / "bank.toml"
+
+    def predict(self, folder: Path, section: str, made: ModelPart, source: Any = None, **options: Any) -> Any:
+        """Apply a part to the bank's records alone, or with a part of the telco's that does nothing."""
+        folder.joinpath("bank.part.json").write_text(made.to_json())
+        folder.joinpath("telco.part.json").write_text(
+            dataclasses.replace(made, party="telco", coordinates=("calls",), w=np.zeros(1)).to_json()
+        )
+        source = {name: ROWS[name] for name in ("income", "age")} if source is None else source
+        return vfl.predict(
+            {party: folder / f"{party}.part.json" for party in ("bank", "telco")},
+            {"bank": source, "telco": {"calls": ROWS["calls"]}},
+            policies={"bank": self.policy(folder, section)},
+            **options,
+        )
+
+    def refused(self, rule: str, folder: Path, section: str, *arguments: Any, **options: Any) -> str:
+        with pytest.raises(ConsentRefused) as raised:
+            self.predict(folder, section, *arguments, **options)
+        said = str(raised.value)
+        assert said.startswith(f"party 'bank' refuses a prediction by its policy's [prediction]{rule}: ")
+        return said
+
+    @pytest.mark.parametrize("source", [None, "nowhere.csv"])
+    def test_a_part_made_by_hand_reads_no_column_of_an_owner_who_allows_nothing(
+        self, tmp_path: Path, source: str | None
+    ) -> None:
+        """It gives the raw column otherwise: nobody is asked, and nothing is noised."""
+        raw = {"bank": {"income": ROWS["income"], "age": ROWS["age"]}, "telco": {"calls": ROWS["calls"]}}
+        self.refused("", tmp_path, "", part(income=1.0), source)
+        (tmp_path / "bank.toml").unlink()
+        parts = {"bank": tmp_path / "bank.part.json", "telco": tmp_path / "telco.part.json"}
+        assert vfl.predict(parts, raw).margins.tolist() == ROWS["income"]
+
+    def test_on_ray_the_actor_asks(self, tmp_path: Path, local_ray: Any) -> None:
+        self.refused("", tmp_path, "", part(income=1.0), "nowhere.csv", engine="ray")
+
+    def test_a_digest_pins_the_part_to_the_last_weight(self, tmp_path: Path) -> None:
+        chosen = part(income=0.5)
+        section = f'[prediction]\nmodels = ["{chosen.digest}"]\n'
+        assert self.predict(tmp_path, section, chosen).margins.tolist() == [0.125, 0.25, 0.5]
+        for other in (part(income=1.0), dataclasses.replace(chosen, intercept=1.0), part(income=0.5, age=1e-9)):
+            assert other.digest in self.refused(" models", tmp_path, section, other)
+        other = dataclasses.replace(chosen, job=dataclasses.replace(chosen.job, bounds=BOUNDS | {"income": (0, 2)}))
+        assert other.digest in self.refused(" models", tmp_path, section, other)
+
+    def test_who_adds_up(self, tmp_path: Path) -> None:
+        chosen = part(income=0.5)
+        moved = dataclasses.replace(
+            chosen,
+            job=vfl.Job(
+                partition=vfl.FeaturePartition({"bank": ["income", "age"], "telco": ["calls"]}, label=("telco", "y")),
+                bounds=BOUNDS,
+                privacy=None,
+                scaling="none",
+                intercept=False,
+            ),
+        )
+        section = '[prediction]\nmodels = ["*"]\nparties = []\n'
+        self.predict(tmp_path, section, chosen)
+        assert "'telco' adds up" in self.refused(" parties", tmp_path, section, moved)
+        self.predict(tmp_path, '[prediction]\nmodels = ["*"]\nparties = ["telco"]\n', moved)
+
+    def test_sources_are_the_owners(self, tmp_path: Path) -> None:
+        (tmp_path / "new").mkdir()
+        for name in ("new/march.csv", "train.csv"):
+            (tmp_path / name).write_text("income,age\n0.5,1\n1,0\n0,0\n")
+        section = '[prediction]\nmodels = ["*"]\nsources = ["new/*.csv"]\n'
+        self.predict(tmp_path, section, part(), str(tmp_path / "new/march.csv"))
+        for source in (str(tmp_path / "train.csv"), str(tmp_path / "new/../train.csv"), None, "acme://train"):
+            self.refused(" sources", tmp_path, section, part(), source)
+        (tmp_path / "new/link.csv").symlink_to(tmp_path / "train.csv")
+        self.refused(" sources", tmp_path, section, part(), str(tmp_path / "new/link.csv"))
+        self.predict(tmp_path, '[prediction]\nmodels = ["*"]\nsources = ["memory"]\n', part())
+
+    def test_records_of_a_day(self, tmp_path: Path) -> None:
+        section = '[prediction]\nmodels = ["*"]\nrecords = 7\n'
+        for _ in range(2):
+            self.predict(tmp_path, section, part())
+        assert "more than are left today of the 7 of a day" in self.refused(" records", tmp_path, section, part())
+        self.predict(tmp_path, section.replace("7", "9"), part())
+        (tmp_path / "bank.predictions").write_bytes(b"damaged" * 999)
+        with pytest.raises(ConsentRefused, match=r"count of predicted records, 'bank.predictions', cannot be kept"):
+            self.predict(tmp_path, section, part())
+
+    def test_a_result_and_measures_ask_too(self, tmp_path: Path, result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One file of all parties is opened by nobody before all owners are asked."""
+        path = self.policy(tmp_path)
+        for data in (ROWS, "nowhere.csv"):
+            for opens in (vfl.predict, vfl.launch.evaluate.evaluate):
+                with pytest.raises(ConsentRefused, match="there is no such section"):
+                    opens(result, data, policies={"bank": path})
+            with pytest.raises(ConsentRefused, match="there is no such section"):
+                result.decision_function(data, policies={"bank": path})
+        self.policy(tmp_path, '[prediction]\nmodels = ["*"]\nrecords = 6\n')
+        vfl.predict(result, ROWS, policies={"bank": path})
+        with pytest.raises(ConsentRefused, match=r"\[prediction\] labels: a model may not be measured on its labels"):
+            vfl.launch.evaluate.evaluate(result, ROWS, policies={"bank": path})
+        monkeypatch.setenv(consent.VARIABLE, str(path))
+        result.decision_function(ROWS)
+        with pytest.raises(ConsentRefused, match="left today"):
+            vfl.predict(result, ROWS)
+
+    def test_training_and_alignment_open_no_table_of_all_parties_before(self, tmp_path: Path) -> None:
+        path = self.policy(tmp_path)
+        for opens in (vfl.train, vfl.align):
+            with pytest.raises(ConsentRefused, match="party 'bank' refuses job 'credit' by its policy's jobs"):
+                opens(job(id="who"), "nowhere.csv", engine="inprocess", policies={"bank": path})
+        own = {"bank": "nowhere.csv", "telco": "nowhere.csv"}
+        with pytest.raises(ConsentRefused, match="by its policy's jobs"):
+            vfl.align(job(id="who"), own, engine="inprocess", policies={"bank": path})
+
+    @pytest.mark.parametrize(
+        ("section", "said"),
+        [
+            ('models = "x"', "prediction.models must be a list of text"),
+            ("records = true", "prediction.records must be a whole number"),
+            ("labels = 1", "prediction.labels must be true or false"),
+            ("model = []", r"prediction.model is unknown .did you mean 'models'"),
+        ],
+    )
+    def test_a_section_that_nobody_understands(self, tmp_path: Path, section: str, said: str) -> None:
+        with pytest.raises(SpecificationError, match=said):
+            Policy.read(self.policy(tmp_path, f"[prediction]\n{section}\n"))
+
+
+class TestDailyCount:
+    def test_processes_stay_within_the_limit_together(self, tmp_path: Path) -> None:
+        with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
+            taken = list(pool.map(DailyCount(tmp_path / "count").take, ["bank"] * 40, [1] * 40, [25] * 40))
+        assert sum(taken) == 25
+        assert DailyCount(tmp_path / "count").take("telco", 25, 25)
+
+    def test_a_new_day_begins_anew_and_a_clock_that_is_set_back_does_not(self, tmp_path: Path) -> None:
+        count = DailyCount(tmp_path / "count")
+        assert count.take("bank", 3, 3)
+        with contextlib.closing(sqlite3.connect(tmp_path / "count")) as file, file:
+            file.execute("UPDATE predicted SET day = '1999-01-01'")
+        assert count.take("bank", 3, 3)
+        with contextlib.closing(sqlite3.connect(tmp_path / "count")) as file, file:
+            file.execute("DELETE FROM predicted")
+            file.execute("INSERT INTO predicted VALUES ('bank', '2999-01-01', 3)")
+        assert not count.take("bank", 1, 3)

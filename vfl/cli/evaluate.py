@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from vfl.cli.jobs import named_sources
+from vfl.cli.jobs import named_sources, party_files
 
 
 @click.command("evaluate")
@@ -20,8 +20,16 @@ from vfl.cli.jobs import named_sources
     metavar="[PARTY=]FILE",
     help="Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
 )
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Path(),
+    metavar="PARTY=FILE",
+    help="The policy of a party's owner, checked before its data are opened; once for each party.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
+def command(run: Path, sources: tuple[str, ...], policies: tuple[str, ...], *, as_json: bool) -> None:
     """Print the released measures of the run in the folder RUN, or measure its model on other records.
 
     Printing released measures costs no privacy. Measures on --data are exact and have no privacy protection. If the job
@@ -34,7 +42,8 @@ def command(run: Path, sources: tuple[str, ...], *, as_json: bool) -> None:
     result = Result.load(run)
     found = dict(result.findings)
     if sources:
-        found = {"data": evaluate(result, named_sources(sources, result.job.partition.parties))}
+        data = named_sources(sources, result.job.partition.parties)
+        found = {"data": evaluate(result, data, policies=party_files("--policy", policies))}
     elif not found:
         raise SpecificationError(
             f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"

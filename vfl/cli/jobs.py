@@ -124,6 +124,19 @@ def require_files(environment: Environment) -> None:
         )
 
 
+def party_files(option: str, values: Sequence[str]) -> dict[str, str]:
+    """Return {party: file} from the values PARTY=FILE of an option."""
+    from vfl.errors import SpecificationError
+
+    named = {}
+    for value in values:
+        party, equals, file = value.partition("=")
+        if not equals or not party:
+            raise SpecificationError(f"{option} takes PARTY=FILE, not {value!r}")
+        named[party] = file
+    return named
+
+
 def named_sources(sources: Sequence[str], parties: Sequence[str]) -> Any:
     """Return the sources of --data: {party: path}, or the path of one table of all columns."""
     from vfl.errors import SpecificationError, nearest

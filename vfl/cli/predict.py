@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.jobs import named_sources
+from vfl.cli.jobs import named_sources, party_files
 
 if TYPE_CHECKING:
     from vfl.launch.predict import Predictions
@@ -43,6 +43,14 @@ if TYPE_CHECKING:
     help="Run each party in a Ray actor, or all in this process (default: inprocess; with --address: ray).",
 )
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster, where each party's actor opens its own FILE.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    type=click.Path(),
+    metavar="PARTY=FILE",
+    help="The policy of a party's owner, checked before its data are opened; once for each party.",
+)
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores per party for the alignment of records.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
@@ -52,6 +60,7 @@ def command(
     parts: tuple[str, ...],
     engine: str | None,
     address: str | None,
+    policies: tuple[str, ...],
     cores: int | None,
     output: Path | None,
     *,
@@ -76,6 +85,7 @@ def command(
             data,
             engine=engine or ("inprocess" if address is None else "ray"),
             address=address,
+            policies=party_files("--policy", policies),
             cores=cores,
             watch=progress,
         )
@@ -99,12 +109,7 @@ def _model(run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...]) -
     if run is not None:
         result = Result.load(run)
         return result, named_sources(sources, result.job.partition.parties)
-    split = {}
-    for part in parts:
-        party, equals, file = part.partition("=")
-        if not equals or not party:
-            raise SpecificationError(f"--part takes PARTY=FILE, not {part!r}")
-        split[party] = file
+    split = party_files("--part", parts)
     return split, named_sources(sources, tuple(split))
 
 

@@ -12,7 +12,7 @@ from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.dispatch import align_only
 from vfl.launch.engines.place import place_of
 from vfl.launch.run.folder import write_whole
-from vfl.launch.sources import paths_of, sources_of
+from vfl.launch.sources import ask_owners, paths_of, sources_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,6 +57,7 @@ def align(
         )
     agreed = paths_of(job.partition, policies, "policy")
     arrangement = Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, later=True, again=again)
+    ask_owners(job, data, agreed)
     sources = sources_of(job, data, ids=True)
     events = align_only(job, sources, arrangement, place=place_of(engine, address, placement), policies=agreed)
     for event in events:

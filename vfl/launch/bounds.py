@@ -14,7 +14,7 @@ from vfl.launch.engines import dispatch
 from vfl.launch.engines.place import place_of
 from vfl.launch.run.execution import new_budget
 from vfl.launch.run.warnings import count_run, warn_of_plan
-from vfl.launch.sources import paths_of, sources_of
+from vfl.launch.sources import ask_owners, paths_of, sources_of
 from vfl.losses import loss_of
 from vfl.penalties import NoPenalty
 from vfl.planning import layout_of
@@ -106,13 +106,15 @@ def private_bounds(
         diagnostics=False,
     )
     budget = new_budget(spec, ledger, allow_network_file_system=allow_network_file_system)
+    agreed = paths_of(spec.partition, policies, "policy")
+    ask_owners(spec, data, agreed)
     events = dispatch.run(
         spec,
         sources_of(spec, data),
         budget,
         Log(),
         place=place,
-        policies=paths_of(spec.partition, policies, "policy"),
+        policies=agreed,
     )
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
         for event in watched:

@@ -9,15 +9,19 @@ import numpy as np
 
 from parties.alignment.reading import joined_rows
 from parties.loading import load_labels
+from parties.permission import all_permitted
 from parties.prediction import added
 from vfl.errors import DataError
 from vfl.evaluation import Evaluation, Findings
 from vfl.evaluation.inquiries import HeldOut
-from vfl.launch.sources import sources_of
+from vfl.launch.sources import named_for, paths_of, sources_of
 from vfl.messages import Tally
 from vfl.planning import problem_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from vfl.launch.run.result import Result
     from vfl.solvers.protocol import Released
 
@@ -25,20 +29,32 @@ OWN = "un-noised and uncharged: nothing protects these records"
 JOINED = "joined by their ids, without those that a party lacks"
 
 
-def evaluate(result: Result, data: Any) -> Findings:
+def evaluate(result: Result, data: Any, *, policies: Mapping[str, str | Path] | None = None) -> Findings:
     """Return exact measures of a model on new records with their labels. Nothing protects these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
+    policies : {party: path of its owner's policy}, asked before any data are opened; the label party's must allow `labels`.
+
+    Raises ConsentRefused, which names the rule, and as `train`.
     """
     job = result.job
-    owner, sources = job.partition.label_party, sources_of(job, data)
+    owner, given = job.partition.label_party, named_for(job.partition, data)
+    parts = {party: result.part(party) for party in given}
+    agreed = paths_of(job.partition, policies, "policy")
+    permissions = all_permitted(parts, given, agreed, receiver=owner, measured=True)
+    sources = sources_of(job, data)
     joined = joined_rows(job, sources, first=owner, common=True)
     labels = load_labels(job.for_party(owner), sources[owner])
-    parts = {party: result.part(party) for party in sources if job.partition.columns(party)}
-    margins_of = {party: part.margins(sources[party]) for party, part in parts.items()}
+    margins_of = {
+        party: parts[party].margins(source, permission=permissions[party])
+        for party, source in sources.items()
+        if job.partition.columns(party)
+    }
     if joined:
         labels = labels[joined[owner]]
         margins_of = {party: margins[joined[party]] for party, margins in margins_of.items()}
+    if owner not in margins_of:
+        permissions[owner].count(len(labels))
     margins = added(margins_of, next((part.intercept for part in parts.values()), 0.0))
     if len(margins) != len(labels):
         raise DataError("the label party holds a different number of records from the others")

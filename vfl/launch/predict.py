@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parties.alignment.reading import holds_ids, joined_rows, raw_ids
-from parties.prediction import PartGreeting, added, agreed, part_of
+from parties.permission import all_permitted
+from parties.prediction import PartGreeting, added, agreed, part_of, receiver_of
 from vfl.alignment import Aligned, Aligning
-from vfl.errors import SpecificationError
+from vfl.errors import SpecificationError, nearest
 from vfl.job.faults import Faults
 from vfl.launch.engines.place import place_of
 from vfl.launch.run.result import Result, labels_of
-from vfl.launch.sources import sources_of
+from vfl.launch.sources import is_by_party, sources_of
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def predict(
     engine: str = "inprocess",
     address: str | None = None,
     cores: int | None = None,
+    policies: Mapping[str, str | Path] | None = None,
     watch: Callable[[Aligning], None] | None = None,
 ) -> Predictions:
     """Predict for new records: each party computes its part of Xw from its own data, and the label party adds the parts.
@@ -58,19 +60,22 @@ def predict(
     data : {party: source} as for `train`, or one table of all columns; labels are not needed.
     engine : 'ray' (one actor per party, aligned by private set intersection) or 'inprocess' (this process reads all data and
         compares ids in the clear). Both give the same predictions to the bit. address : of a Ray cluster.
+    policies : {party: path of its owner's policy}, read where the party runs; its [prediction] is asked before any data are
+        opened (parties.consent).
     cores : of each party, for the alignment. watch : called with the progress of the alignment.
 
-    Raises SpecificationError, DataError, OutputError or FederationError (vfl.errors).
+    Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
     place = place_of(engine, address, faults=Faults(on_party_lost="abort"))
-    if isinstance(model, Result) and not _by_party(model.job, data):
-        return _of_table(model, data)
+    if isinstance(model, Result) and not is_by_party(model.job.partition, data):
+        return _of_table(model, data, policies)
     parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
+    agreed = _policies_of(policies, tuple(sources))
     if place is None:
-        return _here(parts, sources)
+        return _here(parts, sources, agreed)
     from vfl.launch.engines import ray as ray_engine
 
-    for event in ray_engine.predict(parts, sources, place=place, cores=cores):
+    for event in ray_engine.predict(parts, sources, place=place, cores=cores, policies=agreed):
         if isinstance(event, tuple):
             job, ids, margins = event
         elif watch is not None and not isinstance(event, Aligned):
@@ -78,13 +83,16 @@ def predict(
     return _labelled(job, tuple(sources), margins, ids)
 
 
-def _by_party(job: Job, data: Any) -> bool:
-    return isinstance(data, Mapping) and any(name in job.partition.parties for name in data)
+def _policies_of(policies: Mapping[str, str | Path] | None, parties: tuple[str, ...]) -> dict[str, str]:
+    for name in policies or {}:
+        if name not in parties:
+            raise SpecificationError(f"a policy is given for {name!r}, which is no party{nearest(name, parties)}")
+    return {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
 
 
-def _of_table(result: Result, table: Any) -> Predictions:
+def _of_table(result: Result, table: Any, policies: Mapping[str, str | Path] | None) -> Predictions:
     job = result.job
-    margins, owner = result.decision_function(table), job.partition.label_party
+    margins, owner = result.decision_function(table, policies=policies), job.partition.label_party
     task = job.for_party(owner)
     ids = raw_ids(task, table) if job.ids and holds_ids(task, table) else None
     return _labelled(job, (owner,), margins, ids)
@@ -105,25 +113,21 @@ def _of_parts(parts: Mapping[str, str | Path], data: Any) -> tuple[dict[str, Mod
     return {party: str(Path(path).expanduser().absolute()) for party, path in parts.items()}, dict(data)
 
 
-def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any]) -> Predictions:
+def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any], policies: Mapping[str, str]) -> Predictions:
     read = {party: part_of(part, party) for party, part in parts.items()}
     job = agreed({p: PartGreeting(__version__, part.model, part.job, ids=False) for p, part in read.items()})
-    first = _receiver(job, tuple(sources))
+    first = receiver_of(job, tuple(sources))
+    permissions = all_permitted(read, sources, policies, receiver=first)
     joined = joined_rows(job, sources, first=first, common=True)
     margins = {}
     for party in (party for party in job.partition.parties if party in sources):
-        part = read[party].margins(sources[party])
+        part = read[party].margins(sources[party], permission=permissions[party])
         margins[party] = part[joined[party]] if joined else part
     total = added(margins, next(iter(read.values())).intercept)
     ids = raw_ids(job.for_party(first), sources[first]) if joined else []
     return _labelled(job, tuple(sources), total, [ids[row] for row in joined[first]] if joined else None)
 
 
-def _receiver(job: Job, parties: tuple[str, ...]) -> str:
-    owner = job.partition.label_party
-    return owner if owner in parties else parties[0]
-
-
 def _labelled(job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None) -> Predictions:
-    column = None if ids is None else job.ids[_receiver(job, parties)]
+    column = None if ids is None else job.ids[receiver_of(job, parties)]
     return Predictions(margins, labels_of(job, margins), None if ids is None else tuple(ids), column)

@@ -25,8 +25,33 @@ def data_of(job: Job, environment: Environment) -> Any:
 
     if environment.table.startswith(EXAMPLE):
         return examples.table(environment.table.removeprefix(EXAMPLE))
+    ask_owners(job, environment.table, environment.policies)
     contents = {column: content for part in _contents(job, ids=True).values() for column, content in part.items()}
     return read_table(environment.table, contents)
+
+
+def named_for(partition: FeaturePartition, data: Any) -> dict[str, Any]:
+    """Return {party: its source as it was named}: its own, or the one table of all parties for each."""
+    if is_by_party(partition, data):
+        return {party: data[party] for party in partition.parties if party in data}
+    return dict.fromkeys(partition.parties, data)
+
+
+def is_by_party(partition: FeaturePartition, data: Any) -> bool:
+    """Return True for {party: source}, False for one table of all columns."""
+    return isinstance(data, Mapping) and any(name in partition.parties for name in data)
+
+
+def ask_owners(job: Job, data: Any, policies: Mapping[str, str]) -> None:
+    """Ask every owner's policy about the job before one file of all parties is opened here. Raises ConsentRefused.
+
+    Parties that have sources of their own ask by themselves, where they open them.
+    """
+    from parties.loading import consented
+
+    if isinstance(data, str | Path) or callable(data) or hasattr(data, "delimiter"):
+        for party in job.partition.parties:
+            consented(job.for_party(party), policies.get(party))
 
 
 def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None, what: str) -> dict[str, str]:
@@ -51,7 +76,7 @@ def sources_of(job: Job, data: Any, *, label: bool = True, ids: bool = False) ->
     """
     partition = job.partition
     parties = partition.parties
-    if isinstance(data, Mapping) and any(name in parties for name in data):
+    if is_by_party(partition, data):
         for name in data:
             if name not in parties:
                 raise SpecificationError(f"data are given for {name!r}, which is no party{nearest(str(name), parties)}")

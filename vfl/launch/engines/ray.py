@@ -171,6 +171,7 @@ def predict(
     *,
     place: Place,
     cores: int | None = None,
+    policies: Mapping[str, str] | None = None,
 ) -> Iterator[Aligning | Aligned | tuple[Job, list[Any] | None, Vector]]:
     """Let every party apply its part of a model on its node; yield the alignment, then job, ids and margins.
 
@@ -178,14 +179,17 @@ def predict(
     send it theirs through the object store. The driver receives only the sum, in the order of that party's rows.
     """
     from parties.alignment.reading import all_hold_ids
-    from parties.prediction import agreed
+    from parties.prediction import agreed, receiver_of
     from vfl.alignment import Keeping
 
     arrangement = Arrangement(cores=cores)
-    with _federation(None, sources, place, arrangement, policies=None) as (actors, handed, coordinator):
+    with _federation(None, sources, place, arrangement, policies=policies) as (actors, handed, coordinator):
         from coordinator.ray_transport import answer_of
 
-        asked = {name: actors[name].prepare_prediction.remote(parts[name], name, handed[name]) for name in sources}
+        asked = {
+            name: actors[name].prepare_prediction.remote(parts[name], name, handed[name], list(sources))
+            for name in sources
+        }
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
         job = agreed(greetings)
         if len(actors) > 1 and job.ids and all_hold_ids(job.ids, {name: said.ids for name, said in greetings.items()}):
@@ -196,8 +200,7 @@ def predict(
                 answer_of(name, ref, LOAD_SECONDS)
             for ref in coordinator.align.options(num_returns="streaming").remote(required=False):
                 yield answer_of("coordinator", ref, place.faults.answer_seconds)
-        owner = job.partition.label_party
-        first = owner if owner in actors else next(iter(actors))
+        first = receiver_of(job, list(actors))
         ordered = [name for name in job.partition.parties if name in actors]
         margins = [actors[name].margins.remote() for name in ordered]
         ids, total = answer_of(first, actors[first].receive.remote(*margins), LOAD_SECONDS)

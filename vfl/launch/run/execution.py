@@ -18,7 +18,7 @@ from vfl.launch.engines.place import place_of
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
 from vfl.launch.run.witness import Witness
-from vfl.launch.sources import paths_of, sources_of
+from vfl.launch.sources import ask_owners, paths_of, sources_of
 from vfl.planning import check
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def new_budget(job: Job, ledger: str | Path | None, *, allow_network_file_system
 
 def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Result]:
     """Execute a run: yield its events as they happen, then its result, not yet signed."""
+    ask_owners(job, data, settings.policies)
     sources = sources_of(job, data, ids=True)
     if job.id is not None and not settings.arrangement.required:
         check(job)  # before an alignment that may take hours

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from parties.alignment.reading import joined_rows
+from parties.permission import all_permitted
 from parties.prediction import ModelPart, added
 from vfl import markup
 from vfl.certificate import Certificate, verify
@@ -18,7 +19,7 @@ from vfl.errors import OutputError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model, write_whole
-from vfl.launch.sources import sources_of
+from vfl.launch.sources import named_for, paths_of, sources_of
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
 from vfl.problem import INTERCEPT
@@ -149,19 +150,24 @@ class Result:
         )
         return ([(INTERCEPT, self.intercept_)] if INTERCEPT in by_name else []) + rows
 
-    def decision_function(self, data: Any) -> Vector:
+    def decision_function(self, data: Any, *, policies: Mapping[str, str | Path] | None = None) -> Vector:
         """Return the margins (n,) of new records; missing cells are filled and values clamped as in training.
 
         data : as for `train`, without need of the label; this process reads all of it. If the job aligns records and the
             sources hold their id columns, rows are joined by id in the order of the first party's rows. Otherwise row i
             of every party is taken for the same record.
+        policies : {party: path of its owner's policy}, asked before any data are opened; ConsentRefused names the rule.
         """
+        partition = self.job.partition
+        given, parts = named_for(partition, data), {party: self.part(party) for party in partition.parties}
+        agreed = paths_of(partition, policies, "policy")
+        permissions = all_permitted(parts, given, agreed, receiver=partition.label_party)
         sources = sources_of(self.job, data, label=False)
         joined = joined_rows(self.job, sources)
         margins = {}
         for party, source in sources.items():
-            if self.job.partition.columns(party):
-                part = self.part(party).margins(source)
+            if partition.columns(party):
+                part = parts[party].margins(source, permission=permissions[party])
                 margins[party] = part[joined[party]] if joined else part
         return added(margins, self._intercept)
 

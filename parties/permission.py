@@ -1,0 +1,78 @@
+"""An owner's permission to apply one part of a model to one source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from parties.alignment.index import file_of
+from parties.consent import Policy, policy_of
+from parties.daily_count import DailyCount
+from parties.sources.plugins import is_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from parties.prediction import ModelPart
+
+MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Agreement of one party's owner; without a policy (None) nobody is asked and nothing is counted."""
+
+    party: str
+    policy: Policy | None
+
+    def count(self, records: int) -> None:
+        """Count the records before their margins leave the party. Raises ConsentRefused beyond the policy's limit of a day."""
+        allowed = None if self.policy is None else self.policy.prediction
+        if self.policy is None or allowed is None or allowed.records is None:
+            return
+        count = DailyCount(self.policy.book.with_suffix(".predictions"))
+        if not count.take(self.party, records, allowed.records):
+            self.policy.refuse_prediction(
+                self.party, "records", f"these are more than are left today of the {allowed.records} of a day"
+            )
+
+
+def permitted(
+    part: ModelPart, source: Any, policy: str | None = None, *, receiver: str | None = None, labels: bool = False
+) -> Permission:
+    """Ask the owner's policy, before the source is opened. Raises ConsentRefused, which names the rule.
+
+    policy : path of the owner's policy; one that the owner set for this process (parties.consent.VARIABLE) goes before it.
+    receiver : the party that adds up and sees this party's part of each margin; None is the party itself.
+    labels : whether labels are read too, to measure the model without noise.
+    """
+    agreed = policy_of(policy)
+    if agreed is not None:
+        named = source if is_address(source) else file_of(source) or MEMORY
+        agreed.check_prediction(part.party, part.digest, named, receiver=receiver or part.party, labels=labels)
+    return Permission(part.party, agreed)
+
+
+def all_permitted(
+    parts: Mapping[str, ModelPart],
+    given: Mapping[str, Any],
+    policies: Mapping[str, str] | None,
+    *,
+    receiver: str,
+    measured: bool = False,
+) -> dict[str, Permission]:
+    """Ask the owners of all parties; as `permitted`.
+
+    given : {party: its source as it was named, the one table of all parties included}. measured : the receiver's labels are
+        read.
+    """
+    return {
+        party: permitted(
+            parts[party],
+            source,
+            (policies or {}).get(party),
+            receiver=receiver,
+            labels=measured and party == receiver,
+        )
+        for party, source in given.items()
+    }
