@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,25 @@ class TestEstimates:
         errors = estimates.residuals(second(v, y) * GRID, second, len(v), 0.0)
         assert errors["mae"].value == pytest.approx(abs(v - y).mean(), rel=1e-4)
         assert errors["rmse"].value == pytest.approx(math.sqrt(((v - y) ** 2).mean()), rel=1e-4)
+
+    def test_baselines_are_those_of_the_best_constant(self) -> None:
+        v, y = self.records()
+        first = Outcomes(loss_of("logistic"), 50.0, (1 << 20, 1 << 20))
+        found = estimates.outcomes(first(v, y) * GRID, first, len(v), 0.0)
+        share = (y > 0).mean()
+        entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
+        assert found["accuracy"].baseline == pytest.approx(max(share, 1 - share))
+        assert found["loss"].baseline == pytest.approx(entropy, rel=1e-4)
+        assert found["tpr"].baseline is None
+        findings = estimates.Findings(found, len(v), "exact")
+        assert estimates.Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
+
+    def test_a_measure_with_a_wide_interval_is_called_too_noisy(self) -> None:
+        """Two standard errors to either side of an area may not exceed the way from 0.5 to 1."""
+        assert str(estimates.Estimate(1.0, 0.2, baseline=0.5)) == "too noisy to tell: 1 ± 0.2 (baseline 0.5)"
+        assert str(estimates.Estimate(0.9, 0.1, baseline=0.5)) == "0.9 ± 0.1 (baseline 0.5)"
+        assert str(estimates.Estimate(0.3, 0.1, baseline=0.69, best=0.0)) == "0.3 ± 0.1 (baseline 0.69)"
+        assert str(estimates.Estimate(0.9, 0.5)) == "0.9 ± 0.5"
 
     def test_the_noise_is_what_the_standard_error_says(self) -> None:
         """Fresh noise on the same records: errors over their stated noise have a standard deviation of one."""

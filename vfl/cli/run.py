@@ -128,9 +128,9 @@ def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str]
         click.echo(json.dumps(_summary(result, folder, warnings), ensure_ascii=False))
         return
     click.echo()
-    click.echo(str(result.certificate))
     for name, findings in result.findings.items():
         click.echo(f"{name}: {findings}")
+    click.echo(str(result.certificate))
     click.echo(f"model and certificate: {folder}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -23,13 +23,27 @@ SEEN = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measure and its standard error, from the noise and from the sampling of the held-out records together."""
+    """A measure with its standard error, which covers the noise and the sampling of the records together.
+
+    baseline : the measure of the best constant prediction, from the released class counts; None where it is not known.
+    best : the measure of a perfect model.
+    """
 
     value: float
     error: float
+    baseline: float | None = None
+    best: float = 1.0
+
+    @property
+    def too_noisy(self) -> bool:
+        """Return True if an interval of two standard errors is wider than the way from the baseline to a perfect model."""
+        return self.baseline is not None and 4.0 * self.error > abs(self.best - self.baseline)
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} ± {self.error:.2g}"
+        shown = f"{self.value:.4g} ± {self.error:.2g}"
+        if self.baseline is not None:
+            shown += f" (baseline {self.baseline:.2g})"
+        return f"too noisy to tell: {shown}" if self.too_noisy else shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +66,21 @@ class Findings:
         return str(self)
 
     def _repr_html_(self) -> str:
-        head = ("measure", markup.Cell("value", number=True), markup.Cell("standard error", number=True))
+        head = (
+            "measure",
+            markup.Cell("value", number=True),
+            markup.Cell("standard error", number=True),
+            markup.Cell("baseline", number=True),
+            "",
+        )
         rows = [
-            (name, markup.Cell(f"{e.value:.4g}", number=True), markup.Cell(f"± {e.error:.2g}", number=True))
+            (
+                name,
+                markup.Cell(f"{e.value:.4g}", number=True),
+                markup.Cell(f"± {e.error:.2g}", number=True),
+                markup.Cell("" if e.baseline is None else f"{e.baseline:.2g}", number=True),
+                "too noisy to tell" if e.too_noisy else "",
+            )
             for name, e in self.measures.items()
         ]
         note = markup.line(f"of {self.n_records:,} records ({self.note})")
@@ -62,13 +88,25 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; `from_dict` gives the findings back."""
-        measures = {name: {"value": e.value, "error": e.error} for name, e in self.measures.items()}
+        measures = {
+            name: {"value": e.value, "error": e.error}
+            | ({} if e.baseline is None else {"baseline": e.baseline, "best": e.best})
+            for name, e in self.measures.items()
+        }
         return {"measures": measures, "n_records": self.n_records, "note": self.note}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
         """Return the findings that `to_dict` wrote; raise KeyError, TypeError or ValueError for other values."""
-        measures = {name: Estimate(float(e["value"]), float(e["error"])) for name, e in plain["measures"].items()}
+        measures = {
+            name: Estimate(
+                float(e["value"]),
+                float(e["error"]),
+                float(e["baseline"]) if "baseline" in e else None,
+                float(e.get("best", 1.0)),
+            )
+            for name, e in plain["measures"].items()
+        }
         return cls(measures, int(plain["n_records"]), str(plain["note"]))
 
 
@@ -92,7 +130,9 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
     noise, found = sigma / a, {}
     negative, positive = on_simplex(released[:CELLS] / a, n_records).reshape(2, 2)
     accuracy = float(negative[0] + positive[1]) / n_records
-    found["accuracy"] = _share(accuracy, n_records, noise * _length(np.array([1.0, 1.0]) / n_records))
+    share = float(positive.sum()) / n_records
+    error = noise * _length(np.array([1.0, 1.0]) / n_records)
+    found["accuracy"] = replace(_share(accuracy, n_records, error), baseline=max(share, 1.0 - share))
     for name, (misses, hits) in (("tpr", positive), ("fpr", negative)):
         count = float(misses + hits)
         if count > SEEN * noise:
@@ -101,8 +141,16 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
     mean = min(max(float(released[-1]) / b / n_records, 0.0), 1.0)
     # A variable within [0, 1] of this mean has at most this variance.
     spread = math.hypot(sigma / b / n_records, math.sqrt(mean * (1.0 - mean) / n_records))
-    found["loss"] = Estimate(mean * statistic.cap, spread * statistic.cap)
+    constant = constant_loss(statistic, share)
+    found["loss"] = Estimate(mean * statistic.cap, spread * statistic.cap, baseline=constant, best=0.0)
     return found
+
+
+def constant_loss(statistic: Outcomes, share: float) -> float:
+    """Return the least mean clamped loss of a constant margin, where this share of the labels is positive."""
+    margins = np.linspace(-20.0, 20.0, 4001)
+    lost = [np.minimum(statistic.loss.value(margins, np.full(margins.size, y)), statistic.cap) for y in (-1.0, 1.0)]
+    return float(np.min((1.0 - share) * lost[0] + share * lost[1]))
 
 
 def positives_of(released: Vector, statistic: Outcomes, n_records: int) -> float:
@@ -138,7 +186,7 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
     first, second = A / (2.0 - A), 2.0 * A * A / (1.0 + A)
     spread = A * (1.0 - A) + (P - 1.0) * (first - A * A) + (N - 1.0) * (second - A * A)
     sampling = math.sqrt(max(spread, 0.0) / (P * N))
-    return {"auc": Estimate(A, math.hypot(counted, sampling))}
+    return {"auc": Estimate(A, math.hypot(counted, sampling), baseline=0.5)}
 
 
 def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:

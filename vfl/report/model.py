@@ -146,12 +146,19 @@ def contribution(facts: Facts) -> Markup:
 
 
 def findings(facts: Facts) -> Markup | None:
-    """Return what was released beside the model, as the log tells it where there is one; None where nothing was."""
+    """Return the section of measures, from the log if there is one; None if the run measured nothing."""
     found = facts.result.findings if facts.told is None else facts.told.findings
     if not found:
         return None
     rows: list[tuple[Child, ...]] = [
-        (name, measure, f"{estimate.value:.4g}", f"± {estimate.error:.2g}")
+        (
+            name,
+            measure,
+            f"{estimate.value:.4g}",
+            f"± {estimate.error:.2g}",
+            "" if estimate.baseline is None else f"{estimate.baseline:.2g}",
+            "too noisy to tell" if estimate.too_noisy else "",
+        )
         for name, what in found.items()
         for measure, estimate in what.measures.items()
     ]
@@ -159,12 +166,17 @@ def findings(facts: Facts) -> Markup | None:
         element("p", f"{name}: of {what.n_records:,} records, {what.note}", class_="note")
         for name, what in found.items()
     )
+    baseline = None
+    if any(estimate.baseline is not None for what in found.values() for estimate in what.measures.values()):
+        said = "Baseline: the best constant prediction, computed from released counts."
+        baseline = element("p", said, class_="note")
     whence = None
     if facts.told is None:
-        whence = element("p", "As findings.json has it.", class_="note")
+        whence = element("p", "Read from findings.json.", class_="note")
     return section(
-        "Beside the model",
-        table(("", "measure", "value", "std. error"), rows, numbers=(2, 3)) if rows else None,
+        "Measures",
+        table(("", "measure", "value", "std. error", "baseline", ""), rows, numbers=(2, 3, 4)) if rows else None,
+        baseline,
         *notes,
         whence,
     )
