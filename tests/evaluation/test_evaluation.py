@@ -512,12 +512,12 @@ WRONG: dict[str, tuple[Callable[[], object], type[VflError], str]] = {
     "more than the budget": (
         lambda: job(evaluation=vfl.Evaluation(epsilon=2.5)),
         PrivacyError,
-        r"epsilon = 2\.5 is beyond the job's budget",
+        r"epsilon = 2\.5 exceeds the job's budget",
     ),
     "a budget without privacy": (
         lambda: job(epsilon=None, evaluation=vfl.Evaluation(epsilon=1.0)),
         PrivacyError,
-        "beyond the job's budget",
+        "exceeds the job's budget",
     ),
     "a budget for public records": (
         lambda: vfl.Evaluation(epsilon=1.0, public=True),
