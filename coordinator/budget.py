@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from coordinator.folds import Folds
 from vfl.errors import LedgerError, PrivacyError, SpecificationError
 from vfl.job.flags import flags_of
-from vfl.privacy.events import ReleaseKey, on_part
-from vfl.privacy.ledger import ChargeAhead, DatasetBook, FitBook, Head, SqliteLedger
+from vfl.privacy.ledger import DatasetBook, FitBook, Head, SqliteLedger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from vfl.job import Job
     from vfl.planning import Plan
-    from vfl.privacy.events import Event
+    from vfl.privacy.events import ReleaseKey
     from vfl.privacy.ledger import Reservation, Statement
-
-CHARGED_AT_ONCE = 64
-SHARE_AT_ONCE = 20
-"""Releases in one durable transaction: at most so many, and a twentieth of the plan; the next is written while those of
-this one are made. A crash over-counts by fewer than two of them, which a resumed run then lacks, and never under-counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +89,7 @@ class Budget:
             return book.resume(self.run, job=job.digest, head=self.head)
         if job.dataset is None:
             ledger.set_cap(self.account(job), epsilon=epsilon, delta=problem.delta)
-        reservation = book.reserve(plan.releases, job=job.digest, run=self.run)
-        if plan.solver.adaptive or getattr(plan.solver, "by_pass", False):  # one charge per pass: nothing to gain
-            return reservation
-        total = sum(count for _, count in plan.releases)
-        batch = max(1, min(CHARGED_AT_ONCE, total // SHARE_AT_ONCE))
-        return ChargeAhead(reservation, upcoming(plan), batch=batch, overlap=True)
+        return book.reserve(plan.releases, job=job.digest, run=self.run)
 
     def require_charged(self, reservation: Reservation, made: Sequence[ReleaseKey]) -> None:
         """Refuse a ledger that lacks a charge of what an earlier process released: it is an older copy.
@@ -155,19 +142,3 @@ class Budget:
         if not ledger.path.exists():
             return ""
         return next((run.status for balance in ledger.show() for run in balance.runs if run.run == self.run), "")
-
-
-def upcoming(plan: Plan) -> Iterator[tuple[ReleaseKey, Event]]:
-    """Yield what a schedule that is not adaptive will charge, in order, by running it on releases of zero."""
-    import numpy as np
-
-    schedule, folds = plan.schedule(), Folds(private=False)
-    query = next(schedule)
-    for number in itertools.count():
-        for part, event in enumerate(folds.charged(query)):
-            if event is not None:
-                yield ReleaseKey(number, part), on_part(event, plan.split, query.side.value)
-        try:
-            query = schedule.send(tuple(np.zeros(size) for size in query.sizes()))
-        except StopIteration:
-            return

@@ -113,8 +113,6 @@ class Executor:
         self._round += 1
         self._again = 0
         self._astray += 1
-        if self._reservation is not None:
-            self._reservation.stray()
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
         """Return what the query releases, and what was charged for it; Unanswered when a party is lost meanwhile."""

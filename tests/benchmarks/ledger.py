@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import ChargeAhead, DatasetBook, SqliteLedger
+from vfl.privacy.ledger import DatasetBook, SqliteLedger
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -43,13 +43,11 @@ def bare(folder: Path, charges: int) -> Callable[[int], None]:
     return work
 
 
-def ledger(folder: Path, charges: int, batch: int) -> Callable[[int], None]:
-    """Charge releases one by one, `batch` in a transaction."""
-    book = SqliteLedger(folder / f"ledger-{batch}.sqlite")
+def ledger(folder: Path, charges: int) -> Callable[[int], None]:
+    """Charge releases one by one."""
+    book = SqliteLedger(folder / "ledger.sqlite")
     book.set_cap("data", epsilon=1.0, delta=1e-9)
-    inner = DatasetBook(book, "data").reserve([(EVENT, charges * ROUNDS)], job="job", run="run")
-    upcoming = ((ReleaseKey(i), EVENT) for i in range(charges * ROUNDS))
-    reservation = ChargeAhead(inner, upcoming, batch=batch) if batch > 1 else inner
+    reservation = DatasetBook(book, "data").reserve([(EVENT, charges * ROUNDS)], job="job", run="run")
 
     def work(start: int) -> None:
         for i in range(start, start + charges):
@@ -62,8 +60,7 @@ def rates(charges: int, folder: Path) -> Iterator[tuple[str, list[float], list[f
     """Yield (name, charges a second, of bare SQLite in the same round) of each contender, a value a round."""
     work = {
         "bare SQLite": bare(folder, charges),
-        "ledger": ledger(folder, charges, 1),
-        "ledger, 32 ahead": ledger(folder, charges, 32),
+        "ledger": ledger(folder, charges),
     }
     seconds: dict[str, list[float]] = {label: [] for label in work}
     for i in range(ROUNDS):
@@ -85,7 +82,7 @@ def main() -> None:
             ratio = statistics.median(ratios)
             print(f"{label:>17}: {statistics.median(found):9,.0f} charges/s, {ratio:7.0%} of bare SQLite")
         start = time.perf_counter()
-        head = SqliteLedger(folder / "ledger-1.sqlite").verify()
+        head = SqliteLedger(folder / "ledger.sqlite").verify()
         rate = head.seq / (time.perf_counter() - start)
         print(f"{'verify':>17}: {rate:9,.0f} entries/s")
 

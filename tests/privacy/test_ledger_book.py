@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import threading
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from vfl.privacy import gaussian_dp, zcdp
 from vfl.privacy.accountants import GaussianAccountant, ZCdpAccountant
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, ReleaseKey
-from vfl.privacy.ledger import Accounting, Book, ChargeAhead, DatasetBook, FitBook, Reservation, SqliteLedger
+from vfl.privacy.ledger import Accounting, Book, DatasetBook, FitBook, Reservation, SqliteLedger
 from vfl.privacy.ledger.codec import decode, encode
 from vfl.privacy.ledger.composition import cost
 from vfl.types import Adjacency
@@ -363,90 +362,6 @@ def test_reservations_travel_as_a_path(ledger):
     reservation = pickle.loads(pickle.dumps(DatasetBook(ledger, "credit").reserve([(event, 3)], job="a", run="1")))  # noqa: S301
     reservation.charge([(ReleaseKey(0), event)])
     assert DatasetBook(ledger, "credit").resume("1", job="a").charged() == {ReleaseKey(0)}
-
-
-def test_charging_ahead_charges_before_and_falls_back_at_the_end(ledger):
-    event = calibrated(10)
-    upcoming = [(ReleaseKey(i), event) for i in range(12)]
-    inner = DatasetBook(ledger, "credit").reserve([(event, 10)], job="a", run="1")
-    ahead = ChargeAhead(inner, iter(upcoming), batch=4)
-    assert isinstance(ahead, Reservation)
-    writes = []
-    for i in range(8):
-        before = ledger.head().seq
-        ahead.charge([upcoming[i]])
-        assert ReleaseKey(i) in inner.charged()
-        writes.append(ledger.head().seq - before)
-    assert writes == [4, 0, 0, 0, 4, 0, 0, 0]
-    ahead.charge([(ReleaseKey(7, 0, 1), event)])  # a repeated release, not among the upcoming; only one more fits
-    assert len(ahead.charged()) in (9, 10)
-    with pytest.raises(LedgerError, match="another event"):
-        ahead.charge([(ReleaseKey(0), calibrated(11))])
-    with pytest.raises(PrivacyError, match="batch"):
-        ChargeAhead(inner, [], batch=0)
-
-
-def test_the_next_batch_is_written_while_this_one_is_made(ledger, monkeypatch):
-    """And nothing is made before its write has returned, however long that takes, or when it fails."""
-    event = calibrated(9)
-    upcoming = [(ReleaseKey(i), event) for i in range(9)]
-    inner = DatasetBook(ledger, "credit").reserve([(event, 9)], job="a", run="1")
-    may_write, threads = threading.Event(), []
-    true = type(inner).charge
-
-    def slow(self, items):
-        threads.append(threading.current_thread() is threading.main_thread())
-        assert threads[-1] or may_write.wait(30)
-        true(self, items)
-
-    monkeypatch.setattr(type(inner), "charge", slow)
-    ahead = ChargeAhead(inner, upcoming, batch=3, overlap=True)
-    for item in upcoming[:3]:
-        ahead.charge([item])  # returns, though the next batch is not written yet
-    assert inner.charged() == {ReleaseKey(i) for i in range(3)}
-    threading.Timer(0.2, may_write.set).start()
-    ahead.charge([upcoming[3]])
-    assert may_write.is_set()
-    assert inner.charged() >= {ReleaseKey(i) for i in range(6)}
-    assert threads[:2] == [True, False]
-    ahead.charged()  # waits for what is on its way
-    assert threads == [True, False, False]
-    monkeypatch.setattr(type(inner), "charge", true)
-    assert len(ahead.charged()) == 9
-    assert ahead.settle().releases == 9
-
-
-def test_a_failure_to_write_ahead_stops_the_next_release(ledger, monkeypatch):
-    event = calibrated(9)
-    upcoming = [(ReleaseKey(i), event) for i in range(9)]
-    inner = DatasetBook(ledger, "credit").reserve([(event, 9)], job="a", run="1")
-    ahead = ChargeAhead(inner, upcoming, batch=3, overlap=True)
-    true = type(inner).charge
-
-    def full(self, items):
-        if threading.current_thread() is not threading.main_thread():
-            raise LedgerError("the disk is full")
-        true(self, items)
-
-    monkeypatch.setattr(type(inner), "charge", full)
-    for item in upcoming[:3]:
-        ahead.charge([item])
-    with pytest.raises(LedgerError, match="disk is full"):
-        ahead.charge([upcoming[3]])
-    assert inner.charged() == {ReleaseKey(i) for i in range(3)}
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_charging_ahead_never_costs_the_last_release(ledger, overlap):
-    event = calibrated(5)
-    inner = DatasetBook(ledger, "credit").reserve([(event, 5)], job="a", run="1")
-    upcoming = [(ReleaseKey(i), event) for i in range(20)]
-    ahead = ChargeAhead(inner, upcoming, batch=3, overlap=overlap)
-    for item in upcoming[:5]:
-        ahead.charge([item])
-    with pytest.raises(BudgetExceeded):
-        ahead.charge([upcoming[5]])
-    assert ahead.settle().releases == 5
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from vfl.privacy.ledger.ahead import ChargeAhead
 from vfl.privacy.ledger.chain import Head
 from vfl.privacy.ledger.composition import Accounting
 from vfl.privacy.ledger.dataset import DatasetBook, DatasetReservation
@@ -14,7 +13,6 @@ __all__ = [
     "Accounting",
     "Balance",
     "Book",
-    "ChargeAhead",
     "DatasetBook",
     "DatasetReservation",
     "FitBook",

@@ -139,9 +139,6 @@ class DatasetReservation:
 
         ledger.write(decide)
 
-    def stray(self) -> None:
-        """Nothing changes: it charges nothing ahead."""
-
     def charged(self) -> frozenset[ReleaseKey]:
         """Return the keys charged so far; none any more once it is settled."""
         with self.book.ledger.read() as state:

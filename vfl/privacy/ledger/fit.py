@@ -100,9 +100,6 @@ class _FitReservation:
             require_adjacency(event, self._adjacency)
         self._account.record(self._account.uncharged(items))
 
-    def stray(self) -> None:
-        pass
-
     def charged(self) -> frozenset[ReleaseKey]:
         return frozenset(self._account.charged)
 

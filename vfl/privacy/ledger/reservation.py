@@ -85,10 +85,6 @@ class Reservation(Protocol):
         """
         ...
 
-    def stray(self) -> None:
-        """Learn that what comes next is not what was planned: nothing is charged before it is asked for any more."""
-        ...
-
     def charged(self) -> frozenset[ReleaseKey]:
         """Return the keys charged so far; after a crash each of them may have been released."""
         ...
