@@ -312,7 +312,7 @@ def _exceeds(path: float, charged: float) -> bool:
 
 def _compared(job: vfl.Job, first: World, second: World) -> Comparison:
     complaints: list[str] = []
-    private = job.privacy is not None
+    private = job.privacy is not None or bool(first.tape.charges)
     changed, wrong = _changed(first, second)
     complaints += wrong
     complaints += [f"what is raised is no refusal: {world.raised}" for world in (first, second) if world.failed]

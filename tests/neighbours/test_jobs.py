@@ -1,0 +1,172 @@
+"""Everything beside the solver that a job may ask for: losses, hold-outs, alignment, policies, storage, bought bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import vfl
+from tests.neighbours.cells import odd
+from tests.neighbours.forms import UNTYPED, each, lists
+from tests.neighbours.harness import compare, read
+from tests.neighbours.setting import ENDS, PARTITION, job, mirrored, replaced, table, turned
+from tests.neighbours.test_solvers import TRIED, how, loss_for
+from vfl.errors import VflError
+from vfl.penalties import Box, ElasticNet, NoPenalty
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICY = 'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 8.0\ndelta = 1e-5\n'
+SKGD = vfl.SkGD(passes=2, block_size=1)
+ASKED: dict[str, dict[str, Any]] = {
+    "a hold-out": {"holdout": 0.4},
+    "a hold-out, public": {"holdout": 0.4, "evaluation": vfl.Evaluation(public=True)},
+    "diagnostics": {"diagnostics": True},
+    "no intercept, unscaled": {"intercept": False, "scaling": "none"},
+    "float32": {"storage": "float32"},
+    "a class balance": {"privacy": {"class_balance": 0.1}},
+    "exact moments": {"privacy": {"smoothness": "data"}},
+    "moments by the bounds": {"privacy": {"smoothness": "bounds"}},
+    "missing cells": {"columns": {"a": vfl.Numeric(bounds=(-1.0, 1.0), missing="indicator")}, "bounds": {"*": (-1, 1)}},
+    "a dropped column": {"columns": {"a": vfl.Dropped()}, "bounds": {"b": (-1, 1), "c": (-1, 1)}},
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_a_job_that_asks_for_more(asked: str) -> None:
+    first, second = turned()
+    found = compare(job(SKGD, **ASKED[asked]), first, replaced(second, a=np.nan if "missing" in asked else 1.0))
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+
+
+@pytest.mark.parametrize("loss", [loss for loss in ENDS if loss != "logistic"])
+@pytest.mark.parametrize("pair", [turned, mirrored])
+def test_a_loss(loss: str, pair: Any) -> None:
+    found = compare(job(SKGD, loss), *pair(loss))
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert found.path > 0
+
+
+def test_a_visit_that_is_put_step_by_step() -> None:
+    whole, single = (compare(job(SKGD), *turned(), expand=expand) for expand in (False, True))
+    assert whole.complaints == single.complaints == ()
+    assert whole.path == pytest.approx(single.path)
+
+
+def test_owners_books() -> None:
+    found = compare(job(SKGD), *turned(), policy=POLICY, given=each(lists))
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+
+
+@pytest.mark.parametrize("kind", ["text", "integer"])
+def test_aligned_records(kind: str) -> None:
+    """The ids stay; the neighbour holds another row under one of them. Indexes are compared byte by byte."""
+    ids = [f"r{k:02}" for k in range(12)] if kind == "text" else list(range(100, 112))
+    tables = [{"id": ids} | {name: list(cells) for name, cells in whole.items()} for whole in turned()]
+    found = compare(job(SKGD, id="id"), *tables, given=each(lists))
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert found.path > 0
+
+
+def sparse_parts(whole: Any, folder: Path) -> dict[str, Any]:
+    columns = {party: PARTITION.wanted(party) for party in PARTITION.parties}
+    bank = sparse.csr_matrix(np.column_stack([whole[name] for name in columns["bank"]]))
+    return {"bank": bank, "telco": {name: whole[name] for name in columns["telco"]}}
+
+
+@pytest.mark.parametrize("cell", [0.0, -0.0, 1e9, -np.inf, 5e-324])
+def test_sparse_columns(cell: float) -> None:
+    thin = replaced(turned()[0], a=0.5)
+    thin["a"][::2], thin["b"][:6] = 0.0, 0.0
+    found = compare(job(SKGD, sparse=["bank"]), thin, replaced(thin, a=cell), given=sparse_parts)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+
+
+def test_bounds_that_are_bought() -> None:
+    def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
+        found = vfl.private_bounds(spec, source, epsilon=1.0, delta=1e-6, engine="inprocess")
+        (folder / "bounds").write_text(repr(found))
+
+    whole = table()
+    draft = replace(job(SKGD), privacy=None, scaling="none", bounds={})
+    found = compare(draft, replaced(whole, a=1e300, b=5e-324), replaced(whole, a=-1e-300, b=-np.inf), run=bought)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert found.path > 0
+
+
+@pytest.mark.parametrize("cell", [np.nan, None, "x", b"1", 10**400])
+def test_a_refusal_happens_at_its_owner_before_the_run(cell: Any) -> None:
+    whole = {name: list(cells) for name, cells in table().items()}
+    found = compare(job(SKGD), whole, replaced(whole, a=cell), given=each(lists))
+    assert found.complaints == ()
+    assert found.began == (True, found.raised[1] is None)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_odd_labels(data: st.DataObject) -> None:
+    classes = data.draw(st.sampled_from([None, ("01", "1"), (1, 2), (("a", "b"), "c"), (False, True)]))
+    listed = (
+        (0, 1) if classes is None else (*(classes[0] if isinstance(classes[0], tuple) else classes[:1]), classes[1])
+    )
+    whole = {name: list(cells)[:5] for name, cells in table().items()}
+    whole["y"] = data.draw(st.lists(st.sampled_from(listed), min_size=5, max_size=5))
+    first, second = data.draw(odd | st.sampled_from(listed)), data.draw(odd | st.sampled_from(listed))
+    form = data.draw(st.sampled_from(list(UNTYPED.values())))
+    spec = job(SKGD, classes=classes)
+    found = compare(spec, replaced(whole, y=first), replaced(whole, y=second), given=form, run=read)
+    assert found.complaints == ()
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_odd_cells_beside_ids(data: st.DataObject) -> None:
+    whole = {name: list(cells)[:5] for name, cells in table().items()}
+    whole["id"] = data.draw(st.sampled_from([["01", "1", "a", " b", "1.0"], [1, 2, 3, 4, 5], [10**9, 7, -1, 0, 2**62]]))
+    form = data.draw(st.sampled_from([form for name, form in UNTYPED.items() if not name.startswith("one")]))
+    spec = job(SKGD, id="id", fill={"a": 0.0})
+    cells = data.draw(odd), data.draw(odd)
+    found = compare(spec, *(replaced(whole, a=cell) for cell in cells), given=form, run=read)
+    assert found.complaints == ()
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whole_runs_of_any_job(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([name for name in TRIED if not name.endswith("poisson")]))
+    loss = data.draw(st.sampled_from([loss_for(name), *ENDS]))
+    cells = st.floats(-1, 1) | st.floats() | st.sampled_from([0.0, -0.0, 1e300, -np.inf, 5e-324])
+    labels = st.sampled_from(ENDS[loss]) if loss in ("logistic", "smoothed_hinge") else st.floats(*ENDS[loss])
+    row = st.fixed_dictionaries({"a": cells, "b": cells, "c": cells, "y": labels})
+    options: dict[str, Any] = {
+        "penalty": data.draw(
+            st.sampled_from([vfl.L2(0.1), NoPenalty(), vfl.L1(0.1), ElasticNet(0.1, 0.5), Box(-1, 1)])
+        ),
+        "intercept": data.draw(st.booleans()),
+        "holdout": data.draw(st.sampled_from([None, 0.4])),
+        "storage": data.draw(st.sampled_from(["float64", "float32"])),
+        "fill": dict.fromkeys("abc", 0.0),
+    }
+    try:
+        spec = job(TRIED[name], loss, **options)
+        vfl.plan(spec, n_records=12)
+    except VflError:  # not every solver takes every loss and penalty, and it says so
+        assume(False)
+    whole = table(loss)
+    found = compare(spec, replaced(whole, **data.draw(row)), replaced(whole, **data.draw(row)), run=how(name))
+    assert found.raised == (None, None)
+    assert found.complaints == ()
