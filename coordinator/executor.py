@@ -13,6 +13,7 @@ from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally
 from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.mechanisms import release
 from vfl.privacy.noise import CryptographicNoise
+from vfl.privacy.sensitivity import check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,6 +173,7 @@ class Executor:
             events = query.events() if capped is not None else self._folds.charged(query)
         if any(event is None for event in events) and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
+        check(query)
         charges = tuple(
             (replace(key, part=part), on_part(event, self._split, query.side.value))
             for part, event in enumerate(events)

@@ -9,12 +9,14 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from vfl.errors import PartyLost, VflError
+from vfl.kinds import from_plain, to_plain
+from vfl.messages import BookHeads, Greeting, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from vfl.alignment import IdsGreeting, Indexed
-    from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
+    from vfl.messages import Notice, Query, Records
     from vfl.privacy.events import ReleaseKey
     from vfl.security.psi import Points
     from vfl.types import Integers, Vector
@@ -45,11 +47,15 @@ class RayTransport:
 
     def greet(self) -> dict[str, Greeting]:
         """Return every party's greeting."""
-        return self._gather({name: actor.greet.remote() for name, actor in self._actors.items()})
+        told = self._gather({name: actor.greet.remote() for name, actor in self._actors.items()})
+        return {name: from_plain(plain, Greeting) for name, plain in told.items()}
 
     def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
         """Return the heads of the books of the parties that are told."""
-        return self._gather({name: self._actors[name].hear.remote(notice) for name, notice in notices.items()})
+        told = self._gather(
+            {name: self._actors[name].hear.remote(to_plain(notice)) for name, notice in notices.items()}
+        )
+        return {name: from_plain(plain, BookHeads) for name, plain in told.items()}
 
     def labels(self, party: str) -> Vector:
         """Return y, (n,)."""
@@ -61,11 +67,12 @@ class RayTransport:
         shared = len(shares) > 1
         weights, margins = (self._argument(v, shared) for v in (records.weights, records.margins))
         labels, limits = self._constant("labels", records.labels), self._constant("limits", records.limits)
+        named = to_plain(key)
         refs = {
-            name: self._actors[name].answer.remote(share, key, weights, margins, labels, limits)
+            name: self._actors[name].answer.remote(to_plain(share), named, weights, margins, labels, limits)
             for name, share in shares.items()
         }
-        replies: dict[str, Reply] = self._gather(refs)
+        replies = {name: from_plain(plain, Reply) for name, plain in self._gather(refs).items()}
         vectors = (records.weights, records.margins, records.labels, records.limits)
         sent = sum(vector.nbytes for vector in vectors if vector is not None)
         self.n_bytes += len(shares) * sent
@@ -80,7 +87,7 @@ class RayTransport:
             left = max(until - time.monotonic(), 0.1)
             try:
                 answer_of(party, self._actors[party].load.remote(self._sources[party]), left)
-                greeting: Greeting = answer_of(party, self._actors[party].greet.remote(), left)
+                greeting = from_plain(answer_of(party, self._actors[party].greet.remote(), left), Greeting)
             except PartyLost:
                 if time.monotonic() + PAUSE_SECONDS > until:
                     raise

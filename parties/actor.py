@@ -12,7 +12,9 @@ from parties.loading import consented, load
 from parties.prediction import Prediction
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
-from vfl.messages import Records
+from vfl.kinds import from_plain, to_plain
+from vfl.messages import Notice, Query, Records
+from vfl.privacy.events import ReleaseKey
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from vfl.alignment import IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.job.task import PartyTask
-    from vfl.messages import BookHeads, Greeting, Notice, Query, Reply
-    from vfl.privacy.events import ReleaseKey
+    from vfl.messages.kinds import Plain
     from vfl.security.psi import Points
     from vfl.types import Integers, Vector
 
@@ -144,13 +145,13 @@ class PartyActor:
         """Take the outcome of the alignment."""
         return self._aligning().conclude(positions)
 
-    def greet(self) -> Greeting:
+    def greet(self) -> Plain:
         """Return the party's greeting."""
-        return self._party.greet()
+        return to_plain(self._party.greet())
 
-    def hear(self, notice: Notice) -> BookHeads:
+    def hear(self, notice: Plain) -> Plain:
         """Return the heads of the owner's book."""
-        return self._party.hear(notice)
+        return to_plain(self._party.hear(from_plain(notice, Notice)))
 
     def labels(self) -> Vector:
         """Return y, (n,)."""
@@ -158,15 +159,16 @@ class PartyActor:
 
     def answer(
         self,
-        query: Query,
-        key: ReleaseKey,
+        query: Plain,
+        key: Plain,
         weights: Vector | None,
         margins: Vector | None,
         labels: Vector | None,
         limits: Vector | None,
-    ) -> Reply:
+    ) -> Plain:
         """Return the reply to a share; the n-vectors are arguments of their own, so that Ray passes them by reference."""
-        return self._party.answer(query, Records(weights, margins, labels, limits), key)
+        records = Records(weights, margins, labels, limits)
+        return to_plain(self._party.answer(from_plain(query, Query), records, from_plain(key, ReleaseKey)))
 
     def _aligning(self) -> Alignment:
         if self._alignment is None:

@@ -25,6 +25,7 @@ from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
 from vfl.privacy.mechanisms import release
 from vfl.privacy.selection import noisy_best
+from vfl.privacy.sensitivity import check, check_score
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -110,6 +111,9 @@ class Party:
                 f"party {self.name!r} was asked to release without noise ({type(query).__name__}), which the job does not "
                 "declare"
             )
+        check(query)
+        if isinstance(query, Select) and self.name in query.coordinates:
+            check_score(query, query.coordinates[self.name][1], self._columns.n_records, self.name)
         if isinstance(query, Descend | Backward) and query.capped is not None:
             self._cap.admit(query, query.capped)
         if self._book is not None:
@@ -122,7 +126,8 @@ class Party:
             case Backward(blocks=(block,), centres=(centre,), scales=(scale,)):
                 limits = None if query.capped is None else self._cap.limits(query.capped, None)
                 sums = self._sum(block, centre, scale, query.clip, self._weights(query, records), limits)
-                reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part)),))
+                Δ = query.clip.sensitivity_of(query, block.size)
+                reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part), Δ),))
             case Forward(side=Side.HELD_OUT, coordinates={self.name: (block, w)}):
                 if self._held_out is None:
                     raise PrivacyError(f"party {self.name!r} holds no records out")
@@ -169,7 +174,7 @@ class Party:
             else:
                 sums = self._next_sum(pending, delta, shift, v, y, query.weighting, X, step, limits)
                 release_key = replace(key, part=query.parts.get(self.name, 0) + k)
-                released.append(self._release(sums, step.clip, step.event, release_key))
+                released.append(self._release(sums, step.clip, step.event, release_key, _of_step(query, step)))
             own = w[step.block.local]
             pending, delta = X, step.rule(own, released[-1])
             shift = -float(step.centre @ delta)
@@ -190,7 +195,7 @@ class Party:
             else:
                 sums = self._sum(step.block, step.centre, step.scale, step.clip, r, limits)
                 release_key = replace(key, part=query.parts.get(self.name, 0) + k)
-                released.append(self._release(sums, step.clip, step.event, release_key))
+                released.append(self._release(sums, step.clip, step.event, release_key, _of_step(query, step)))
             own = w[step.block.local]
             delta = step.rule(own, released[-1])
             own += delta
@@ -258,8 +263,9 @@ class Party:
         clip: Clip,
         event: Gaussian | PoissonSubsampledGaussian | None,
         key: ReleaseKey,
+        sensitivity: float,
     ) -> Vector:
-        return release(sums, clip.grid if clip.finite else 1.0, event, self._noise, key, clip.sensitivity)
+        return release(sums, clip.grid if clip.finite else 1.0, event, self._noise, key, sensitivity)
 
     def _moments(self, query: Moments, key: ReleaseKey) -> Vector:
         """Release Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
@@ -283,8 +289,6 @@ class Party:
 
     def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
         """Return the best of the noisy scores; the sums that they are computed from stay here."""
-        if query.event is not None and not query.clip.finite:
-            raise PrivacyError("scores of sums without a finite clip cannot be selected from under an event")
         centre, scale, rule = query.centres[self.name], query.scales[self.name], query.rules[self.name]
         X, clip = self._block(block), query.clip
         if clip.finite:
@@ -316,6 +320,11 @@ class Party:
 
     def _zeros(self) -> Vector:
         return np.zeros(self._columns.n_records)
+
+
+def _of_step(query: Descend, step: Step) -> float:
+    """Return Δ of one step's release, from its cap and its block."""
+    return step.clip.sensitivity_of(query, step.block.size)
 
 
 def _required(vector: Vector | None) -> Vector:

@@ -36,7 +36,7 @@ class LosesEverySampledStep(InProcessTransport):
 
     def __init__(self, spec: vfl.Job) -> None:
         sources = sources_of(spec, setting.table(spec.loss)).items()
-        super().__init__({name: load(spec, name, source) for name, source in sources})
+        super().__init__({name: load(spec.for_party(name), source) for name, source in sources})
         self.batches: list[bytes] = []
         """The records with a weight, in every attempt at a sampled step."""
 

@@ -342,7 +342,7 @@ class TestCharges:
             elif kind == "draw":
                 key, event = what
                 joint = replace(key, part=0) if key.round == 0 else key  # the parties' shares of one event
-                assert charged[joint] is event
+                assert charged[joint] == event
                 assert key not in drawn
                 drawn[key] = event
         assert {replace(key, part=0) if key.round == 0 else key for key in drawn} == charged.keys()

@@ -40,6 +40,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.problem",
         "vfl.samplers",
         "vfl.solvers",
+        "vfl.kinds",
         "vfl.evaluation",
         "vfl.job",
         "vfl.job.file",

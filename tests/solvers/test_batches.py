@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from vfl.errors import JobFileError, PrivacyError, SpecificationError
 from vfl.job.file import decode
 from vfl.job.plain import encode
 from vfl.launch.engines.inprocess import InProcessTransport
-from vfl.messages import Fold, Piece, Query, Records, Sample
+from vfl.messages import Fold, Piece, Query, Records, Sample, kinds
 from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.accountants import PldAccountant
@@ -38,16 +39,14 @@ SOLVERS = {"SGD": vfl.SGD, "SVRG": vfl.SVRG, "SCD": vfl.SCD}
 BY_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 
+@dataclass(frozen=True)
 class Weights:
-    """A weighting whose derivative is given: the worst that a loss could do."""
+    """A loss whose derivative is given: the worst that a loss could do."""
 
-    name = "given"
-
-    def __init__(self, r: np.ndarray) -> None:
-        self.r = r
+    r: float
 
     def derivative(self, v: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return self.r
+        return np.full(len(v), self.r)
 
 
 def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[list[int], Clip]:
@@ -64,8 +63,10 @@ def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[lis
     execute = Executor(InProcessTransport(actors), margins, None, unnoised=(Query,))
     execute(joint.record_norms(problem))
     clip = Clip(cap, 4)
-    weighting = joint.ClippedDerivative(Weights(np.array([r])), cap)  # type: ignore[arg-type]
-    released, _ = execute(joint.backward(problem, weighting, clip, None))
+    weighting = joint.ClippedDerivative(Weights(r), cap)  # type: ignore[arg-type]
+    with patch.dict(kinds._families, {"loss": {}}):
+        kinds.register("loss", "given", Weights, r=kinds.RELEASED_NUMBER)
+        released, _ = execute(joint.backward(problem, weighting, clip, None))
     return [int(Fraction(float(u)) / Fraction(clip.grid)) for part in released for u in part], clip
 
 
@@ -183,7 +184,7 @@ def test_margins_hold_a_fold_to_its_members() -> None:
     query = folded(1)
     margins = Margins(np.ones(30))
     margins.absorb("norms", [np.ones(30)])
-    query = replace(query, weighting=joint.ClippedDerivative(Weights(np.ones(30)), 0.4))
+    query = replace(query, weighting=joint.ClippedDerivative(Weights(1.0), 0.4))
     weights = margins.records(query).weights
     np.testing.assert_array_equal(weights != 0.0, query.fold.members(30) > 0)
 

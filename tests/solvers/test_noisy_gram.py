@@ -337,6 +337,8 @@ def test_an_owners_book_refuses_pieces_that_are_not_planned(tmp_path: Path) -> N
         replace(label, fold=Piece(5, 6, ())),  # all of its columns come before
     ):
         with pytest.raises(ConsentRefused, match="a piece of a joint release that the job's plan does not have"):
+            party._book.record(refused, ReleaseKey(2))
+        with pytest.raises(PrivacyError, match="a piece that is none of the lower triangle"):
             ask(refused, 2)
     for number in (1, 2):
         ask(pieces[number].shares()["bank"], number + 1)

@@ -18,7 +18,7 @@ from vfl.messages.queries import (
     Unnoised,
 )
 from vfl.messages.query import HELD_OUT, Block, Local, Need, Query, Rule, ScoreRule, Statistic, Weighted, Weighting
-from vfl.messages.wire import Records, Reply, packed, unpacked
+from vfl.messages.wire import Records, Reply
 
 __all__ = [
     "HELD_OUT",
@@ -53,6 +53,4 @@ __all__ = [
     "Unnoised",
     "Weighted",
     "Weighting",
-    "packed",
-    "unpacked",
 ]

@@ -22,14 +22,13 @@ All but Forward and Tally work on the training part alone (`Query.side`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.messages.query import HELD_OUT, Block, Local, Need, Query, Weighted
-from vfl.messages.wire import packed, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -296,18 +295,6 @@ class Step:
     clip: Clip
     rule: Rule
     event: Gaussian | None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as plain values: a visit has a step for each of its blocks."""
-        at = self.block
-        block = (at.index, at.party, at.start, at.stop, at.offset)
-        return _step, (block, packed(self.centre), packed(self.scale), self.clip, self.rule, self.event)
-
-
-def _step(
-    block: tuple[int, str, int, int, int], centre: bytes, scale: bytes, clip: Clip, rule: Rule, event: Gaussian | None
-) -> Step:
-    return Step(Block(*block), unpacked(centre), unpacked(scale), clip, rule, event)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

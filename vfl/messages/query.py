@@ -96,6 +96,13 @@ class ScoreRule(Protocol):
         """Return one score per coordinate, (s,)."""
         ...
 
+    def least(self, w: Vector, contribution: float, n_records: int) -> float:
+        """Return the smallest sensitivity that the scores at w can be given; a party refuses a rule with less.
+
+        contribution : a, the most that one record adds to a sum u_j in its own units, so that replacing it moves u_j by 2a.
+        """
+        ...
+
 
 class Statistic(Protocol):
     """A sum over records of a vector that margin and label decide, in multiples of a grid.

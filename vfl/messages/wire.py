@@ -1,25 +1,13 @@
-"""Per-record vectors and replies, and short vectors packed as bytes."""
+"""Per-record vectors beside a query, and replies to it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from vfl.privacy.selection import NoisyScore
     from vfl.types import Vector
-
-
-def packed(vector: Vector) -> bytes:
-    """Return a short float64 vector as it travels: as an array it costs more than all else in a step."""
-    return np.asarray(vector, dtype=np.float64).tobytes()
-
-
-def unpacked(data: bytes) -> Vector:
-    """Return the vector, which is not to be written to."""
-    return np.frombuffer(data)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

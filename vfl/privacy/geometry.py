@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from vfl.errors import WITHOUT_PRIVACY, PrivacyError
 from vfl.privacy.events import Gaussian
 from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from vfl.messages import Query
 
 GRID_BITS = 20
 
@@ -50,6 +54,15 @@ class Clip:
         """Δ = 2a under replace-one, in the units of the cap."""
         slack = 1.0 + self.dimension * 2.0**-50
         return 2.0 * (self.cap * slack + self.grid * math.sqrt(self.dimension) / 2.0)
+
+    def sensitivity_of(self, query: Query, size: int) -> float:
+        """Return Δ of a query's sum over `size` coordinates, recomputed from cap and size alone; inf without a clip.
+
+        A kind of clip whose Δ rests on more than the cap overrides it, and refuses a query that does not have that shape.
+
+        query : asks for the sum, in one block or several.
+        """
+        return Clip(self.cap, size).sensitivity if self.finite else math.inf
 
     def event(self, noise_multiplier: float) -> Gaussian:
         """Return the event of releasing the sum with noise of standard deviation zΔ on every coordinate."""

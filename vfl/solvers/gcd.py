@@ -93,6 +93,15 @@ class MoveScore:
         """Return the scores, (s,)."""
         return np.asarray(self.unit * abs(self.penalty.prox(w - self.gain * u, self.steps) - w))
 
+    def least(self, w: Vector, contribution: float, n_records: int) -> float:
+        """Return 2a·max_j unit_j gain_j/(1 + m·steps_j), and twice the rounding of a score: `GCD._sensitivity` derives both."""
+        if self.penalty.grouped or (self.steps < 0).any():
+            return math.inf
+        reach = abs(self.unit * self.gain)
+        slope = float((reach / (1.0 + self.penalty.convexity * self.steps)).max())
+        error = ROUNDING * float((abs(self.unit * w) + n_records * contribution * reach).max())
+        return 2.0 * (contribution * slope + error) * (1.0 + 2.0**-50)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecreaseScore:
@@ -122,6 +131,17 @@ class DecreaseScore:
         divergence = _values(self.penalty, w, self.steps) - _values(self.penalty, there, self.steps) + ξ * move
         decrease = (self.unit * move) ** 2 + 2.0 * np.maximum(divergence, 0.0)
         return np.asarray(np.sqrt((1.0 + self.penalty.convexity * self.steps) * decrease))
+
+    def least(self, w: Vector, contribution: float, n_records: int) -> float:
+        """Return 2a·max_j unit_j gain_j, and twice the rounding of a score: `GCD._sensitivity` derives both."""
+        curved = abs(self.steps * self.unit**2 - 1.0) <= ROUNDING
+        if self.penalty.grouped or not (curved | (self.steps == 0)).all():
+            return math.inf  # then what is added to the squared move is no Bregman divergence
+        slope = float(abs(self.unit * self.gain).max())
+        B = abs(self.unit * w) + n_records * contribution * slope
+        terms = 2.0 * _values(self.penalty, w, self.steps) + 16.0 * B**2
+        error = math.sqrt(ROUNDING * float(((1.0 + self.penalty.convexity * self.steps) * terms).max()))
+        return 2.0 * (contribution * slope + error) * (1.0 + 2.0**-50)
 
 
 def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:

@@ -23,7 +23,7 @@ from vfl.solvers.smoothness import OVERFLOW
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from vfl.messages import Block
+    from vfl.messages import Block, Query
     from vfl.privacy.events import Event, Gaussian
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
@@ -54,6 +54,29 @@ class GramClip(Clip):
         d = self.dimension
         rounded = self.grid * math.sqrt(d) + 2.0 * self.cap * d * 2.0**-50
         return math.nextafter(OFF_DIAGONAL, 2.0) * self.cap * (1.0 + 2.0**-50) + rounded
+
+    def sensitivity_of(self, query: Query, size: int) -> float:
+        """Return Δ of all pieces together for a piece of the triangle; PrivacyError for any other sum, which moves by 2C².
+
+        A piece multiplies one column, or the label, into itself and the columns after it, by the weighting `Row` of the
+        same C². The rows' norms are known to margins alone: that the weights follow `Row` rests on the coordinator.
+        """
+        if not self.finite:
+            return math.inf
+        if not (isinstance(query, Backward) and isinstance(query.fold, Piece) and isinstance(query.weighting, Row)):
+            raise PrivacyError("the clip 'gram' bounds pieces of a Gram matrix alone: use the clip 'norm'")
+        number, p, row = query.fold.number, query.fold.of - 1, query.weighting
+        fits = (self.dimension, row.square, row.of_label) == (p * (p + 1) // 2 + p, self.cap, number == 0)
+        for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
+            at = np.arange(block.offset + block.start, block.offset + block.stop)
+            once = np.where(at == number - 1, 1.0, OFF_DIAGONAL)
+            fits = fits and bool((at >= number - 1).all() and (at < p).all() and (scale == once).all())
+            fits = fits and not centre.any()
+        if not fits:
+            raise PrivacyError(
+                "the clip 'gram' came with a piece that is none of the lower triangle: use the clip 'norm'"
+            )
+        return self.sensitivity
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from vfl.messages import packed, unpacked
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vfl.penalties import Penalty
@@ -27,10 +25,3 @@ class ProxStep:
     def __call__(self, w: Vector, u: Vector) -> Vector:
         """Return Δ, (s,)."""
         return self.penalty.prox(w - self.gain * u, self.steps) - w
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _prox_step, (packed(self.gain), packed(self.steps), self.penalty)
-
-
-def _prox_step(gain: bytes, steps: bytes, penalty: Penalty) -> ProxStep:
-    return ProxStep(unpacked(gain), unpacked(steps), penalty)

@@ -1,4 +1,4 @@
-"""The in-process engine: passes the messages of a run directly. For debugging, estimators and tests."""
+"""The in-process engine: passes the messages of a run in their plain form. For debugging, estimators and tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from coordinator.coordinator import Coordinator
 from parties.alignment.participant import Alignment
 from parties.loading import consented, load
 from vfl.errors import PartyLost
+from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines.arrangement import Arrangement
+from vfl.messages import Query, Reply
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.job.task import PartyTask
-    from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
+    from vfl.messages import BookHeads, Greeting, Notice, Records
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
     from vfl.security.psi import Points
@@ -49,8 +51,12 @@ class InProcessTransport:
         return self._parties[party].labels()
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Put each share of the query to its party, one after the other."""
-        return {name: self._parties[name].answer(share, records, key) for name, share in shares.items()}
+        """Put each share to its party in turn, in its plain form, so that a party builds it from registered kinds."""
+        replies = {}
+        for name, share in shares.items():
+            reply = self._parties[name].answer(from_plain(to_plain(share), Query), records, key)
+            replies[name] = from_plain(to_plain(reply), Reply)
+        return replies
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Raise PartyLost: parties share the coordinator's process, so nothing can restart one of them alone."""

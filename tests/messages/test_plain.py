@@ -1,0 +1,374 @@
+"""Every message of every solver: plain data on the way, the same query at the party, and no event below its sensitivity."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.coordinator import Coordinator
+from coordinator.executor import Executor
+from coordinator.margins import Margins
+from coordinator.ray_transport import RayTransport
+from parties.loading import load
+from parties.party import Party
+from tests.solvers import setting
+from vfl.errors import PrivacyError
+from vfl.kinds import from_plain, to_plain
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sources import sources_of
+from vfl.messages import (
+    Backward,
+    Block,
+    BookHeads,
+    Descend,
+    Greeting,
+    Notice,
+    Phase,
+    Piece,
+    Query,
+    Records,
+    Reply,
+    Sample,
+    Select,
+    Tally,
+)
+from vfl.privacy.events import BoundedRange, ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.privacy.ledger import Head
+from vfl.privacy.noise import SeededNoise
+from vfl.privacy.selection import NoisyScore
+from vfl.privacy.sensitivity import check, required
+from vfl.solvers.noisy_gram import GramClip, Row
+from vfl.solvers.protocol import Derivative
+
+if TYPE_CHECKING:
+    from parties.storage.base import Storage
+
+KEY = ReleaseKey(0)
+SOLVERS: dict[str, tuple[Any, str]] = {
+    "SkGD": (vfl.SkGD(passes=2), "logistic"),
+    "SkGD by blocks": (vfl.SkGD(passes=2, sweep="block", parallel=2), "logistic"),
+    "SkGD, record cap": (vfl.SkGD(passes=2, clip="record"), "logistic"),
+    "SkGD, bought moments and labels": (vfl.SkGD(passes=2, label_share=0.1), "squared"),
+    "CD": (vfl.CD(passes=2), "squared"),
+    "GCD GS-r": (vfl.GCD(rounds=3), "logistic"),
+    "GCD GS-s": (vfl.GCD(rounds=3, rule="GS-s"), "logistic"),
+    "GCD GS-q": (vfl.GCD(rounds=3, rule="GS-q"), "logistic"),
+    "GD": (vfl.GD(passes=2), "logistic"),
+    "SGD, disjoint": (vfl.SGD(passes=1, sampling="disjoint"), "logistic"),
+    "SGD, Poisson": (vfl.SGD(passes=1, sampling="poisson"), "logistic"),
+    "SVRG": (vfl.SVRG(passes=1, sampling="disjoint"), "logistic"),
+    "SCD": (vfl.SCD(passes=1, sampling="disjoint"), "hinge"),
+    "SCD, both": (vfl.SCD(passes=1, sampling="disjoint", release="both"), "logistic"),
+    "OutputPerturbation": (vfl.OutputPerturbation(tolerance=0.1), "logistic"),
+    "NoisyGram": (vfl.NoisyGram(), "squared"),
+}
+
+
+class Recording(InProcessTransport):
+    """Keeps the shares and replies that pass, as they are sent."""
+
+    def __init__(self, spec: vfl.Job) -> None:
+        sources = sources_of(spec, setting.table(spec.loss)).items()
+        super().__init__({name: load(spec.for_party(name), source) for name, source in sources})
+        self.asked: list[tuple[str, Query, Records]] = []
+        self.replies: list[Reply] = []
+
+    def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
+        self.asked += [(name, share, records) for name, share in shares.items()]
+        replies = super().ask(shares, records, key)
+        self.replies += replies.values()
+        return replies
+
+
+@cache
+def run(name: str, private: bool) -> tuple[Recording, tuple[Query, ...]]:
+    """Return a transport with all that passed, and the whole queries."""
+    solver, loss = SOLVERS[name]
+    if "bought" in name and not private:
+        solver = replace(solver, label_share=None)
+    spec = setting.job(solver, loss, epsilon=2.0 if private else None, intercept="bought" in name)
+    if private and "bought" in name:
+        spec = replace(spec, privacy=replace(spec.privacy, smoothness="private"))
+    transport, whole = Recording(spec), []
+    charge = Executor._charge
+
+    def noted(self: Executor, query: Query, key: ReleaseKey) -> Any:
+        whole.append(query)
+        return charge(self, query, key)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(Executor, "_charge", noted)
+    try:
+        list(Coordinator(transport).stream(spec))
+    finally:
+        patch.undo()
+    return transport, tuple(whole)
+
+
+EACH = pytest.mark.parametrize("name", SOLVERS)
+BOTH = pytest.mark.parametrize("private", [True, False], ids=["private", "un-noised"])
+
+
+class NoClasses(pickle.Unpickler):
+    """Unpickles plain values, and arrays where they are allowed; no other class or function."""
+
+    allowed: frozenset[tuple[str, str]] = frozenset()
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module.replace("numpy._core", "numpy.core"), name) not in self.allowed:
+            raise AssertionError(f"the pickle names {module}.{name}")
+        return super().find_class(module, name)
+
+
+class ArraysOnly(NoClasses):
+    allowed = frozenset({("numpy.core.numeric", "_frombuffer"), ("numpy", "dtype"), ("numpy", "ndarray")})
+
+
+@EACH
+@BOTH
+def test_a_share_is_plain_data(name: str, private: bool) -> None:
+    transport, _ = run(name, private)
+    assert transport.asked
+    for _, share, _ in transport.asked:
+        plain = to_plain(share)
+        # Protocol 5 with buffers in band: an array would name numpy's classes.
+        assert NoClasses(io.BytesIO(pickle.dumps(plain, protocol=5))).load() == plain
+        assert to_plain(from_plain(plain, Query)) == plain
+
+
+@EACH
+@BOTH
+def test_a_reply_is_plain_data_and_one_vector(name: str, private: bool) -> None:
+    transport, _ = run(name, private)
+    for reply in transport.replies:
+        plain = to_plain(reply)
+        assert len(ArraysOnly(io.BytesIO(pickle.dumps(plain, protocol=5))).load()) == len(plain)
+        back = from_plain(plain, Reply)
+        assert [u.tobytes() for u in back.released] == [u.tobytes() for u in reply.released]
+        assert back.selected == reply.selected
+
+
+@EACH
+@BOTH
+def test_a_query_that_the_coordinator_answers_has_a_plain_form_too(name: str, private: bool) -> None:
+    for query in run(name, private)[1]:
+        if isinstance(query, Sample | Tally):
+            assert to_plain(from_plain(to_plain(query), Query)) == to_plain(query)
+
+
+def test_what_goes_to_an_actor_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transport over Ray sends tuples, and n-vectors beside them."""
+    sent: list[Any] = []
+
+    class Method:
+        def remote(self, *arguments: Any) -> Any:
+            sent.append(arguments)
+            return (1, "reply", (), None, None, 0.0)
+
+    class Actor:
+        answer = Method()
+
+    transport = RayTransport({"bank": Actor(), "telco": Actor()}, 1.0)
+    monkeypatch.setattr(transport, "_gather", dict)
+    for _, share, records in run("GCD GS-q", True)[0].asked:
+        transport.ask({"bank": share}, records, KEY)
+    assert sent
+    for query, key, *vectors in sent:
+        NoClasses(io.BytesIO(pickle.dumps((query, key)))).load()
+        assert all(vector is None or type(vector) is np.ndarray for vector in vectors)
+
+
+class Untouchable:
+    """Columns that nothing may be computed on."""
+
+    kernels = None
+    n_records = setting.N
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the party read its {name}")
+
+
+def party(name: str, columns: Any = None) -> Party:
+    storage: Storage = columns or Untouchable()
+    return Party(name, storage, SeededNoise(0), unnoised=(Query,))
+
+
+def lowered(query: Query, factor: float) -> Query | None:
+    """Return the query with events that claim less, None where it has none."""
+    if isinstance(query, Descend):
+        steps = {
+            q: tuple(
+                replace(s, event=s.event and replace(s.event, sensitivity=factor * s.event.sensitivity)) for s in own
+            )
+            for q, own in query.steps.items()
+        }
+        return replace(query, steps=steps)
+    if isinstance(query, Select):
+        rules = {q: replace(rule, sensitivity=factor * rule.sensitivity) for q, rule in query.rules.items()}
+        return replace(query, rules=rules)
+    event = getattr(query, "event", None)
+    if event is None or isinstance(event, BoundedRange):
+        return None
+    lower = replace(query, statistic=query.statistic) if isinstance(query, Tally) else query
+    return replace(lower, event=replace(event, sensitivity=factor * event.sensitivity))
+
+
+@EACH
+def test_a_party_refuses_an_event_that_claims_less(name: str) -> None:
+    """0.4 of the joint sensitivity is less than the share of any party needs here; the party computes nothing."""
+    tried = 0
+    for owner, share, records in run(name, True)[0].asked:
+        less = lowered(share, 0.4)
+        if less is not None:
+            tried += 1
+            with pytest.raises(PrivacyError, match="does not cover sums of sensitivity"):
+                party(owner).answer(from_plain(to_plain(less), Query), records, KEY)
+    assert tried or name == "OutputPerturbation"  # whose one release is the coordinator's
+
+
+@EACH
+def test_the_executor_refuses_an_event_a_thousandth_below(name: str) -> None:
+    for query in run(name, True)[1]:
+        check(query)
+        needed, event = required(query), getattr(query, "event", None)
+        if isinstance(query, Descend):
+            factor = 0.999
+        elif needed is not None and event is not None:
+            factor = 0.999 * needed / event.sensitivity
+        else:
+            continue
+        with pytest.raises(PrivacyError, match=r"does not cover|smaller sensitivity"):
+            check(lowered(query, factor))  # type: ignore[arg-type]
+
+
+class TestGramClip:
+    """Its Δ = √2·C² rests on the shape of a Gram matrix; a plain sum of that cap moves by 2C²."""
+
+    def test_on_a_plain_sum(self) -> None:
+        block, clip = Block(0, "a", 0, 2, 0), GramClip(1.0, 2)
+        zeros, ones = np.zeros(2), np.ones(2)
+        assert clip.sensitivity < 1.42
+        event = clip.event(3.0)
+        weighting = Derivative(setting.loss_of("squared"))
+        plain = Backward(weighting, (block,), (zeros,), (ones,), clip, event)
+        for query in (plain, replace(plain, fold=Piece(0, 3, ())), replace(plain, weighting=Row(1.0, 1.0, 0.0, True))):
+            with pytest.raises(PrivacyError, match="'gram' bounds pieces of a Gram matrix alone"):
+                party("a").answer(from_plain(to_plain(query), Query), Records(weights=np.ones(setting.N)), KEY)
+            with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
+                Executor(InProcessTransport({}), Margins(np.ones(4)), None)(query)
+
+    def test_in_a_visit_and_in_a_selection(self) -> None:
+        (_, visit, _), *_ = [asked for asked in run("SkGD", True)[0].asked if isinstance(asked[1], Descend)]
+        (owner,) = visit.steps
+        step = replace(visit.steps[owner][0], clip=GramClip(1.0, 1))
+        with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
+            check(replace(visit, steps={owner: (step,)}))
+        owner, select, records = next(asked for asked in run("GCD GS-r", True)[0].asked if isinstance(asked[1], Select))
+        with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
+            party(owner).answer(replace(select, clip=GramClip(1.0, 1)), records, KEY)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda q: replace(q, fold=replace(q.fold, of=q.fold.of - 1)),
+            lambda q: replace(q, fold=replace(q.fold, number=q.fold.number + 1)),
+            lambda q: replace(q, clip=replace(q.clip, dimension=3)),
+            lambda q: replace(q, clip=replace(q.clip, cap=2 * q.clip.cap)),
+            lambda q: replace(q, weighting=replace(q.weighting, square=2 * q.weighting.square)),
+            lambda q: replace(q, weighting=replace(q.weighting, of_label=not q.weighting.of_label)),
+            lambda q: replace(q, scales=(2 * q.scales[0],)),
+            lambda q: replace(q, centres=(q.centres[0] + 1,)),
+        ],
+    )
+    def test_pieces_that_are_none_of_the_triangle(self, change: Any) -> None:
+        pieces = [asked for asked in run("NoisyGram", True)[0].asked if isinstance(asked[1], Backward)]
+        owner, piece, records = pieces[1]
+        check(piece)
+        with pytest.raises(PrivacyError, match=r"none of the lower triangle|would hold records a second time"):
+            party(owner).answer(change(piece), records, KEY)
+
+
+def test_a_clip_states_no_smaller_block_than_it_has() -> None:
+    """κ_S and the grid are one block's: a clip of dimension 1 on three columns claims too little rounding."""
+    block, clip = Block(0, "a", 0, 3, 0), Clip(1.0, 1)
+    weighting = Derivative(setting.loss_of("squared"))
+    query = Backward(weighting, (block,), (np.zeros(3),), (np.ones(3),), clip, clip.event(3.0))
+    with pytest.raises(PrivacyError, match="does not cover"):
+        party("a").answer(query, Records(weights=np.ones(setting.N)), KEY)
+
+
+def test_a_joint_sum_that_no_weight_bounds_counts_each_party() -> None:
+    blocks = Block(0, "a", 0, 2, 0), Block(1, "b", 0, 2, 2)
+    zeros, ones, clip = np.zeros(2), np.ones(2), Clip(1.0, 4)
+    weighting = Derivative(setting.loss_of("squared"))
+    query = Backward(weighting, blocks, (zeros,) * 2, (ones,) * 2, clip, clip.event(3.0))
+    assert required(query) == pytest.approx(math.sqrt(2) * clip.sensitivity)
+    with pytest.raises(PrivacyError, match="does not cover"):
+        check(query)
+
+
+@EACH
+def test_vectors_of_another_length_are_refused(name: str) -> None:
+    for owner, share, records in run(name, True)[0].asked:
+        if isinstance(share, Backward):
+            wrong: Query = replace(share, scales=(np.ones(share.blocks[0].size + 1),))
+        elif isinstance(share, Descend):
+            step = share.steps[owner][0]
+            rule = replace(step.rule, gain=np.ones(step.block.size + 1))
+            wrong = replace(share, steps={owner: (replace(step, rule=rule),)})
+        elif isinstance(share, Select):
+            wrong = replace(share, centres={owner: np.zeros(9)})
+        else:
+            continue
+        with pytest.raises(PrivacyError, match="a vector of another length"):
+            party(owner).answer(from_plain(to_plain(wrong), Query), records, KEY)
+
+
+class TestScores:
+    """A selection's ε rests on the sensitivity of its scores, which the party recomputes from their parameters."""
+
+    @pytest.mark.parametrize("name", ["GCD GS-r", "GCD GS-s", "GCD GS-q"])
+    @pytest.mark.parametrize(
+        "change", [lambda r: replace(r, gain=1.01 * r.gain), lambda r: replace(r, unit=1.01 * r.unit)]
+    )
+    def test_a_steeper_rule_needs_more(self, name: str, change: Any) -> None:
+        for owner, share, records in run(name, True)[0].asked:
+            if isinstance(share, Select):
+                query = replace(share, rules={owner: change(share.rules[owner])})
+                with pytest.raises(PrivacyError, match=r"does not cover|only exact integer sums"):
+                    party(owner).answer(query, records, KEY)
+
+    def test_a_group_penalty_couples_the_scores(self) -> None:
+        owner, share, records = next(a for a in run("GCD GS-r", True)[0].asked if isinstance(a[1], Select))
+        rule = replace(share.rules[owner], penalty=vfl.GroupLasso(0.1))
+        with pytest.raises(PrivacyError):
+            party(owner).answer(replace(share, rules={owner: rule}), records, KEY)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Greeting("1.0", 7, keeps_book=True, alignment="ab"),
+        Notice(Phase.OPEN, "run", "account", Head(3, "ff"), None),
+        BookHeads(None, Head(1, "00")),
+        Reply((np.array([1.0, math.nan]),), None, NoisyScore(3, 1 << 70), 0.25),
+        KEY,
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_other_messages(message: Any) -> None:
+    plain = to_plain(message)
+    NoClasses(io.BytesIO(pickle.dumps(plain))).load()
+    back = from_plain(plain, type(message))
+    assert to_plain(back) == plain
+    if not isinstance(message, Reply):
+        assert back == message

@@ -1,0 +1,247 @@
+"""The table of registered kinds, and the plain form in which all messages travel.
+
+Guarantee. A message that reaches a party is a tuple of plain values, and holds no code. The party builds each query, rule,
+weighting, clip and penalty from the classes that its owner has installed; `Query.check` then recomputes the sensitivity
+of each release from what was built. `vfl.messages.kinds` says how kinds are spelt, docs/extending.md how to add one.
+
+    to_plain(query)           →  (FORMAT, name, field, ...)
+    from_plain(plain, Query)  →  the query, or PrivacyError
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from vfl import messages
+from vfl.errors import PrivacyError
+from vfl.evaluation import statistics
+from vfl.holdout import Side
+from vfl.losses import LOSSES
+from vfl.messages.kinds import (
+    FLAG,
+    NUMBER,
+    RELEASED,
+    RELEASED_NUMBER,
+    TEXT,
+    VECTOR,
+    WHOLE,
+    Parameter,
+    choice,
+    decode,
+    encode,
+    family,
+    kind,
+    mapping,
+    optional,
+    record,
+    register,
+    row,
+    sequence,
+)
+from vfl.penalties import PENALTIES
+from vfl.privacy import events
+from vfl.privacy.geometry import Clip
+from vfl.privacy.ledger import Head
+from vfl.privacy.selection import NoisyScore
+from vfl.solvers import gcd, joint, labels, noisy_gram, protocol, prox, scd, svrg
+from vfl.types import Adjacency
+
+M = TypeVar("M")
+
+if TYPE_CHECKING:
+    from vfl.messages import Block
+    from vfl.messages.kinds import Plain
+
+FORMAT = 1
+"""Version of all plain forms: a change to a kind's parameters, or to a message's fields, raises it."""
+
+FEW = 128
+"""Coordinates of a block, up to which the plain form of its step is kept: a solver repeats its steps in every pass."""
+
+EVENT, CLIP, WEIGHTING = optional(kind("event")), kind("clip"), kind("weighting")
+ADJACENCY = choice(Adjacency)
+
+
+def _records(plain: Any) -> Any:
+    if not isinstance(plain, np.ndarray) or plain.dtype != np.float64 or plain.ndim != 1:
+        raise PrivacyError("a vector of float64, one entry per record, is needed")
+    return plain
+
+
+RECORDS = Parameter("vector with an entry per record", lambda vector: vector, _records)
+
+_fields_of_block = [("index", WHOLE), ("party", TEXT), ("start", WHOLE), ("stop", WHOLE), ("offset", WHOLE)]
+_block = record(messages.Block, *_fields_of_block)
+
+
+def _sound(plain: Any) -> Block:
+    block: Block = _block.decode(plain)
+    if not 0 <= block.start <= block.stop or block.offset < 0 or block.index < 0:
+        raise PrivacyError("a block runs from its first column to its last")
+    return block
+
+
+BLOCK = Parameter("block " + _block.text, _block.encode, lru_cache(maxsize=4096)(_sound))
+
+_step = record(
+    messages.Step,
+    ("block", BLOCK),
+    ("centre", VECTOR),
+    ("scale", VECTOR),
+    ("clip", CLIP),
+    ("rule", kind("rule")),
+    ("event", EVENT),
+)
+_kept_step, _known_step = lru_cache(maxsize=2048)(_step.encode), lru_cache(maxsize=2048)(_step.decode)
+
+
+def _plain_step(step: messages.Step) -> Any:
+    return _kept_step(step) if step.block.size <= FEW else _step.encode(step)
+
+
+def _built_step(plain: Any) -> messages.Step:
+    few = type(plain) is tuple and len(plain) > 1 and type(plain[1]) is bytes and len(plain[1]) <= 8 * FEW
+    step: messages.Step = _known_step(plain) if few else _step.decode(plain)
+    return step
+
+
+STEP = Parameter(_step.text, _plain_step, _built_step)
+HEAD = optional(record(Head, ("seq", WHOLE), ("hash", TEXT)))
+
+family("loss", LOSSES)
+family("penalty", PENALTIES)
+
+register("clip", "norm", Clip)
+register("clip", "gram", noisy_gram.GramClip)
+
+register("event", "gaussian", events.Gaussian, adjacency=ADJACENCY)
+register("event", "poisson_subsampled_gaussian", events.PoissonSubsampledGaussian, adjacency=ADJACENCY)
+register("event", "bounded_range", events.BoundedRange, adjacency=ADJACENCY)
+
+register("batch", "fold", messages.Fold)
+register("batch", "piece", messages.Piece)
+
+register("weighting", "derivative", protocol.Derivative)
+register("weighting", "clipped_derivative", joint.ClippedDerivative)
+register("weighting", "snapshot_derivative", svrg.SnapshotDerivative)
+register("weighting", "clipped_difference", svrg.ClippedDifference)
+register("weighting", "dual_step", scd.DualStep)
+register("weighting", "row", noisy_gram.Row)
+
+register("rule", "prox_step", prox.ProxStep)
+
+register("score", "move", gcd.MoveScore)
+register("score", "decrease", gcd.DecreaseScore)
+
+_pair_of_steps = sequence(WHOLE)
+register("statistic", "outcomes", statistics.Outcomes, steps=_pair_of_steps)
+register("statistic", "scores", statistics.Scores)
+register("statistic", "residuals", statistics.Residuals, steps=_pair_of_steps)
+register("statistic", "positives", statistics.Positives)
+register("statistic", "losses", statistics.Losses)
+register("statistic", "label_counts", labels.LabelCounts)
+
+_by_block = mapping(row(BLOCK, RELEASED))
+_fold = optional(kind("batch"))
+_rows = mapping(row(BLOCK, VECTOR, VECTOR))
+_key = record(events.ReleaseKey, ("round", WHOLE), ("part", WHOLE), ("attempt", WHOLE))
+_capped = optional(
+    record(
+        messages.RecordCap,
+        ("cap", NUMBER),
+        ("rows", _rows),
+        ("prices", sequence(row(kind("event"), WHOLE))),
+        ("paid", optional(record(messages.Paid, ("key", _key), ("event", kind("event"))))),
+    )
+)
+_side = choice(Side)
+register(
+    "message",
+    "moments",
+    messages.Moments,
+    widths=mapping(WHOLE),
+    reach=optional(mapping(VECTOR)),
+    event=EVENT,
+    uncentred=Parameter(
+        "sequence: text",
+        lambda names: tuple(sorted(names)),
+        lambda plain: frozenset(sequence(TEXT).decode(plain)),
+    ),
+)
+register("message", "ranges", messages.Ranges, columns=mapping(sequence(WHOLE)), event=EVENT)
+register(
+    "message",
+    "backward",
+    messages.Backward,
+    weighting=WEIGHTING,
+    blocks=sequence(BLOCK),
+    centres=sequence(VECTOR),
+    scales=sequence(VECTOR),
+    event=EVENT,
+    fold=_fold,
+    capped=_capped,
+)
+register("message", "forward", messages.Forward, coordinates=_by_block, shifts=mapping(RELEASED_NUMBER), side=_side)
+register(
+    "message",
+    "descend",
+    messages.Descend,
+    weighting=WEIGHTING,
+    steps=mapping(sequence(STEP)),
+    start=mapping(RELEASED),
+    parts=mapping(WHOLE),
+    replayed=optional(sequence(RELEASED)),
+    capped=_capped,
+)
+register(
+    "message",
+    "select",
+    messages.Select,
+    weighting=WEIGHTING,
+    coordinates=_by_block,
+    centres=mapping(VECTOR),
+    scales=mapping(VECTOR),
+    rules=mapping(kind("score")),
+    event=EVENT,
+)
+register("message", "record_norms", messages.RecordNorms, rows=_rows)
+register("message", "sample", messages.Sample)
+register("message", "tally", messages.Tally, statistic=kind("statistic"), event=EVENT, side=_side)
+register("message", "unnoised", messages.Unnoised, statistic=kind("statistic"), event=EVENT, side=_side)
+register("message", "reweigh", messages.Reweigh, weighting=WEIGHTING, fold=_fold)
+register(
+    "message",
+    "reply",
+    messages.Reply,
+    released=sequence(RELEASED),
+    vector=optional(RECORDS),
+    selected=optional(record(NoisyScore, ("coordinate", WHOLE), ("value", WHOLE))),
+)
+register("message", "greeting", messages.Greeting)
+register("message", "notice", messages.Notice, phase=choice(messages.Phase), ledger=HEAD, noted=HEAD)
+register("message", "release_key", events.ReleaseKey)
+register("message", "book_heads", messages.BookHeads, own=HEAD, noted=HEAD)
+
+
+def to_plain(message: object) -> Plain:
+    """Return a message as (FORMAT, name, field, ...); PrivacyError for one with a part that is no registered kind."""
+    return (FORMAT, *encode("message", message))
+
+
+def from_plain(plain: Plain, expected: type[M]) -> M:
+    """Return the message that a plain form describes, of the expected class.
+
+    Raises PrivacyError for another format, an unknown or unexpected message, and parts that are not registered here.
+    """
+    if type(plain) is not tuple or len(plain) < 2 or plain[0] != FORMAT:
+        raise PrivacyError(f"a message of another format than {FORMAT} came: run the same version of vfl everywhere")
+    message = decode("message", plain[1:])
+    if not isinstance(message, expected):
+        raise PrivacyError(f"a {expected.__name__} is needed, not {type(message).__name__}")
+    return message
+
+
+__all__ = ["FLAG", "FORMAT", "NUMBER", "VECTOR", "from_plain", "register", "to_plain"]

@@ -1,0 +1,338 @@
+"""Registered kinds: messages and the functions in them travel as a name and plain parameters, never as code.
+
+A kind is a frozen dataclass with a name in a family: the penalty 'l1', the clip 'norm', the query 'backward'. Its plain
+form is the tuple (name, parameter, ...), with the parameters in the order of the class's fields:
+
+    L1(0.1)                    ⇄  ("l1", 0.1)
+    Derivative(Logistic())     ⇄  ("derivative", ("logistic",))
+
+Plain forms hold tuples, str, bool, int, float, bytes and None only; vectors are bytes of little-endian float64. The
+receiver builds the object itself from what is registered on its side. An unknown name, a parameter of another type or
+number, and NaN where none is allowed raise PrivacyError, before anything is computed. `vfl.kinds` holds the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import operator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from vfl.errors import PrivacyError, VflError, nearest
+
+if TYPE_CHECKING:
+    import enum
+    from collections.abc import Callable, Hashable, Mapping
+
+Plain: TypeAlias = tuple[Any, ...]
+"""The plain form of a kind: its name, then its parameters."""
+
+GROUP = "vfl.kinds"
+"""Entry points that register the kinds of other packages: each names a function without arguments."""
+
+SMALL = frozenset({"loss", "penalty", "clip", "weighting", "event", "batch"})
+"""Families of few and small objects, whose plain forms are kept: a run sends the same ones in every message."""
+
+
+class Parameter(NamedTuple):
+    """One parameter of a kind. text : what the documentation says of its plain form. encode, decode : to it and back."""
+
+    text: str
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+def _exactly(kind: type) -> Callable[[Any], Any]:
+    def decode(plain: Any) -> Any:
+        if type(plain) is not kind:
+            raise PrivacyError(f"a {kind.__name__} is needed, not {type(plain).__name__}")
+        return plain
+
+    return decode
+
+
+def _number(plain: Any) -> float:
+    if type(plain) is not float or plain != plain:
+        raise PrivacyError("a number that is not NaN is needed")
+    return plain
+
+
+def _bytes(vector: Any) -> bytes:
+    array = np.asarray(vector, dtype="<f8")
+    if array.ndim != 1:
+        raise PrivacyError("a vector is needed")
+    return array.tobytes()
+
+
+def _released(plain: Any) -> Any:
+    if type(plain) is not bytes or len(plain) % 8:
+        raise PrivacyError("a vector of float64 is needed")
+    return np.frombuffer(plain, dtype="<f8")
+
+
+def _vector(plain: Any) -> Any:
+    vector = _released(plain)
+    if not np.isfinite(vector).all():
+        raise PrivacyError("a vector of finite numbers is needed")
+    return vector
+
+
+NUMBER = Parameter("number", float, _number)
+RELEASED_NUMBER = Parameter("number, may be NaN", float, _exactly(float))
+WHOLE = Parameter("whole number", operator.index, _exactly(int))
+FLAG = Parameter("true or false", bool, _exactly(bool))
+TEXT = Parameter("text", str, _exactly(str))
+VECTOR = Parameter("vector of finite numbers", _bytes, _vector)
+RELEASED = Parameter("vector, may hold NaN", _bytes, _released)
+
+
+def optional(of: Parameter) -> Parameter:
+    """Return a parameter that may be None."""
+    return Parameter(
+        f"{of.text}, or none",
+        lambda value: None if value is None else of.encode(value),
+        lambda plain: None if plain is None else of.decode(plain),
+    )
+
+
+def sequence(of: Parameter) -> Parameter:
+    """Return a tuple of any length."""
+    items = _exactly(tuple)
+    return Parameter(
+        f"sequence: {of.text}",
+        lambda values: tuple([of.encode(value) for value in values]),
+        lambda plain: tuple([of.decode(item) for item in items(plain)]),
+    )
+
+
+def record(build: Callable[..., Any], *parts: tuple[str, Parameter]) -> Parameter:
+    """Return a parameter that is an object of these attributes."""
+    items = _exactly(tuple)
+
+    def decode(plain: Any) -> Any:
+        if len(items(plain)) != len(parts):
+            raise PrivacyError(f"{len(parts)} values are needed, not {len(plain)}")
+        return build(*[part.decode(item) for (_, part), item in zip(parts, plain, strict=True)])
+
+    return Parameter(
+        "(" + ", ".join(f"{name}: {part.text}" for name, part in parts) + ")",
+        lambda value: tuple([part.encode(getattr(value, name)) for name, part in parts]),
+        decode,
+    )
+
+
+def mapping(of: Parameter) -> Parameter:
+    """Return a dictionary from names of parties, in order."""
+    pairs = _exactly(tuple)
+
+    def decode(plain: Any) -> Any:
+        found = {}
+        for pair in pairs(plain):
+            if type(pair) is not tuple or len(pair) != 2 or type(pair[0]) is not str or pair[0] in found:
+                raise PrivacyError("pairs of different names and values are needed")
+            found[pair[0]] = of.decode(pair[1])
+        return found
+
+    return Parameter(
+        f"by party: {of.text}", lambda value: tuple([(name, of.encode(own)) for name, own in value.items()]), decode
+    )
+
+
+def row(*parts: Parameter) -> Parameter:
+    """Return a tuple with one value for each part."""
+    items = _exactly(tuple)
+
+    def decode(plain: Any) -> Any:
+        if len(items(plain)) != len(parts):
+            raise PrivacyError(f"{len(parts)} values are needed, not {len(plain)}")
+        return tuple([part.decode(item) for part, item in zip(parts, plain, strict=True)])
+
+    return Parameter(
+        "(" + "; ".join(part.text for part in parts) + ")",
+        lambda value: tuple([part.encode(item) for part, item in zip(parts, value, strict=True)]),
+        decode,
+    )
+
+
+def choice(of: type[enum.Enum]) -> Parameter:
+    """Return a member of an enumeration, by its name in lower case."""
+    members = {member.name.lower(): member for member in of}
+
+    def decode(plain: Any) -> Any:
+        if type(plain) is not str or plain not in members:
+            raise PrivacyError(f"one of {', '.join(members)} is needed")
+        return members[plain]
+
+    return Parameter("one of " + ", ".join(members), lambda value: value.name.lower(), decode)
+
+
+def kind(family: str) -> Parameter:
+    """Return a parameter that is itself a kind, of that family."""
+    return Parameter(f"{family} kind", lambda value: encode(family, value), lambda plain: decode(family, plain))
+
+
+_PARAMETERS: dict[str, Parameter] = {
+    "float": NUMBER,
+    "int": WHOLE,
+    "bool": FLAG,
+    "str": TEXT,
+    "Vector": VECTOR,
+    "ndarray": VECTOR,
+    "np.ndarray": VECTOR,
+    "float | None": optional(NUMBER),
+    "tuple[int, ...]": sequence(WHOLE),
+    "Loss": kind("loss"),
+    "Penalty": kind("penalty"),
+    "Clip": kind("clip"),
+}
+"""Annotation of a field → its parameter, for kinds that are registered without naming their parameters."""
+
+_families: dict[str, dict[str, type]] = {}
+_parameters: dict[type, tuple[tuple[str, Parameter], ...]] = {}
+_loaded = False
+
+
+def family(name: str, table: dict[str, type]) -> None:
+    """Make a table of classes by name the kinds of a family: what is added to it later is registered too."""
+    _families[name] = table
+
+
+def register(family: str, name: str, cls: type, **parameters: Parameter) -> None:
+    """Register a frozen dataclass as the kind `name` of a family, on this side.
+
+    parameters : for fields whose annotation does not tell: {field: parameter}. float, int, bool, str, Vector, Loss, Penalty
+        and Clip do.
+
+    Raises PrivacyError for a name that is taken by another class, and for a field without a plain form.
+    """
+    described = _described(cls, parameters)
+    table = _families.setdefault(family, {})
+    if table.setdefault(name, cls) is not cls:
+        raise PrivacyError(
+            f"the {family} kind {name!r} is registered as {table[name].__qualname__}: choose another name"
+        )
+    _parameters[cls] = described
+
+
+def registered() -> Mapping[str, Mapping[str, tuple[tuple[str, str], ...]]]:
+    """Return {family: {name: ((parameter, its plain form), ...)}} of all kinds that are known here."""
+    return {
+        family: {name: tuple((field, of.text) for field, of in _fields(cls)) for name, cls in sorted(table.items())}
+        for family, table in sorted(_families.items())
+    }
+
+
+def vectors_of(value: Any) -> list[Any]:
+    """Return the vectors among the parameters of a kind's object."""
+    return [getattr(value, field) for field, of in _fields(type(value)) if of is VECTOR]
+
+
+def encode(family: str, value: Any) -> tuple[Any, ...]:
+    """Return the plain form of an object of a registered class. Raises PrivacyError for any other."""
+    return _encoded_small(family, value) if family in SMALL else _encoded(family, value)
+
+
+def decode(family: str, plain: Any) -> Any:
+    """Return the object that a plain form describes, built from what is registered here.
+
+    Raises PrivacyError for an unknown kind, and for parameters that do not fit it.
+    """
+    if type(plain) is not tuple or not plain or type(plain[0]) is not str:
+        raise PrivacyError(f"a {family} kind is a name with its parameters, not {type(plain).__name__}")
+    try:
+        return _decoded_small(family, plain) if family in SMALL else _decoded(family, plain)
+    except TypeError as error:  # what cannot be hashed, or compared
+        raise PrivacyError(f"the {family} kind {plain[0]!r} came with a parameter of a wrong type") from error
+
+
+def _described(cls: type, given: Mapping[str, Parameter]) -> tuple[tuple[str, Parameter], ...]:
+    if not dataclasses.is_dataclass(cls):
+        raise PrivacyError(f"{cls.__qualname__} is no dataclass, so its parameters are unknown: make it a frozen one")
+    described = []
+    for field in dataclasses.fields(cls):
+        if not field.init:
+            continue
+        annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+        parameter = given.get(field.name) or _PARAMETERS.get(annotation)
+        if parameter is None:
+            raise PrivacyError(
+                f"{cls.__qualname__}.{field.name} of type {annotation} has no plain form: name its parameter in register(...)"
+            )
+        described.append((field.name, parameter))
+    return tuple(described)
+
+
+def _fields(cls: type) -> tuple[tuple[str, Parameter], ...]:
+    if cls not in _parameters:
+        _parameters[cls] = _described(cls, {})
+    return _parameters[cls]
+
+
+def _load_others() -> None:
+    """Have the installed packages register their kinds, once per process."""
+    global _loaded  # noqa: PLW0603 - the registry is one per process
+    if not _loaded:
+        _loaded = True
+        for entry in importlib.metadata.entry_points(group=GROUP):
+            entry.load()()
+
+
+@lru_cache(maxsize=1024)
+def _name_of(family: str, cls: Hashable) -> str:
+    for attempt in range(2):
+        found = next((name for name, known in _families.get(family, {}).items() if known is cls), None)
+        if found is not None:
+            return found
+        if not attempt:
+            _load_others()
+    called = getattr(cls, "__qualname__", cls)
+    raise PrivacyError(
+        f"{called} is no registered {family} kind, so no party can build it: register it at both ends, by an entry point of "
+        f"the group {GROUP!r}"
+    )
+
+
+def _class_of(family: str, name: str) -> type:
+    table = _families.get(family, {})
+    if name not in table:
+        _load_others()
+    if name not in table:
+        raise PrivacyError(
+            f"unknown {family} kind {name!r}{nearest(name, table)}: install the package that registers it, under the entry "
+            f"points {GROUP!r}"
+        )
+    return table[name]
+
+
+def _encoded(family: str, value: Any) -> tuple[Any, ...]:
+    cls = type(value)
+    name = _name_of(family, cls)  # type: ignore[arg-type]  # a class can be hashed
+    try:
+        return (name, *[of.encode(getattr(value, field)) for field, of in _fields(cls)])
+    except VflError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise PrivacyError(f"the {family} kind {name!r} has a parameter without a plain form: {error}") from error
+
+
+def _decoded(family: str, plain: tuple[Any, ...]) -> Any:
+    name, given = plain[0], plain[1:]
+    cls = _class_of(family, name)
+    fields = _fields(cls)
+    if len(given) != len(fields):
+        raise PrivacyError(f"the {family} kind {name!r} has {len(fields)} parameters, and {len(given)} came")
+    values: list[Any] = []
+    try:
+        for (_, of), one in zip(fields, given, strict=True):
+            values.append(of.decode(one))
+        return cls(*values)
+    except VflError as error:
+        at = fields[len(values)][0] if len(values) < len(fields) else ""
+        raise PrivacyError(f"the {family} kind {name!r} is refused{f', {at}' * bool(at)}: {error}") from error
+
+
+_encoded_small = lru_cache(maxsize=1024)(_encoded)
+_decoded_small = lru_cache(maxsize=1024)(_decoded)

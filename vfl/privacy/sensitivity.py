@@ -1,0 +1,139 @@
+"""The sensitivity of a query's releases, recomputed from the query itself.
+
+Guarantee. `check` passes a query only if each of its events covers the sensitivity that follows from its blocks, clips,
+reaches and columns, whatever the sender claims. Executor and party call it on every query, before anything is charged
+or computed on data. A party recomputes the Δ of its own share; that the joint Δ of several parties is covered is what the
+executor checks on the whole query.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from vfl.errors import PrivacyError
+from vfl.messages import Backward, Descend, Forward, Moments, Ranges, RecordNorms, Select, Tally
+from vfl.messages.kinds import vectors_of
+from vfl.privacy import magnitudes
+from vfl.privacy.geometry import moments_sensitivity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.messages import Block, Query, Step
+    from vfl.types import Vector
+
+
+def check(query: Query) -> None:
+    """Raise PrivacyError for a query whose parts do not fit each other, or whose events claim too small a sensitivity."""
+    if isinstance(query, Descend):
+        for step in query.ordered():
+            _check_step(step)
+        for name, start in query.start.items():
+            if any(step.block.stop > len(start) for step in query.steps.get(name, ())):
+                raise PrivacyError("a visit starts from fewer coordinates than its steps have")
+        return
+    needed = required(query)
+    for event in query.events():
+        claimed = getattr(event, "sensitivity", None)
+        if claimed is not None and needed is not None:
+            cover(claimed, needed)
+
+
+def cover(claimed: float, needed: float) -> None:
+    """Raise PrivacyError unless the sensitivity that an event claims is at least the one that is needed."""
+    if needed == math.inf:
+        raise PrivacyError("only exact integer sums can be released under an event: clip them to a grid")
+    if not claimed >= needed:
+        raise PrivacyError(f"noise for a sensitivity of {claimed!r} does not cover sums of sensitivity {needed!r}")
+
+
+def required(query: Query) -> float | None:
+    """Return Δ of a query's one joint release; None where nothing is added up, or an event names no sensitivity.
+
+    inf : nothing bounds what one record adds.
+    """
+    match query:
+        case Backward():
+            return _sum(query)
+        case Moments():
+            return _moments(query)
+        case Ranges():
+            if any(len(set(indices)) < len(indices) for indices in query.columns.values()):
+                raise PrivacyError("a histogram is asked of a column twice")
+            return magnitudes.sensitivity(sum(map(len, query.columns.values())))
+        case Tally():
+            return query.statistic.sensitivity
+        case Select():
+            _check_scores(query)
+        case Forward():
+            for block, w in query.coordinates.values():
+                _fits(block, w)
+        case RecordNorms():
+            for block, centre, scale in query.rows.values():
+                _fits(block, centre, scale)
+    return None
+
+
+def check_score(query: Select, w: Vector, n_records: int, party: str) -> None:
+    """Raise PrivacyError if a party's scores can move by more than the sensitivity that their rule claims.
+
+    w : (s,) the party's coordinates. n_records : n, of the records that the sums run over.
+    """
+    if query.event is None:
+        return
+    if not query.clip.finite:
+        raise PrivacyError("scores of sums without a finite clip cannot be selected from under an event")
+    rule = query.rules[party]
+    contribution = query.clip.sensitivity_of(query, 1) / 2.0
+    cover(rule.sensitivity, rule.least(w, contribution, n_records))
+
+
+@lru_cache(maxsize=2048)
+def _check_step(step: Step) -> None:
+    # Steps compare by identity, so a step that is repeated in every pass is looked at once.
+    size = step.block.size
+    _fits(step.block, step.centre, step.scale, *vectors_of(step.rule))
+    if step.event is not None:
+        query = Descend(None, {}, {})  # type: ignore[arg-type]  # a clip looks at its kind
+        cover(step.event.sensitivity, step.clip.sensitivity_of(query, size))
+
+
+def _sum(query: Backward) -> float:
+    for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
+        _fits(block, centre, scale)
+    Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
+    # Each party clips its own share. What all shares together add is bounded by the weights, or by each share alone.
+    joint = getattr(query.weighting, "cap", math.inf) <= query.clip.cap or query.fold is not None
+    parties = 1 if joint else len({block.party for block in query.blocks})
+    return Δ if parties == 1 else Δ * math.nextafter(math.sqrt(parties), math.inf)
+
+
+def _moments(query: Moments) -> float:
+    if query.reach is None:
+        return math.inf
+    if {party: len(reach) for party, reach in query.reach.items()} != dict(query.widths):
+        raise PrivacyError("moments need a reach for each column that is asked")
+    if not all((reach > 0).all() for reach in query.reach.values()):
+        raise PrivacyError("moments need a positive reach for each column")
+    return joint_moments(query.widths, {party: query.asks_means(party) for party in query.widths})
+
+
+def joint_moments(widths: Mapping[str, int], means: Mapping[str, bool]) -> float:
+    """Return Δ of the moments of several parties' columns together. means : whether a party's first moments are in."""
+    counts = {kind: sum(width for party, width in widths.items() if means[party] is kind) for kind in (True, False)}
+    Δs = [moments_sensitivity(count, means=kind) for kind, count in counts.items() if count]
+    return Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)
+
+
+def _check_scores(query: Select) -> None:
+    if not query.coordinates.keys() == query.centres.keys() == query.scales.keys() == query.rules.keys():
+        raise PrivacyError("a selection names the same parties in all its parts")
+    for party, (block, w) in query.coordinates.items():
+        _fits(block, w, query.centres[party], query.scales[party], *vectors_of(query.rules[party]))
+
+
+def _fits(block: Block, *vectors: Vector) -> None:
+    if any(len(vector) != block.size for vector in vectors):
+        raise PrivacyError(f"a block of {block.size} columns came with a vector of another length")
