@@ -97,6 +97,22 @@ def test_a_value_in_the_wrong_place_or_spelling(
     assert said in answer.err
 
 
+@pytest.mark.parametrize(
+    ("assignment", "tables"),
+    [
+        ('bounds."mean radius"=[5, 30]', {"bounds": {"mean radius": [5, 30]}}),
+        ("bounds.mean radius=[5, 30]", {"bounds": {"mean radius": [5, 30]}}),
+        ("bounds.'a.b=c'=[0, 1]", {"bounds": {"a.b=c": [0, 1]}}),
+        ("data.bank=x=y.csv", {"data": {"bank": "x=y.csv"}}),
+        ("holdout=0.2", {"holdout": 0.2}),
+    ],
+)
+def test_names_may_be_quoted(assignment: str, tables: dict[str, object]) -> None:
+    plain: dict[str, object] = {}
+    jobfile.override(plain, [assignment])
+    assert plain == tables
+
+
 TEXTS = [
     ("[privacy]", "[privacy", "; line 13 is: [privacy\n"),
     ('name = "credit"', "name = credit", "; line 2 is: name = credit\n"),

@@ -205,23 +205,36 @@ def write(job: Job, path: Path) -> None:
         raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
+_NAME = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^.="']+)"""
+_ASSIGNMENT = re.compile(rf"(?P<key>{_NAME}(?:\.{_NAME})*)=(?P<value>.*)", re.DOTALL)
+
+
 def override(plain: dict[str, Any], assignments: Iterable[str]) -> None:
-    """Apply 'dotted.key=value' in place; a value that is not valid TOML is taken as text."""
+    """Apply 'dotted.key=value' in place. Names may be quoted as in TOML; a value that is not valid TOML is text."""
     for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key:
+        found = _ASSIGNMENT.fullmatch(assignment)
+        if found is None:
             raise SpecificationError(f"--set takes key=value, for instance --set privacy.epsilon=2, not {assignment!r}")
+        key, text = found["key"], found["value"]
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text
-        *tables, last = key.split(".")
+        *tables, last = map(_unquoted, re.findall(_NAME, key))
         target = plain
         for name in tables:
             target = target.setdefault(name, {})
             if not isinstance(target, dict):
                 raise SpecificationError(f"--set {key}: {name!r} is not a table")
         target[last] = value
+
+
+def _unquoted(name: str) -> str:
+    """Return a name without its quotes; one that TOML cannot read stays as it is."""
+    try:
+        return str(tomllib.loads(f"name = {name}")["name"]) if name[0] in "\"'" else name
+    except tomllib.TOMLDecodeError:
+        return name
 
 
 def _environment(plain: dict[str, Any], folder: Path) -> Environment:
