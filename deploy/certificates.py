@@ -3,8 +3,8 @@
     python certificates.py FOLDER ADDRESS...
 
 Writes FOLDER/ca.crt, FOLDER/token (mode 0600), and for every node's address FOLDER/ADDRESS/{node.crt,node.key,env.sh}.
-Copy ca.crt, token and the node's own folder to each node. The authority's key is never written: for another node make all
-certificates anew.
+Copy ca.crt, token and the node's own folder to each node. The authority's key is never written, so a further node needs
+new certificates for all nodes.
 """
 
 from __future__ import annotations

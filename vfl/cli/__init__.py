@@ -15,27 +15,27 @@ COMMANDS = {
     "run": "train a job",
     "plan": "show what a job would release; touches no data",
     "align": "find the records that all parties have",
-    "resume": "go on with a run that was cut off",
+    "resume": "continue a run that was cut off",
     "predict": "apply a saved model to new records",
     "export": "split a model by party, or for scikit-learn",
-    "verify": "check a certificate, and say what it promises",
+    "verify": "check a certificate, and state its guarantee",
     "evaluate": "measure a model on held-out or other records",
     "report": "draw a finished run as one HTML page",
     "ledger": "set, show and check the budgets of data sets",
     "submit": "send a job to a Ray cluster",
-    "status": "show how jobs on a cluster stand",
-    "logs": "show what a job on a cluster has printed",
+    "status": "show the state of jobs on a cluster",
+    "logs": "show the output of a job on a cluster",
     "cancel": "end a job on a cluster",
     "doctor": "check this installation",
 }
 
 
 TOLD_TOGETHER = ("submit", "status", "logs", "cancel")
-"""Commands that share a line of --help, which fits one screen."""
+"""Commands that share a line of --help, so that it fits one screen."""
 
 
 INSTEAD = {"train": "run", "fit": "run", "test": "evaluate", "score": "evaluate", "budget": "ledger", "stop": "cancel"}
-"""What other tools call some commands."""
+"""Names of some commands in other tools."""
 
 
 class LazyGroup(click.Group):
@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:  # click's signature
-        """Find the command; one that does not exist is told with what may have been meant."""
+        """Find the command; for an unknown name suggest the nearest one."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             from vfl.errors import nearest
 
@@ -87,7 +87,7 @@ INTERRUPTED = 130
 
 
 def _explained(error: click.NoSuchOption) -> click.UsageError:
-    """Return the error for an option that is a value of the job, with how it is given; others as they are."""
+    """Return the error for an unknown option; if a value of the job has its name, add the spelling with --set."""
     from vfl.job.file import homes_of
 
     name = error.option_name
@@ -99,14 +99,14 @@ def _explained(error: click.NoSuchOption) -> click.UsageError:
 
 
 def main() -> None:
-    """Run the command line; an error on purpose is one line, and its exit code tells the cause (vfl.errors)."""
+    """Run the command line. An error of vfl.errors is printed as one line, and its exit code states the cause."""
     from vfl.cli.streams import RAY_SAYS_NOTHING, outliving
     from vfl.errors import VflError
 
     os.environ.update(RAY_SAYS_NOTHING)
     with outliving():
         try:
-            sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command that ends with a code returns it here
+            sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command may return its exit code
         except click.NoSuchOption as error:
             told = _explained(error)
             told.show()
