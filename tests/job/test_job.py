@@ -1065,3 +1065,16 @@ class TestDroppedColumns:
         with pytest.raises(SpecificationError) as raised:
             vfl.Job(partition=partition, privacy=None, scaling="none", **changes)
         assert str(raised.value) == message
+
+
+def test_replace_takes_the_hold_out_away() -> None:
+    from dataclasses import replace
+
+    partition = vfl.FeaturePartition({"a": ["x"]}, label=("a", "y"))
+    plain = vfl.Job(partition=partition, privacy=None, bounds={"x": (0, 1)})
+    held = replace(plain, holdout=0.2)
+    assert held == replace(plain, holdout=0.2, evaluation=vfl.Evaluation())
+    assert replace(held, holdout=None) == plain
+    for asked in (replace(held, evaluation=vfl.Evaluation()), replace(held, evaluation=vfl.Evaluation(public=True))):
+        with pytest.raises(SpecificationError, match="evaluation measures records that are held out"):
+            replace(asked, holdout=None)

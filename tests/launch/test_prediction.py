@@ -100,6 +100,19 @@ def test_the_records_that_all_have_are_predicted_with_their_ids(result: Result, 
     assert plain.margins.tobytes() == one.margins.tobytes()
 
 
+def test_predictions_are_a_frame_with_probabilities_and_show_no_ids(result: Result, expected: pd.Series) -> None:
+    found = vfl.predict(result, split(table()))
+    frame = found.to_pandas()
+    assert list(frame.columns) == ["label", "probability", "margin"]
+    assert (frame.index.name, list(frame.index)) == ("customer", list(expected.index))
+    assert np.allclose(frame["probability"], 1 / (1 + np.exp(-expected.to_numpy())))
+    both = result.predict_proba(table())
+    assert both.shape == (len(table()), 2)
+    assert np.allclose(both.sum(axis=1), 1.0)
+    assert np.array_equal(both[:, 1] > 0.5, result.decision_function(table()) > 0)
+    assert repr(found) == f"Predictions for {len(expected)} records, joined by 'customer' (to_pandas() has them)"
+
+
 def test_each_party_predicts_on_ray_from_its_own_part(
     local_ray: Any, result: Result, expected: pd.Series, tmp_path: Path
 ) -> None:

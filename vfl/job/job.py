@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from vfl.schema import Category, Declaration
     from vfl.solvers.protocol import Solver
 
+DEFAULT_EVALUATION = Evaluation()
+"""Stands in for None in a job with a hold-out; replace(job, holdout=None) drops it again."""
 TRUSTS = ("trusted",)
 STORAGES = ("float64", "float32")
 ALL = "*"
@@ -165,14 +167,16 @@ class Job:
     def _check_inquiries(self) -> None:
         """Refuse measures that the job or its budget does not allow."""
         if self.holdout is None:
-            if self.evaluation is not None:
+            if self.evaluation is DEFAULT_EVALUATION:
+                object.__setattr__(self, "evaluation", None)
+            elif self.evaluation is not None:
                 raise SpecificationError(
                     "evaluation measures records that are held out: set holdout=0.2, or leave it out"
                 )
         elif not 0 < self.holdout < 1:
             raise SpecificationError(f"holdout is a share of the records, between 0 and 1, not {self.holdout!r}")
         elif self.evaluation is None:
-            object.__setattr__(self, "evaluation", Evaluation())
+            object.__setattr__(self, "evaluation", DEFAULT_EVALUATION)
         asked, privacy = self.evaluation or Evaluation(), self.privacy
         unused = "error_cap" if self.classification else "loss_cap"
         if getattr(asked, unused) is not None:

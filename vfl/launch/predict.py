@@ -14,8 +14,9 @@ from vfl.alignment import Aligned, Aligning
 from vfl.errors import SpecificationError, nearest
 from vfl.job.faults import Faults
 from vfl.launch.engines.place import place_of
-from vfl.launch.run.result import Result, labels_of
+from vfl.launch.run.result import Result, labels_of, probabilities_of
 from vfl.launch.sources import is_by_party, sources_of
+from vfl.losses import loss_of
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Predictions:
     """Predictions of a model for new records.
 
     margins : (n,) float64. labels : (n,) classes, or for regression the loss's response to the margins.
+    probabilities : (n,) of the positive class; None unless the loss is logistic.
     ids : (n,) ids of the records in the rows of the adding party; None if rows were not joined. id_column : their name.
     """
 
@@ -38,6 +40,27 @@ class Predictions:
     labels: Any
     ids: tuple[Any, ...] | None = None
     id_column: str | None = None
+    probabilities: Vector | None = None
+
+    def __len__(self) -> int:
+        return len(self.margins)
+
+    def __repr__(self) -> str:
+        """Count the records. Ids, labels and margins of single records stay out of notebooks and logs."""
+        joined = "rows in the order of the data" if self.id_column is None else f"joined by {self.id_column!r}"
+        return f"Predictions for {len(self):,} records, {joined} (to_pandas() has them)"
+
+    def to_pandas(self) -> Any:
+        """Return a pandas frame of label, probability (under logistic loss) and margin, indexed by id if there are ids."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise SpecificationError("to_pandas needs pandas: pip install 'vfl[frames]'") from None
+        columns: dict[str, Any] = {"label": self.labels}
+        if self.probabilities is not None:
+            columns["probability"] = self.probabilities
+        index = None if self.ids is None else pd.Index(self.ids, name=self.id_column)
+        return pd.DataFrame({**columns, "margin": self.margins}, index=index)
 
 
 def predict(
@@ -130,4 +153,5 @@ def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any], poli
 
 def _labelled(job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None) -> Predictions:
     column = None if ids is None else job.ids[receiver_of(job, parties)]
-    return Predictions(margins, labels_of(job, margins), None if ids is None else tuple(ids), column)
+    probabilities = probabilities_of(job, margins) if loss_of(job.loss).name == "logistic" else None
+    return Predictions(margins, labels_of(job, margins), None if ids is None else tuple(ids), column, probabilities)

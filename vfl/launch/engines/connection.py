@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import threading
+import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError
@@ -17,6 +20,12 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """Environment set before Ray is imported, so that it neither uploads the working directory nor reports usage."""
+
+ANSWER_SECONDS = 10.0
+"""Limit for a server to answer at the address that it is said to have."""
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""Connection preface of a client, with an empty SETTINGS frame."""
+SETTINGS_FRAME = 4
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
@@ -64,6 +73,53 @@ def check_address(address: str | None) -> None:
         )
 
 
+def require_answer(url: str, *, rpc: bool = False) -> None:
+    """Raise OSError unless a server accepts connections at host:port or a URL within ANSWER_SECONDS.
+
+    Ray itself waits for minutes, and cannot be interrupted meanwhile.
+
+    rpc : it has to answer as a gRPC server, with an HTTP/2 SETTINGS frame (RFC 9113, section 3.4).
+    """
+    parsed = urllib.parse.urlsplit(url if "://" in url else f"//{url}")
+    host, port = parsed.hostname or "", parsed.port or (443 if parsed.scheme == "https" else 80)
+    failures: list[OSError] = [TimeoutError(f"no answer within {ANSWER_SECONDS:g} s")]
+
+    def ask() -> None:
+        try:
+            with socket.create_connection((host, port), timeout=ANSWER_SECONDS) as connection:
+                if rpc and not _truthy(os.environ.get("RAY_USE_TLS")):  # TLS has a handshake of its own
+                    connection.sendall(HTTP2_PREFACE)
+                    header = connection.recv(9, socket.MSG_WAITALL)
+                    if len(header) < 9 or header[3] != SETTINGS_FRAME:
+                        raise ConnectionError("the server there is not Ray's")
+        except TimeoutError:
+            return
+        except OSError as error:
+            failures[0] = error
+            return
+        failures.clear()
+
+    asking = threading.Thread(target=ask, daemon=True)  # name resolution has no timeout of its own
+    asking.start()
+    asking.join(ANSWER_SECONDS)
+    if failures:
+        raise failures[0]
+
+
+def _cluster_address(address: str) -> str | None:
+    """Return host:port of a cluster; 'auto' is looked up as Ray does. None if Ray's lookup is gone."""
+    try:
+        from ray._private.services import canonicalize_bootstrap_address_or_die
+    except ImportError:
+        return None if address == "auto" else address
+    found: str = canonicalize_bootstrap_address_or_die(address)
+    return found
+
+
+def _truthy(value: str | None) -> bool:
+    return (value or "").lower() in ("1", "true")
+
+
 @contextlib.contextmanager
 def connected(n_actors: int, address: str | None) -> Iterator[Any]:
     """Yield Ray, connected as this process already is, or to `address`, or to a local Ray that ends with the context."""
@@ -85,10 +141,12 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
             )
         else:
             check_address(address)
+            remedy = "on a node of the cluster give --address auto; elsewhere send the job, with: vfl submit JOB"
             try:
+                if (named := _cluster_address(address)) is not None:
+                    require_answer(named, rpc=True)
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-                remedy = "on a node of the cluster give --address auto; elsewhere send the job, with: vfl submit JOB"
                 raise unreachable("Ray cluster", repr(address), error, remedy) from error
     finally:
         for name, value in before.items():

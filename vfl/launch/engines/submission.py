@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import FederationError, PlacementError
 from vfl.job.placement import COORDINATOR
-from vfl.launch.engines.connection import import_ray, unreachable
+from vfl.launch.engines.connection import import_ray, require_answer, unreachable
 from vfl.launch.engines.readiness import PIN
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class JobServer:
         try:
             from ray.job_submission import JobSubmissionClient
 
+            named = address or next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
+            if named is not None and named.startswith(("http://", "https://")):
+                require_answer(named)
             with _unnamed(ADDRESSES if address else ()):
                 self._client: Any = JobSubmissionClient(address)
         except (ImportError, ModuleNotFoundError) as error:
@@ -66,9 +69,8 @@ class JobServer:
                 f"Ray's job client is not installed here ({error}): pip install 'vfl[cluster]'"
             ) from error
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-            where = address or next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), "this machine")
             raise unreachable(
-                "job server", where, error, "give the dashboard's address, --address http://HEAD:8265"
+                "job server", named or "this machine", error, "give the dashboard's address, --address http://HEAD:8265"
             ) from error
 
     def submit(self, name: str, text: str, *, folder: str, arguments: Sequence[str] = ()) -> Submission:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from scipy.special import expit
 
 from parties.alignment.reading import joined_rows
 from parties.permission import all_permitted
@@ -15,7 +16,7 @@ from parties.prediction import ModelPart, added
 from vfl import markup
 from vfl.certificate import Certificate, verify
 from vfl.certificate.issue import model_digest
-from vfl.errors import OutputError
+from vfl.errors import OutputError, SpecificationError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model, write_whole
@@ -56,6 +57,15 @@ def labels_of(job: Job, margins: Vector) -> Any:
     if isinstance(negative, tuple):  # one class against the rest, which has no single name
         return margins > 0
     return np.where(margins > 0, positive, negative)
+
+
+def probabilities_of(job: Job, margins: Vector) -> Vector:
+    """Return the probability (n,) of the positive class for margins (n,); SpecificationError unless the loss is logistic."""
+    if loss_of(job.loss).name != "logistic":
+        raise SpecificationError(
+            f"{loss_of(job.loss).name} loss estimates no probabilities: train with loss='logistic', or use decision_function"
+        )
+    return np.asarray(expit(margins), dtype=np.float64)
 
 
 def told(findings: Mapping[str, Findings]) -> dict[str, Any]:
@@ -203,6 +213,14 @@ class Result:
     def predict(self, data: Any) -> Any:
         """Return the predicted labels (n,) of new records: classes, or for regression the loss's response to the margins."""
         return self.labels_of(self.decision_function(data))
+
+    def predict_proba(self, data: Any) -> Vector:
+        """Return the probabilities (n, 2) of the negative and the positive class of new records; data as for `predict`.
+
+        Raises SpecificationError unless the loss is logistic: no other loss estimates probabilities.
+        """
+        positive = probabilities_of(self.job, self.decision_function(data))
+        return np.column_stack([1.0 - positive, positive])
 
     def labels_of(self, margins: Vector) -> Any:
         """Return the predicted labels (n,) for margins (n,)."""

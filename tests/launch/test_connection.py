@@ -1,0 +1,115 @@
+"""Addresses at which no Ray answers: one line, in seconds, before Ray is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vfl.errors import PlacementError
+from vfl.launch.engines import connection
+from vfl.launch.engines.submission import JobServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+
+@contextlib.contextmanager
+def server(answer: bytes | None) -> Iterator[str]:
+    """Yield host:port of a server that sends `answer` to whoever connects; None says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        opened: list[socket.socket] = []
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    opened.append(listener.accept()[0])
+                    if answer is not None:
+                        opened[-1].sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield "{}:{}".format(*listener.getsockname())
+        for one in opened:
+            one.close()
+
+
+def free_address() -> str:
+    """Return an address at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return "{}:{}".format(*listener.getsockname())
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stand in for Ray, and list the addresses to which it is asked to connect."""
+    addresses: list[str] = []
+    stub = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda address, **_: addresses.append(address),
+        shutdown=lambda: None,
+        exceptions=SimpleNamespace(RayError=ArithmeticError),
+    )
+    monkeypatch.setattr(connection, "import_ray", lambda: stub)
+    monkeypatch.setattr(connection, "_cluster_address", lambda address: address)
+    return addresses
+
+
+@pytest.mark.parametrize("answer", [None, HTTP, b""], ids=["silent", "HTTP", "nothing listens"])
+def test_an_address_without_ray_fails_in_one_line(
+    answer: bytes | None, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.5)
+    address = free_address()
+    started = time.monotonic()
+    with contextlib.ExitStack() as running:
+        if answer != b"":
+            address = running.enter_context(server(answer))
+        with (
+            pytest.raises(PlacementError, match="no Ray cluster answers at") as refused,
+            connection.connected(2, address),
+        ):
+            pass
+    assert time.monotonic() - started < 5.0
+    assert len(str(refused.value).splitlines()) == 1
+    assert asked == []
+
+
+def test_ray_is_asked_once_its_server_answers(asked: list[str]) -> None:
+    with server(SETTINGS) as address, connection.connected(2, address):
+        pass
+    assert asked == [address]
+
+
+def test_the_limit_holds_for_names_that_take_long_to_resolve(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
+
+    def resolve(*_: object, **__: object) -> None:
+        time.sleep(1.0)
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    started = time.monotonic()
+    with pytest.raises(PlacementError, match=r"no answer within 0\.2 s"), connection.connected(2, "head.example:6379"):
+        pass
+    assert time.monotonic() - started < 0.9
+    assert connection.ANSWER_SECONDS == 0.2
+    assert asked == []
+
+
+def test_a_job_server_that_is_not_there_fails_in_one_line() -> None:
+    address = free_address()
+    with pytest.raises(PlacementError, match="no job server answers at") as refused:
+        JobServer(f"http://{address}")
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_the_limit_is_below_fifteen_seconds() -> None:
+    assert connection.ANSWER_SECONDS < 15.0
