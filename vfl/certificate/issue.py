@@ -35,7 +35,13 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
         "coordinator": "labels and margins Xw: NOT protected by noise",
     }
 }
-"""DESIGN §5: noise protects the model, not the n-vectors that travel between participants."""
+"""Noise protects the model, not the n-vectors that travel between participants (docs/privacy.md)."""
+
+NORMS = {
+    "party": "; the cap of every record's residual, which shows the norm of the record over all columns",
+    "coordinator": "; the norm of every record over all columns",
+}
+"""Shown besides under a record cap."""
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 
@@ -66,6 +72,8 @@ GEOMETRY: Mapping[str, str] = {
 def who_sees_what(job: Job, *, private: bool) -> dict[str, str]:
     """Return what each kind of participant sees, in words; numbers that only participants know are not among them."""
     said = WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED)
+    if getattr(job.solver, "clip", None) == "record":
+        said = {who: what + NORMS.get(who, "") for who, what in said.items()}
     if not job.ids:
         return said
     shown = reveals(len(job.ids))
