@@ -35,7 +35,7 @@ FETCH_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """A source in the memory of whoever started the run: a reference to it, which Ray passes on as it is."""
+    """Reference to a source in the memory of the process that started the run; Ray passes it on unresolved."""
 
     reference: Any
 
@@ -45,9 +45,9 @@ def _opened(source: Any) -> Any:
 
 
 class PartyActor:
-    """Loads its party's columns where it runs, then answers. Its methods are never retried: a retry is a new release.
+    """Actor that loads its party's columns and answers queries. Ray never retries its methods: a retry is a new release.
 
-    Ray may restart it: then it is as new, and answers nothing before `load` is asked for again.
+    After a restart by Ray the actor has no columns, and answers no query before `load` is called again.
 
     job : to train; None for one that only predicts. keeping : what it leaves on its disk of an alignment. threads : that
     its kernels may take.
@@ -87,9 +87,10 @@ class PartyActor:
         self._alignment = Alignment(task, _opened(source), salt=salt, cores=cores, keeping=self._keeping)
 
     def load(self, source: Any) -> None:
-        """Read the party's columns, unless they are there; what is wrong with them is raised here, at their owner.
+        """Read the party's columns, unless they are loaded. Errors in the data are raised here, at their owner.
 
-        Of a job that aligns records those that were aligned: just now, or before a restart, in what the run has kept.
+        A job that aligns records loads the aligned rows: those of the current alignment, or after a restart those of the
+        index that the run kept.
         """
         if self._loaded is not None:
             return
@@ -107,7 +108,7 @@ class PartyActor:
         self._loaded = load(task, source, agreed, index=index, threads=self._threads)
 
     def prepare_prediction(self, part: ModelPart | str, name: str, source: Any, parties: list[str]) -> PartGreeting:
-        """Take the party's part of a model, or read it here, and look at its new records; returns what is said of them."""
+        """Take or read the party's part of a model, ask its owner, and return the greeting about its new records."""
         self._prediction = Prediction(part, name, _opened(source), parties=parties, policy=self._policy)
         return self._prediction.greet()
 
@@ -172,5 +173,5 @@ class PartyActor:
 
     def _aligning(self) -> Alignment:
         if self._alignment is None:
-            raise FederationError("a party was asked to align before it was told of the job")
+            raise FederationError("a party was asked to align before it received the job")
         return self._alignment

@@ -1,7 +1,7 @@
 """A party's book: its own append-only, hash-chained log of what was released of its records, under its owner's cap.
 
-It is a ledger of the same make as the coordinator's, kept by another hand. Each notes the other's chain head before and
-after a run, so a backup of either that was restored in between is noticed when they next meet.
+It is a ledger like the coordinator's, kept by the owner. Before and after a run, each of the two records the chain head of
+the other. A backup of either that somebody restored in between is detected at the next run.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from vfl.privacy.ledger.dataset import DatasetReservation
 
 OTHERS = ReleaseKey(-1)
-"""The entry that stands for what other participants released in a run; no release of this party has its number."""
+"""Key of the entry that charges the releases of other participants in a run; no release of this party has this key."""
 
 
 def account_of(party: str) -> str:
-    """Return the name under which a party's releases stand in its book."""
+    """Return the account of a party's releases in its book."""
     return f"party {party}"
 
 
 def _extent(query: Backward) -> tuple[object, ...]:
-    """Return what a share's sum is of; caps and noise are compared with each other where it is computed."""
+    """Return the batch, blocks, clip and vectors that define a share's sum; the party itself compares cap and noise."""
     vectors = [vector.tobytes() for vector in (*query.centres, *query.scales)]
     return query.batch, query.part, query.blocks, type(query.clip), query.clip.dimension, vectors
 
@@ -48,15 +48,19 @@ def _extent(query: Backward) -> tuple[object, ...]:
 class PartyBook:
     """All jobs that the book admits are together (ε, δ)-DP for this party's records under the policy's [total].
 
-    A job counts whole, with the releases that others make in it: these depend on this party's records too, through the
-    margins. So the whole plan is set aside when a run opens; every noised release that this party makes is on disk
-    before its noise is drawn; and what is left when the run closes is charged as one Gaussian release with the same μ²
-    (less than one part in 10¹⁵ is lost to rounding its σ to a double). A run that never closes stays set aside.
+    A job counts in full. The releases of other parties count too, because they depend on this party's records through the
+    margins. The book therefore works as follows:
 
-    Secret sampling is not counted in its favour: the parties are shown which records are in a batch.
+    - Opening a run reserves its whole plan.
+    - Every noised release of this party is on disk before its noise is drawn.
+    - Closing a run charges the rest of the reservation as one Gaussian release with the same μ². Rounding its σ to a double
+      loses less than one part in 10¹⁵.
+    - A run that never closes keeps its reservation.
 
-    Every release is checked once more where the data lie: here, that its key is new; by the party itself, book or no
-    book, that it carries noise, and noise enough for the sum that is computed.
+    Secret sampling does not lower a charge, because the parties see which records are in a batch.
+
+    The book checks that the key of every release is new. The party itself checks, with or without a book, that a release
+    carries enough noise for its sum.
     """
 
     def __init__(self, policy: Policy, job: Job, party: str) -> None:
@@ -76,10 +80,10 @@ class PartyBook:
         self._repeats = job.privacy is not None and job.privacy.noise is not None
 
     def hear(self, notice: Notice, n_records: int) -> BookHeads:
-        """Take note of what the coordinator says, and answer with this book's heads.
+        """Record the coordinator's notice and return the heads of this book.
 
-        Raises ConsentRefused when the job does not fit under the owner's caps, LedgerError for a book that is not the
-        one that the coordinator's ledger knows.
+        Raises ConsentRefused when the job does not fit under the owner's caps, and LedgerError when the coordinator's
+        ledger knows a different book.
         """
         other = f"ledger of {notice.account}"
         match notice.phase:
@@ -99,10 +103,10 @@ class PartyBook:
         return BookHeads(self._ledger.head(), notice.ledger)
 
     def record(self, query: Query, key: ReleaseKey) -> None:
-        """Return when every release that answering the query makes is in the book, in one durable transaction.
+        """Write every release that the answer to a query makes to the book, in one durable transaction.
 
-        Raises ConsentRefused for a release beyond what was set aside, one that was made before, or a piece of a joint
-        release that is not the plan's.
+        Raises ConsentRefused for a release beyond the reservation, a repeated release, or a piece of a joint release that
+        the plan does not contain.
         """
         if isinstance(query, Descend | Backward) and query.capped is not None:
             self._record_pass(query, query.capped)
@@ -161,7 +165,7 @@ class PartyBook:
         )
 
     def _events(self, query: Query) -> tuple[Event | None, ...]:
-        """Return what the query's releases are charged as: a pass over disjoint batches once, with its first.
+        """Return the events charged for a query; a pass over disjoint batches is charged once, with its first batch.
 
         A batch that does not follow the one before it in the same pass, under the same event, pays for itself. With
         seeded noise a batch that is repeated, or the first that a restarted party is asked for, is part of the pass that
@@ -180,7 +184,7 @@ class PartyBook:
         return () if follows else events
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:
-        """Look, and change nothing: a head of an older copy must not replace a newer one's before it was noticed."""
+        """Compare heads without writing: the head of an older copy must not replace a newer head before the check."""
         if not self._policy.book.exists():
             if notice.noted is not None:
                 raise LedgerError(
@@ -241,7 +245,7 @@ class PartyBook:
     def _close(self, run: str) -> None:
         if self._reservation is None or self._reservation.run != run:
             raise ConsentRefused(f"party {self._party!r} cannot close a run that its book did not open")
-        # Charged already where a process was killed before it settled; what rounding left over is no second release.
+        # A process killed before it settled has charged this already; the remainder of rounding is no second release.
         rest = self._rest(run) if OTHERS not in self._reservation.charged() else None
         if rest is not None:
             self._reservation.charge([(OTHERS, rest)])
@@ -249,7 +253,7 @@ class PartyBook:
         self._reservation = None
 
     def _rest(self, run: str) -> Event | None:
-        """Return one release that costs what the run has left, to the last double below; None when nothing is."""
+        """Return one release that costs the rest of the run's reservation, rounded down; None if nothing is left."""
         with self._ledger.read() as state:
             found = state.run(self._account, run)
             if found.ended:

@@ -69,7 +69,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicting:
-    """A policy's [prediction]; the module's docstring says what each entry means. None allows all."""
+    """Section [prediction] of a policy; the module's docstring explains each entry. None allows all."""
 
     models: tuple[str, ...] = ()
     parties: tuple[str, ...] | None = None
@@ -80,7 +80,7 @@ class Predicting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a party's owner allows; the module's docstring says what each entry means.
+    """An owner's policy; the module's docstring explains each entry.
 
     job : limit of one job, beside the total. columns, trust : None allows all. prediction : None allows none.
     """
@@ -98,7 +98,7 @@ class Policy:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Policy:
-        """Read a policy file; a file that is missing or says what nobody understands raises SpecificationError."""
+        """Read a policy file. Raises SpecificationError for a missing file or an unknown entry."""
         path = Path(path).expanduser().absolute()
         try:
             plain = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Reading one party's part of a job's data, where it lies."""
+"""Loading of one party's data for a job, in the party's own process."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def load(
 ) -> Party:
     """Return the party with its columns read, declared, scaled; its noise comes from the operating system.
 
-    Only a job that asks for seeded noise by name gets another source. Raises DataError before anything is computed.
+    A job gets seeded noise only if it names it. Raises DataError before anything is computed.
 
-    policy : path of its owner's policy, asked as by `consented` before the source is opened, or a policy that has agreed
-        already. Without one nothing is asked and no book is kept.
+    policy : path of the owner's policy, which is asked before the source is opened (`consented`), or a policy that has
+        agreed already. None asks nobody and keeps no book.
     index : the aligned rows, in their order (parties.alignment.participant); None takes all rows as they are.
-    threads : that the party's kernels may take.
+    threads : number of threads of the party's kernels.
     """
     job, party = task.job, task.party
     agreed = policy if isinstance(policy, Policy) else consented(task, policy)

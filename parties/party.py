@@ -1,9 +1,8 @@
 """A party: its own columns, a noise source, and its owner's book if there is one. No model, no solver.
 
-What it needs to know comes with a query.
-
-A restarted party only reloads its data. The queries that it answers are a closed set, so that its owner can read here
-all that can ever be computed on its columns, and what of it leaves without noise (`Reply.vector`, to margins only).
+Every query carries the parameters that its answer needs. A restarted party therefore only reloads its data. The party answers
+a closed set of queries, so its owner can read in this module everything that can be computed on its columns, and every
+result that leaves without noise (`Reply.vector`, to margins only).
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Party:
     alignment : hash of its records' ids in their order, '' when it was not aligned.
     held_out : the same features of the records that are held out. Nothing is computed on them but X_k w_k, for margins
         only: no noised sum of theirs is ever asked of a party.
-    threads : that its kernels may take; their number changes no result.
+    threads : number of threads of the kernels; it changes no result.
     """
 
     def __init__(
@@ -82,11 +81,11 @@ class Party:
         self._cap = OwnCap(name, self._record_norms, repeats=not noise.private)
 
     def greet(self) -> Greeting:
-        """Return what the party says of itself before training."""
+        """Return version, number of records, book and alignment of this party, before training."""
         return Greeting(__version__, self._n_records, self._book is not None, self._alignment)
 
     def hear(self, notice: Notice) -> BookHeads:
-        """Pass what the coordinator says of the run on to the owner's book; returns the book's heads."""
+        """Pass a notice of the coordinator to the owner's book; return the heads of the book."""
         if self._book is None:
             raise PrivacyError(f"party {self.name!r} keeps no book")
         return self._book.hear(notice, self._n_records)
@@ -154,9 +153,9 @@ class Party:
         return replace(reply, seconds=time.perf_counter() - start)
 
     def _visit(self, query: Descend, records: Records, key: ReleaseKey) -> Reply:
-        """Walk through the steps: release u, Δ = rule(w_S, u), add X_S Δ to the margins, and so on.
+        """Take the steps one after another: release u, compute Δ = rule(w_S, u), add X_S Δ to the margins, repeat.
 
-        X_S Δ is added by the same pass over the records that computes the next gradient.
+        One pass over the records adds X_S Δ and computes the next gradient.
         """
         entered = _required(records.margins)
         v, y = entered.copy(), _required(records.labels)
@@ -288,7 +287,7 @@ class Party:
         return release(np.concatenate(counts), 1.0, query.event, self._noise, key, sensitivity)
 
     def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
-        """Return the best of the noisy scores; the sums that they are computed from stay here."""
+        """Return the best of the noisy scores; the sums behind the scores do not leave the party."""
         centre, scale, rule = query.centres[self.name], query.scales[self.name], query.rules[self.name]
         X, clip = self._block(block), query.clip
         if clip.finite:
@@ -304,7 +303,7 @@ class Party:
         return norms
 
     def _weights(self, query: Backward, records: Records) -> Vector:
-        """Return r, 0 outside of the query's batch: that no record is in two of a pass is not left to the coordinator."""
+        """Return r, set to 0 outside of the query's batch, so that disjoint batches do not rest on the coordinator."""
         r = _required(records.weights)
         if query.batch is None:
             return r

@@ -38,7 +38,7 @@ class ModelPart:
     job : what was asked for; public. party : whose part it is.
     model : digest of the whole model, as its certificate states it: parts of one model belong together.
     coordinates, w : (p_k,) names and values on the scaled features.
-    intercept : of the whole model; it is about nobody's columns, and is in every part.
+    intercept : of the whole model; it depends on no party's columns, and every part holds it.
     """
 
     job: Job
@@ -104,18 +104,18 @@ class ModelPart:
 
 
 def part_of(given: ModelPart | str, party: str) -> ModelPart:
-    """Return a part that was given, or read it where the party runs. Raises OutputError for another party's."""
+    """Return the given part, or read it from its path. Raises OutputError for the part of another party."""
     part = ModelPart.read(given) if isinstance(given, str) else given
     if part.party != party:
-        raise OutputError(f"the part of a model that party {party!r} was told to apply is that of {part.party!r}")
+        raise OutputError(f"party {party!r} was given the model part of {part.party!r}")
     return part
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartGreeting:
-    """What a party says of its part of a model and of its new records.
+    """Greeting of a party before a prediction.
 
-    version : of the code that it runs. model : digest of the whole model. ids : whether the records have their ids.
+    version : of the party's code. model : digest of the whole model. ids : True if the new records have an id column.
     """
 
     version: str
@@ -164,7 +164,7 @@ class Prediction:
         self._index: Index | None = None
 
     def greet(self) -> PartGreeting:
-        """Return what the party says of its part and of its records."""
+        """Return the greeting of this party."""
         part = self._part
         ids = bool(part.job.ids) and holds_ids(self._task, self._source)
         return PartGreeting(__version__, part.model, part.job, ids)

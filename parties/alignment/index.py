@@ -1,8 +1,8 @@
 """A party's index: which of its rows all parties have, in their common order; kept in a file that its owner alone can read.
 
-The file is one line of JSON and the rows as 64-bit integers. It holds no identifier. It lies in the party's own place:
-the folder that $VFL_INDEX names where the party runs, else the one that the job's environment names for the party, else
-vfl/alignments under $XDG_STATE_HOME or ~/.local/state.
+The file is one line of JSON and the rows as 64-bit integers. It holds no identifier. Its folder is the one that $VFL_INDEX
+names on the party's node, else the one that the job's environment names for the party, else vfl/alignments under
+$XDG_STATE_HOME or ~/.local/state.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Index:
     rows: Integers
 
     def said(self) -> Indexed:
-        """Return what others are told of it."""
+        """Return the facts that other participants learn: name and hash of the alignment, and the number of records."""
         return Indexed(alignment_name(self.salt), self.hash, len(self.rows))
 
     def write(self, path: Path) -> None:

@@ -1,6 +1,6 @@
 """A party's side of an alignment: it reads its ids, blinds, and ends with the rows that all parties have.
 
-Ids, secret and rows stay in the party's process; what it leaves in its own place on disk is said by `Keeping`.
+Ids, secret and rows stay in the party's process. `Keeping` says which files the party leaves on its own disk.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Alignment:
             self._pending = Pending(folder, named("pending", *described), party, self._ids)
 
     def greet(self) -> IdsGreeting:
-        """Return what the party says of its ids."""
+        """Return the greeting about the party's ids."""
         kept = None if self.index is None else self.index.said()
         salt = self._pending.salt if self._pending is not None else None
         pending = None if salt is None else alignment_name(salt)
@@ -101,7 +101,7 @@ class Alignment:
         return self._points.pop(owner)
 
     def conclude(self, positions: Integers) -> Indexed:
-        """Turn the coordinator's answer into the index, keep what is to be kept, and forget the secret."""
+        """Turn the coordinator's answer into the index, write the files of `Keeping`, and discard the secret."""
         blinder = self._begun()
         try:
             rows = blinder.rows(positions)
@@ -119,7 +119,7 @@ class Alignment:
         return self.index.said()
 
     def settled(self) -> Index:
-        """Return the index that the run goes on with."""
+        """Return the index that the run uses."""
         if self.index is None:
             raise FederationError(f"party {self._party!r} is to load its columns before its records are aligned")
         if self._of_run is not None and self._keeping.last:
@@ -129,7 +129,7 @@ class Alignment:
         return self.index
 
     def close(self) -> None:
-        """End the processes of an alignment that was cut off; what it has done is kept where it is to be kept."""
+        """End the processes of an interrupted alignment; its saved state remains on disk."""
         if self._blinder is not None:
             self._blinder.close()
         if self._pending is not None:
@@ -143,7 +143,7 @@ class Alignment:
     def _found(self) -> Index | None:
         """Return an index to go on with: the run's own, else the one that `vfl align` left for these files.
 
-        Whoever aligns again may have changed the data; a run that begins on an index may not.
+        Before a new alignment the data may have changed; before a run that starts on an index they may not.
         """
         if self._keeping.again:
             return None

@@ -1,4 +1,4 @@
-"""An alignment that may be cut off: its salt and its secret wait in the party's place until it is concluded."""
+"""State of an alignment that may be interrupted: the salt and the secret, on the party's disk until it is concluded."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SUFFIX = ".pending"
 
 
 class Pending:
-    """Offers the salt of an alignment of the same ids that was cut off, if there is one.
+    """Offers the salt of an interrupted alignment of the same ids, if there is one.
 
-    One process at a time: while another aligns the same ids here, this alignment leaves nothing and offers nothing.
+    One process at a time keeps state. While another process aligns the same ids here, this one keeps and offers nothing.
 
-    folder : the party's place; made if need be, for its owner alone.
-    name : of what is aligned, the same for the same ids and participants.
+    folder : the party's folder; created if need be, for its owner alone.
+    name : of the alignment, the same for the same ids and participants.
     """
 
     def __init__(self, folder: Path, name: str, party: str, ids: Sequence[bytes]) -> None:
@@ -54,7 +54,7 @@ class Pending:
             self.salt = self._left if content[SIZE:] == self._fingerprint else None
 
     def begin(self, salt: bytes) -> Path | None:
-        """Note the alignment that begins, forget one that does not go on; returns where its state may be kept."""
+        """Record the alignment that starts, discard one that is not continued, and return the folder for its state."""
         if self._file is None:
             return None
         if self._left not in (None, salt):
@@ -73,7 +73,7 @@ class Pending:
             self.release()
 
     def release(self) -> None:
-        """Let other processes go on with it, if it has begun."""
+        """Release the lock, so that other processes can continue an alignment that has begun."""
         if self._file is None:
             return
         if not os.fstat(self._file.fileno()).st_size:

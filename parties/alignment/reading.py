@@ -1,4 +1,4 @@
-"""A party's source read in the order of its index: ids, the check that they are still the same, rows left out, rows moved."""
+"""Reading of a party's source in the order of its index: ids are checked, other rows left out, and rows put in order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _cells(source: Source | SparseSource, column: str) -> list[Any]:
 
 
 def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
-    """Return the ids of all rows as they are in the source, for their owner to know its records by."""
+    """Return the ids of all rows as the source holds them, by which the owner recognises its records."""
     return _cells(_open_ids(task, spec), _id_of(task))
 
 
@@ -140,9 +140,11 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
 
 
 def open_aligned(task: PartyTask, spec: Any, index: Index) -> AlignedSource | SparseSource:
-    """Open a source for its aligned rows alone, once it is seen to be what was aligned; DataError otherwise.
+    """Open a source for its aligned rows alone, after checking that it is the source that was aligned.
 
     The rows of a sparse matrix, which is read whole, are in the common order already.
+
+    Raises DataError for a source that changed.
     """
     source = open_with_ids(task, spec)
     stamp = stamp_of(spec)
@@ -156,8 +158,8 @@ def open_aligned(task: PartyTask, spec: Any, index: Index) -> AlignedSource | Sp
 class AlignedSource:
     """Yields the rows of another source that are in an index, in the source's order.
 
-    What is wrong with other rows is nobody's business. `ordered` then moves the records: in place, column by column, so
-    that reading in another order needs no second copy of the data.
+    Rows outside of the index are skipped. `ordered` then moves the records in place, column by column, so that the common
+    order needs no second copy of the data.
     """
 
     n_records: int | None

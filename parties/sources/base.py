@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Content: TypeAlias = Literal["number", "boolean", "text", "id"]
-"""How a CSV field is read; 'text' also lets the columns of typed sources pass as they are, and 'id' is the text by which
-records are aligned, which is no column of a sparse matrix."""
+"""How cells without a type of their own are read, from the column's declaration. Columns of typed sources keep their type.
+'id' is the column by which records are aligned; it is no column of a sparse matrix."""
 
 BY_POSITION = b"vfl.by_position"
 """In the metadata of a table that was split off an array."""
@@ -35,7 +35,7 @@ class Source(Protocol):
     """One party's data.
 
     origin : names party and place in errors.
-    names : all columns that are there.
+    names : all columns of the source.
     typed : whether values come with types of their own; False for text files.
     n_records : number of records, None while it is not known.
     at_most : an upper bound of it, exact for all but CSV with blank lines or line breaks inside fields.
@@ -61,7 +61,7 @@ class Origin:
     party: str | None
     place: str
     by_position: bool = False
-    """Whether the columns have no names of their own, so that any may be taken for any other."""
+    """True if columns are taken by position, so that a wrong order is not noticed."""
 
     def error(self, problem: str) -> DataError:
         """Return the error that says what is wrong here."""
@@ -83,7 +83,7 @@ class Origin:
         raise error
 
     def check_there(self, path: Path) -> None:
-        """Check that a file or folder is there, in the words that all who read files have for it."""
+        """Check that a file or folder exists. Raises DataError, the same for all kinds of file."""
         if not self.attempt(path.exists, "may not be looked at"):
             whose = "where the command runs" if self.party is None else "at the party's working folder"
             raise self.error("is not there" + ("" if path.is_absolute() else f"; a relative path starts {whose}"))
@@ -96,7 +96,7 @@ class Origin:
             yield item  # type: ignore[misc]
 
     def check_columns(self, names: Sequence[str], wanted: Iterable[str]) -> None:
-        """Check that the wanted columns are there, each once."""
+        """Check that each wanted column exists exactly once. Raises DataError."""
         counts = Counter(names)
         for column in wanted:
             if column not in counts:
@@ -105,7 +105,7 @@ class Origin:
                 raise self.error(f"column {column!r} is there more than once: rename one")
 
     def misread(self, problem: str) -> DataError:
-        """Return the error for values that another column may hold, if columns go by position."""
+        """Return the error for unexpected values, with a hint at the order of columns that are taken by position."""
         order = ", the label last: they go by position"
         hint = f"; or put the array's columns in the partition's order{order}" if self.by_position else ""
         return self.error(problem + hint)

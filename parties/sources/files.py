@@ -1,4 +1,4 @@
-"""Data in files: Parquet, Arrow and NumPy; what is asked for is read in chunks, and nothing else is."""
+"""Sources in Parquet, Arrow and NumPy files; only the wanted columns are read, in chunks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def column_names(path: Path) -> tuple[str, ...]:
         if name.endswith(ARROW):
             with pa.memory_map(str(path)) as mapped:
                 return tuple(pa.ipc.open_file(mapped).schema.names)
-    except Exception:  # noqa: BLE001 — readers of damaged files raise anything; whoever loads it says what is wrong
+    except Exception:  # noqa: BLE001 — readers of damaged files raise anything; loading the file reports the error
         return ()
     return ()
 

@@ -1,4 +1,4 @@
-"""Sources of other packages: whoever holds data in a place of its own installs a way to them where the party runs.
+"""Sources of other packages, installed on the party's node for data that vfl cannot read itself.
 
 A package names a function in its entry points of the group "vfl.sources":
 
@@ -29,12 +29,12 @@ log = logging.getLogger("vfl.parties")
 
 
 def is_address(spec: Any) -> bool:
-    """Whether it is a text NAME://ADDRESS."""
+    """Return True for a text NAME://ADDRESS."""
     return isinstance(spec, str) and spec.partition(SEPARATOR)[0].isidentifier() and SEPARATOR in spec
 
 
 def fetch(spec: str, origin: Origin) -> Any:
-    """Return what the installed source of that name makes of the address. Raises DataError."""
+    """Return the data that the installed source of that name finds at the address. Raises DataError."""
     name, _, address = spec.partition(SEPARATOR)
     found = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
     if name not in found:
@@ -47,7 +47,7 @@ def fetch(spec: str, origin: Origin) -> Any:
 
 
 def called(function: Callable[[], Any], origin: Origin) -> Any:
-    """Return function(), or raise DataError: what an owner's own code says may hold cells, so it stays in the log here."""
+    """Return function(), or raise DataError. The function's own message may quote cells, so only the local log has it."""
     try:
         return function()
     except (VflError, MemoryError):

@@ -29,7 +29,7 @@ PIECE = 1 << 20
 
 
 def is_sparse(table: Any) -> bool:
-    """Whether it is a SciPy sparse matrix or array, of any format."""
+    """Return True for a SciPy sparse matrix or array of any format."""
     return hasattr(table, "tocsc") and hasattr(table, "nnz")
 
 
@@ -72,11 +72,11 @@ class SparseSource:
         return self.matrix[:, [position[name] for name in columns]]
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the ids, which are all that can be read of it row by row; see `Source`."""
+        """Yield the ids; a sparse matrix has nothing else that is read row by row. See `Source`."""
         yield from self._ids.batches(columns, rows or PIECE)
 
     def ordered(self, rows: Integers) -> SparseSource:
-        """Return it with some of its rows alone, in the order given; takes the memory of a second copy while it is made."""
+        """Keep some rows alone, in the given order, and return self; needs the memory of a second copy meanwhile."""
         self.matrix = _canonical(self.matrix.tocsr()[rows])
         self.n_records = self.at_most = len(rows)
         self._ids = None

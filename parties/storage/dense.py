@@ -1,7 +1,7 @@
 """Dense storage: a party's columns declared, filled, clamped, scaled, and kept column by column.
 
-What is wrong with the data is an error at their owner, before any release; no message holds a cell or count.
-Values outside the declared bounds are never an error: a refusal that the others can see would tell of one record.
+Errors in the data are raised at their owner, before any release; no message holds a cell or count.
+Values outside the declared bounds are never an error: other parties see a refusal, and it would depend on one record.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _DECLARE_CLASSES = (
 
 
 class LabelReader:
-    """Collects the label, chunk by chunk, and says what is wrong with it."""
+    """Collects the label chunk by chunk. Raises DataError for missing, unknown or infinite labels."""
 
     def __init__(self, label: tuple[str, Label], origin: Origin, at_most: int) -> None:
         self.column, declared = label

@@ -158,7 +158,7 @@ WRONG: dict[str, tuple[dict[str, str], type[VflError], str]] = {
     "swapped": (
         {"bank": "telco", "telco": "bank"},
         OutputError,
-        "the part of a model that party 'bank' was told to apply is that of 'telco'",
+        "party 'bank' was given the model part of 'telco'",
     ),
     "of another model": (
         {"bank": "bank", "telco": "other"},

@@ -226,7 +226,7 @@ class TestCap:
 
 
 class TestReleases:
-    """What the party itself refuses, whatever the coordinator asks."""
+    """The party itself refuses these queries, with or without the coordinator's consent."""
 
     @pytest.fixture
     def party(self, place: Place) -> Any:

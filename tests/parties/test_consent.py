@@ -1,4 +1,4 @@
-"""What a party's owner allows: every rule refuses, by its name, before any data are opened."""
+"""Policies: every rule refuses by its name, before any data are opened."""
 
 from __future__ import annotations
 
