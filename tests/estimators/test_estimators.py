@@ -310,6 +310,20 @@ def test_a_grid_search_is_told_the_epsilon_of_all_its_fits():
     assert f"(ε = {together:.4g}, δ = {1 / n**2:.3g})" in str(caught[-1].message)
 
 
+@pytest.mark.filterwarnings("ignore:private run")
+def test_a_grid_search_over_penalties():
+    X = features(200)
+    model = vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1))
+    penalties = [vfl.L1(0.001), vfl.L2(0.01), vfl.ElasticNet(0.01, 0.5), vfl.Box(-1, 1), vfl.NoPenalty()]
+    search = GridSearchCV(model, {"penalty": penalties}, cv=2).fit(X, classes(X))
+    assert search.best_params_["penalty"] in penalties
+    assert search.best_estimator_.result_.job.penalty == search.best_params_["penalty"]
+    by_name = vfl.VerticalRidge(alpha=20.0, epsilon=None).fit(X, numbers(X)).coef_
+    assert np.array_equal(vfl.VerticalRidge(penalty=vfl.L2(0.1), epsilon=None).fit(X, numbers(X)).coef_, by_name)
+    with pytest.raises(SpecificationError, match="penalty must be a penalty such as"):
+        clone(model).set_params(penalty="l2").fit(X, classes(X))
+
+
 def test_the_warning_names_the_line_that_called_fit():
     X = features()
     vfl.VerticalLogisticRegression().fit(X, classes(X))

@@ -56,6 +56,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
         privacy None neither clamps nor scales.
     fit_intercept : whether to add an unpenalised intercept.
+    penalty : a penalty such as vfl.L1(0.1), instead of the one that the other parameters state; None uses theirs.
     solver : vfl.SkGD(...); None chooses all options by public rules.
     max_iter : maximum number of passes over the coordinates; None leaves it to the solver. A private fit makes all of them.
     tol : without privacy, a fit stops once no full step would move a coordinate by more than this share of the largest

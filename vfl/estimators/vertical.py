@@ -70,6 +70,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     partition: FeaturePartition | int | None = None
     bounds: Any = None
     fit_intercept: bool = True
+    penalty: Penalty | None = None
     solver: Solver | None = None
     max_iter: int | None = None
     tol: float | None = None
@@ -127,7 +128,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             partition=partition,
             privacy=self._privacy(),
             loss=loss,
-            penalty=penalty,
+            penalty=penalty if self.penalty is None else self.penalty,
             solver=self._chosen_solver(),
             bounds=({} if plain else columns.bounds_of(self.bounds, names)) | label,
             scaling="none" if plain else "bounds",
