@@ -1,6 +1,6 @@
-"""The coordinator's side of an alignment: it carries blinded sets round the ring and compares fully blinded ones.
+"""The coordinator's side of an alignment: it passes blinded sets round the ring and compares fully blinded ones.
 
-It is not told the salt, so a hash of aligned ids that it is shown lets it test no guess.
+It never learns the salt, so it cannot test guesses against the hash of the aligned ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Passes over disjoint public batches: charged once, with the first fold, and watched so that they stay one pass."""
+"""Passes over disjoint public batches: one charge, with the first fold, and a check that the folds form one pass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class Folds:
-    """Says what a query is charged as. A pass costs one event only while every record takes part in one release of it.
+    """Decides the charge of each query. A pass costs one event only if each record takes part in one of its releases.
 
-    private : whether repeating a release makes another one; seeded noise repeats itself to the bit.
+    private : True if a repeated release is a new one; seeded noise repeats a release to the bit.
     """
 
     def __init__(self, private: bool) -> None:
@@ -25,19 +25,19 @@ class Folds:
         self._earlier = False
 
     def lost(self) -> None:
-        """Take note that the answer to the query charged last was lost: it may have been released."""
+        """Note that the answer to the last charged query was lost, since it may have been released."""
         self._last, self._earlier = self._before, self._private
 
     def replayed(self, query: Query) -> None:
-        """Take note of a fold that an earlier process released: the next may have been released there too."""
+        """Note a fold that an earlier process released, since that process may have released the next one too."""
         if query.batch is not None:
             self._last, self._earlier = query, self._private
 
     def charged(self, query: Query) -> tuple[Event | None, ...]:
-        """Return the events to be charged for it; None stands for a release without noise.
+        """Return the events to charge for a query; None stands for a release without noise.
 
-        Raises PrivacyError for a fold that does not follow the one before it in the same pass, under the same event; and
-        for a query that releases something and names no event for it.
+        Raises PrivacyError for a fold that does not follow the previous one of its pass under the same event, and for a
+        query that releases values without an event.
         """
         events, batch = query.events(), query.batch
         self._before = self._last

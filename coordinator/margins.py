@@ -1,7 +1,7 @@
-"""The only place that knows Xw, y and any other per-record state in the clear.
+"""The only module that holds Xw, y and other per-record state in the clear.
 
-What leaves it is what the trust setting allows a party to see (DESIGN §5): residuals, or margins and labels in a sweep.
-A `secure` setting would replace this module and the transport, and nothing else.
+Parties see what the trust setting allows: residuals, or margins and labels in a sweep. A `secure` setting would replace
+this module and the transport alone.
 """
 
 from __future__ import annotations

@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from vfl.messages import Greeting
 
 LOSSES_A_QUERY = 3
-"""A query that loses its party so often in a row is not put again: each time it was charged."""
+"""Losses in a row after which a query is not repeated, since each attempt is charged."""
 
 
 class Recovery:
     """Decides on lost parties by the policy of the run.
 
-    welcome : called with a party that is back and what it says of itself, before it is asked anything; it raises what
-        is wrong with that.
-    keep : the party without which there is no run, since its labels and intercept are everybody's.
+    welcome : called with a party that is back and its greeting, before any query; raises if the greeting differs.
+    keep : the party that no run can do without, since it holds the labels and the intercept.
     """
 
     def __init__(
@@ -34,9 +33,9 @@ class Recovery:
         self._keep = keep
 
     def restored(self, lost: PartyLost, losses: int) -> bool:
-        """Return True when the party is back, so that the query can be put again, and False to go on without it.
+        """Return True if the party is back and the query can be repeated, False to continue without the party.
 
-        losses : how often the query was put in vain. Raises PartyLost when the run is to end; it can be resumed.
+        losses : number of failed attempts at the query. Raises PartyLost to end the run, which can be resumed.
         """
         policy, party = self._faults.on_party_lost, lost.party
         if not party or policy == "abort":

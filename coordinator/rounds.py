@@ -1,4 +1,4 @@
-"""The round loop: a schedule asks, the executor answers, and whoever watches sees a record of it go by."""
+"""The round loop: it puts each query of a schedule to the executor, and yields a record of each answer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Ended = TypeVar("Ended")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One query that was answered: what it released and was charged for.
+    """Record of one answered query: its releases and its charges.
 
     number : running number of the query, from 0.
     kind : name of the query; LEFT where a party was given up over it: then nothing was released.
-    parties : who answered.
-    resets : whether it rebuilt Xw, so that nothing before it matters to the margins.
-    released : what they released.
-    charges : ((key, event), ...), what was charged for it, and under which keys.
+    parties : the parties that answered.
+    resets : True if it rebuilt Xw, so that no earlier query matters to the margins.
+    released : the values that they released.
+    charges : ((key, event), ...), the charges with their keys.
     seconds : from the charge to the last reply. The one field that is not released: time depends on data, a little, and
         is for those who run the job.
     refused : whether the budget of a resumed run no longer paid for it, so that nothing was done.
@@ -47,15 +47,15 @@ class Round:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What was charged for it, without the keys."""
+        """The charged events, without their keys."""
         return tuple(event for _, event in self.charges)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
-    """An attempt at a query that came to nothing, because a party was lost. What was charged for it stays charged.
+    """A failed attempt at a query, during which a party was lost. Its charges stay.
 
-    number : of the query. party : who was lost. charges : ((key, event), ...) of the attempt. why : in words.
+    number : of the query. party : the lost party. charges : ((key, event), ...) of the attempt. why : cause, in words.
     """
 
     number: int
@@ -65,24 +65,24 @@ class Lost:
 
 
 LEFT = "Left"
-"""The kind of a round in which a party was given up."""
+"""Kind of a round in which a party was given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """All releases of a run are made; it is settled when whoever watches asks for more, having noted the last."""
+    """All releases of a run are made. The run is settled when the watcher asks for the next event."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Log:
-    """What the first queries of a run released, in an earlier process; None for one that was refused.
+    """Releases of the first queries of a run, from an earlier process; None for a refused query.
 
-    charged : the keys under which each of them was charged.
-    rebuilt : number of the last of them that rebuilt Xw.
-    n_records : n of that process, None when it did not get that far.
-    left : {number of the query: the party that was given up over it}.
-    flags : what the certificate has to say of that process.
-    resumed : whether there was an earlier process.
+    charged : the keys of the charges of each query.
+    rebuilt : number of the last query that rebuilt Xw.
+    n_records : n of that process; None if it ended before n was known.
+    left : {number of the query: the party that was given up during it}.
+    flags : the flags of that process, for the certificate.
+    resumed : True if there was an earlier process.
     """
 
     released: tuple[Released | None, ...] = ()
@@ -102,15 +102,15 @@ def rounds(
     sealed: bool = False,
     recovery: Recovery | None = None,
 ) -> Generator[Round | Lost, None, tuple[Ended, bool]]:
-    """Run a schedule to its end, one record a query; returns what it ends with, and whether the budget lasted.
+    """Run a schedule to its end and yield one record per query; return its result, and whether the budget lasted.
 
-    log : what the first queries released in an earlier process: the schedule is told, and nothing is released again.
-    sealed : records hold nothing of what the queries return, because it is not noised.
-    recovery : what becomes of lost parties; None ends the run with the first.
+    log : releases of the first queries in an earlier process. The schedule receives them, and nothing is released again.
+    sealed : leave the answers out of the records, because they are not noised.
+    recovery : policy for lost parties; None ends the run at the first loss.
 
-    A budget that ends early (a run has paid for releases that were lost) is thrown into the schedule, which may finish
-    with what it has, or ask for something else. So is the loss of a party that is given up; a schedule that does not
-    expect it ends the run.
+    Lost releases stay paid for, so the budget of a run may end early. Then BudgetExceeded is thrown into the schedule,
+    which may return its current result or yield another query. The loss of a party that is given up is thrown too; a
+    schedule that does not handle it ends the run.
     """
     log = log or Log()
     query, lasted = next(schedule), True
@@ -156,7 +156,7 @@ def rounds(
 def _answered(
     query: Query, number: int, execute: Executor, recovery: Recovery | None
 ) -> Generator[Lost, None, tuple[Released, Charges] | PartyLost]:
-    """Put a query until it is answered; returns what it released and was charged, or the party that was given up."""
+    """Repeat a query until it is answered; return its releases and charges, or the loss of the party that was given up."""
     losses = 0
     while True:
         try:

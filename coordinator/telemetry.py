@@ -1,4 +1,4 @@
-"""What a run tells those who operate it: numbers and lines with job and round, never data, residuals, ids or scores."""
+"""Metrics and log lines of a run for its operators: job and round, never data, residuals, ids or scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
 
 EVERY_SECONDS = 1.0
-"""Between two reports of rounds; what is rare is reported at once."""
+"""Seconds between two reports of rounds; rare events are reported at once."""
 
 COUNTERS = {
     "vfl_rounds": "queries answered",
@@ -33,7 +33,7 @@ log = logging.getLogger("vfl.run")
 
 
 class Meters(Protocol):
-    """Where numbers go, by the names of COUNTERS and GAUGES."""
+    """Sink for numbers, by the names of COUNTERS and GAUGES."""
 
     def add(self, name: str, amount: float) -> None:
         """Add to a counter."""
@@ -45,9 +45,9 @@ class Meters(Protocol):
 
 
 class Telemetry:
-    """Watches the events of a run go by.
+    """Reports the events of a run.
 
-    job, run : what every line is tagged with. travelled : returns bytes and the parties' seconds so far.
+    job, run : tags of every line. travelled : returns the bytes sent and the parties' seconds so far.
     """
 
     def __init__(self, job: str, run: str, meters: Meters, travelled: Callable[[], tuple[int, float]]) -> None:
@@ -61,7 +61,7 @@ class Telemetry:
         self._lost: set[ReleaseKey] = set()
 
     def __call__(self, event: object) -> None:
-        """Take note of an event."""
+        """Report an event."""
         if isinstance(event, Plan):
             self._delta = event.problem.delta
             self._accountant = choose_accountant(event.releases, committed=event.committed)

@@ -1,4 +1,4 @@
-"""How the coordinator reaches the parties: one protocol, however the messages travel."""
+"""Protocol between the coordinator and the parties, the same for every way in which messages travel."""
 
 from __future__ import annotations
 

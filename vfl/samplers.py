@@ -1,6 +1,6 @@
-"""Which blocks are drawn, in which order. Public randomness: no privacy is claimed from it.
+"""Samplers of blocks. Their randomness is public: no privacy is claimed from it.
 
-A sampler turns the blocks into the draws of one pass; a draw is the set of blocks that are updated from the same margins.
+A sampler turns the blocks into the draws of one pass. A draw is a set of blocks that are updated from the same margins.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shuffled:
-    """Every block once a pass, in an order drawn afresh for every pass."""
+    """Every block once per pass, in a new random order for each pass."""
 
     name: ClassVar[str] = "shuffled"
 
     def width(self, n_blocks: int) -> int:
-        """One block a draw."""
+        """Return one block per draw."""
         return min(1, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
@@ -52,12 +52,12 @@ class Shuffled:
 
 @dataclass(frozen=True, slots=True)
 class Cyclic:
-    """Every block once a pass, in the order of the partition."""
+    """Every block once per pass, in the order of the partition."""
 
     name: ClassVar[str] = "cyclic"
 
     def width(self, n_blocks: int) -> int:
-        """One block a draw."""
+        """Return one block per draw."""
         return min(1, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
@@ -72,7 +72,7 @@ class Uniform:
     name: ClassVar[str] = "uniform"
 
     def width(self, n_blocks: int) -> int:
-        """One block a draw."""
+        """Return one block per draw."""
         return min(1, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
@@ -87,7 +87,7 @@ class Importance:
     name: ClassVar[str] = "importance"
 
     def width(self, n_blocks: int) -> int:
-        """One block a draw."""
+        """Return one block per draw."""
         return min(1, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:
@@ -109,7 +109,7 @@ class Nice:
             raise SpecificationError(f"τ-nice sampling needs a whole number tau of at least 1, not {self.tau!r}")
 
     def width(self, n_blocks: int) -> int:
-        """τ blocks a draw."""
+        """Return τ blocks per draw."""
         return min(self.tau, n_blocks)
 
     def draws(self, blocks: Sequence[Block], smoothness: Vector, rng: np.random.Generator) -> list[Draw]:

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a party says of itself before training.
+    """A party's facts about itself, sent before training.
 
-    version : of the code that it runs.
-    n_records : how many records it holds; conditioned on by the guarantee.
-    keeps_book : whether its owner keeps a release log that wants to know of the run.
+    version : version of the code that it runs.
+    n_records : number of its records; the guarantee is conditional on it.
+    keeps_book : True if its owner keeps a release log, which has to hear of the run.
     alignment : hash of its records' ids in their order, the same for all parties; '' when none was aligned.
     """
 

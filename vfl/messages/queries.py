@@ -1,4 +1,4 @@
-"""What coordinator and parties say to each other: frozen queries, and replies.
+"""Queries from the coordinator to the parties.
 
 A query is public: it names blocks, clips, events and released coordinates, so it can be logged, hashed and replayed. The
 per-record vectors that it works on (`Records`) travel beside it and are never part of it. A query addressed to several
@@ -111,7 +111,7 @@ class Unnoised(Tally):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reweigh(Weighted):
-    """What a Backward did to the state that margins keep, without asking anybody."""
+    """Repeats the effect of a Backward on the state that margins keep. No party is asked."""
 
     fold: Fold | None = None
 
