@@ -182,7 +182,12 @@ class Executor:
         if charges:
             if self._reservation is None:
                 raise PrivacyError(f"{type(query).__name__} is to be charged, and nothing was reserved for this run")
-            self._reservation.charge(charges)
+            try:
+                self._reservation.charge(charges)
+            except BaseException:
+                self._folds.unpaid()
+                self._passes.unpaid()
+                raise
         return query, charges
 
     def _ask(self, query: Query, key: ReleaseKey) -> dict[str, Reply]:

@@ -28,6 +28,10 @@ class Folds:
         """Note that the answer to the last charged query was lost, since it may have been released."""
         self._last, self._earlier = self._before, self._private
 
+    def unpaid(self) -> None:
+        """Note that the charge of the last query was refused: no later batch of its pass may rest on it."""
+        self._last = None
+
     def replayed(self, query: Query) -> None:
         """Note a fold that an earlier process released, since that process may have released the next one too."""
         if query.batch is not None:

@@ -42,6 +42,10 @@ class Passes:
         cap.require_covered((step.clip, step.event) for step in query.ordered())
         return ((paid.event,) if new else ()), replace(query, capped=cap)
 
+    def unpaid(self) -> None:
+        """Note that the charge of the last query was refused: no later query may rest on it."""
+        self._paid = None
+
     def replayed(self, query: Query, key: ReleaseKey) -> None:
         """Note the releases of an earlier process."""
         if isinstance(query, Descend) and query.capped is not None and None not in query.events():

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import vfl
+from coordinator.executor import Executor
+from coordinator.margins import Margins
 from coordinator.passes import Passes
 from parties.party import Party
 from parties.storage.dense import Columns
 from tests.faults.test_lost_parties import SKIP, WAIT, Lossy, charged, drive, policies
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels import dense
 from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.geometry import Geometry, capped, record_limits
@@ -236,6 +238,22 @@ def test_the_executor_charges_a_pass_once_and_a_repeat_with_the_next() -> None:
         asked([0, 0], 10)
     passes.replayed(replace(visit(cap_of(1.0), [0]), capped=cap), ReleaseKey(11))
     assert asked([1], 12) == (1, ReleaseKey(12))  # a resumed run trusts no charge of another process
+
+
+def test_a_refused_charge_pays_for_nothing() -> None:
+    class Empty:
+        asked = 0
+
+        def charge(self, charges: object) -> None:
+            self.asked += 1
+            raise BudgetExceeded("nothing is left")
+
+    book, cap = Empty(), replace(cap_of(1.0), paid=None)
+    executor = Executor(None, Margins(np.zeros(2)), book, noise=CryptographicNoise())  # no party may be reached
+    for blocks in ([0, 1], [2, 3]):
+        with pytest.raises(BudgetExceeded):
+            executor(replace(visit(cap_of(1.0), blocks), capped=cap))
+    assert book.asked == 2
 
 
 # ---- the audit ----
