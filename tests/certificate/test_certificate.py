@@ -1,4 +1,4 @@
-"""The certificate: what it claims follows from what was charged, and what was not charged it says in words."""
+"""Certificates: claims follow from the charged events, and every release that was not charged is flagged in words."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SOLVERS = {
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 class TestClaim:
     def test_epsilon_follows_from_the_events(self, solver: dict[str, Any]) -> None:
-        """μ² = Σ (Δ/σ)² over what is listed, then ε at δ: computed here in two lines, without the accountant."""
+        """Compute μ² = Σ (Δ/σ)² over the listed events, then ε at δ, without the accountant."""
         said = certificate(solver=solver)
         mu = math.sqrt(sum(count * (event.sensitivity / event.sigma) ** 2 for event, count in said.events))
         assert said.epsilon <= epsilon_of(mu, said.delta) * (1 + 1e-9)
@@ -76,7 +76,7 @@ class TestClaim:
         assert said.private
         assert said.flags == ()
 
-    def test_it_counts_every_release_that_went_by(self, solver: dict[str, Any]) -> None:
+    def test_it_counts_every_release(self, solver: dict[str, Any]) -> None:
         charged: list[Any] = []
         result = vfl.train(
             job(solver=solver), data(), engine="inprocess", watch=lambda e: charged.extend(getattr(e, "events", ()))
@@ -84,12 +84,12 @@ class TestClaim:
         assert result.certificate.releases == len(charged)
         assert dict(result.certificate.events) == Counter(charged)
 
-    def test_the_plan_promised_it(self, solver: dict[str, Any]) -> None:
+    def test_epsilon_is_at_most_that_of_the_plan(self, solver: dict[str, Any]) -> None:
         planned = make_plan(job(solver=solver), N)
         assert certificate(solver=solver).epsilon <= planned.epsilon <= 1.5
 
 
-def test_what_it_says_of_the_run() -> None:
+def test_fields_describe_the_run() -> None:
     spec = job(name="credit")
     said = vfl.train(spec, data(), engine="inprocess").certificate
     assert said.adjacency == "replace-one"
@@ -101,7 +101,7 @@ def test_what_it_says_of_the_run() -> None:
     assert said.code_version == vfl.__version__
     assert "this one fit only" in said.scope
     assert all(event.adjacency == "replace-one" for event, _ in said.events)
-    assert said.solver["passes"] is None  # decided: as rounds
+    assert said.solver["passes"] is None  # None: the job gave rounds instead
     assert (said.solver["name"], said.solver["block_size"], said.solver["sampling"]) == ("SkGD", 1, "shuffled")
     assert said.geometry.startswith("Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j")
     assert (said.dataset, said.ledger, said.books, said.signature) == ("", {}, {}, None)
@@ -112,7 +112,7 @@ def test_delta_defaults_to_one_over_n_squared() -> None:
 
 
 def test_who_sees_what_is_never_left_out() -> None:
-    """Noise protects the model alone, with and without a guarantee."""
+    """Noise protects the model only. The table of visibility is there with and without a guarantee."""
     for said in (certificate(), certificate(privacy=None)):
         assert said.who_sees_what.keys() == {"outsider", "party", "coordinator"}
         for insider in ("party", "coordinator"):
@@ -147,14 +147,14 @@ class TestFlags:
         said = certificate(privacy=vfl.Privacy(epsilon=1.5, delta=1e-6, smoothness=smoothness))
         assert said.private
         assert said.flags == ()
-        assert len(said.events) == 1  # the blocks; no moments
+        assert len(said.events) == 1  # the block releases; no moments
         assert said.smoothness == ("bounds" if smoothness == "bounds" else "declared")
 
     def test_flags_add_up(self) -> None:
         privacy = vfl.Privacy(epsilon=1.5, noise=vfl.SeededNoise(0), smoothness="data")
         assert len(certificate(privacy=privacy).flags) == 2
 
-    def test_a_private_one_is_said_in_one_sentence(self) -> None:
+    def test_a_private_certificate_is_one_sentence(self) -> None:
         said = str(certificate())
         assert said.startswith("(ε = 1.5, δ = 1e-06)-differentially private for every record (replace-one)\n")
         assert "NOT PRIVATE" not in said
@@ -162,7 +162,7 @@ class TestFlags:
 
 class TestFile:
     @pytest.mark.parametrize("privacy", ["default", None, SEEDED])
-    def test_it_survives(self, tmp_path: Path, privacy: Any) -> None:
+    def test_round_trip_through_a_file(self, tmp_path: Path, privacy: Any) -> None:
         said = certificate(privacy=privacy)
         (tmp_path / "certificate.json").write_text(said.to_json(), encoding="utf-8")
         again = Certificate.load(tmp_path / "certificate.json")
@@ -172,7 +172,7 @@ class TestFile:
         assert again == said
 
     def test_it_is_json_that_others_can_read(self) -> None:
-        """No Infinity, which is not JSON."""
+        """The file contains no Infinity, which JSON does not allow."""
 
         def refuse(constant: str) -> None:
             raise AssertionError(constant)
@@ -181,20 +181,20 @@ class TestFile:
         assert plain["epsilon"] is None
 
     def test_it_holds_no_data(self) -> None:
-        """Counts, ids and cells stay out: with other data of the same shape every public word is the same."""
+        """Counts, ids and cells stay out: other data of the same shape give the same public text."""
         other = {c: values[::-1] if c == "y" else values / 2 for c, values in data().items()}
         one, two = (vfl.train(job(privacy=SEEDED), d, engine="inprocess").certificate for d in (data(), other))
         differs = {f.name for f in dataclasses.fields(one) if getattr(one, f.name) != getattr(two, f.name)}
-        assert differs == {"model_digest", "moments_digest"}  # of what was released
+        assert differs == {"model_digest", "moments_digest"}  # digests of released values
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", "3", "{}", '{"format": 1}', '{"format": 1, "events": 3, "flags": []}']
     )
-    def test_what_is_no_certificate(self, text: str) -> None:
+    def test_text_that_is_not_a_certificate_is_refused(self, text: str) -> None:
         with pytest.raises(OutputError):
             Certificate.from_json(text)
 
-    def test_another_format_and_another_field(self) -> None:
+    def test_unknown_formats_and_fields_are_refused(self) -> None:
         plain = json.loads(certificate().to_json())
         with pytest.raises(OutputError, match="this vfl reads certificates of format 1, not 2"):
             Certificate.from_json(json.dumps(plain | {"format": 2}))
@@ -208,7 +208,7 @@ class TestFile:
         with pytest.raises(OutputError):
             Certificate.from_json(json.dumps(plain))
 
-    def test_another_spelling_of_the_same_is_refused(self) -> None:
+    def test_another_spelling_of_the_same_values_is_refused(self) -> None:
         text = certificate().to_json()
         others = (
             json.dumps(json.loads(text)),
@@ -223,17 +223,17 @@ class TestFile:
             with pytest.raises(OutputError, match="not as vfl writes it: it was altered, or formatted anew"):
                 Certificate.from_json(other)
 
-    def test_line_ends_are_not_repaired(self, tmp_path: Path) -> None:
+    def test_line_endings_are_not_repaired(self, tmp_path: Path) -> None:
         (tmp_path / "certificate.json").write_bytes(certificate().to_json().replace("\n", "\r\n").encode())
         with pytest.raises(OutputError, match="not as vfl writes it"):
             Certificate.load(tmp_path / "certificate.json")
 
-    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+    def test_bytes_that_are_not_text_are_refused(self, tmp_path: Path) -> None:
         (tmp_path / "certificate.json").write_bytes(b"\xff\xfe{}")
         with pytest.raises(OutputError, match="is not a certificate, or it was altered"):
             Certificate.load(tmp_path / "certificate.json")
 
-    def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match=r"cannot read the certificate .*: No such file or directory"):
             Certificate.load(tmp_path / "certificate.json")
 
@@ -265,7 +265,7 @@ def schema() -> Any:
 
 
 class TestSchema:
-    """The schema that is shipped says to other programs what this one reads and writes."""
+    """The shipped schema tells other programs which certificates this one reads and writes."""
 
     def test_it_has_every_field_and_describes_no_other(self, schema: Any) -> None:
         names = [field.name for field in dataclasses.fields(Certificate)]
@@ -284,7 +284,7 @@ class TestSchema:
         assert type(again.events[0][0]) is type(event)
 
     @pytest.mark.parametrize("privacy", ["default", None, SEEDED])
-    def test_what_is_written_is_valid(self, schema: Any, privacy: Any) -> None:
+    def test_written_certificates_are_valid(self, schema: Any, privacy: Any) -> None:
         said = certificate(privacy=privacy)
         schema.validate(json.loads(said.to_json()))
         books = {"bank": {"entries": 3, "head": "0" * 64}}
@@ -295,8 +295,8 @@ class TestSchema:
 
     @given(field=st.sampled_from([f.name for f in dataclasses.fields(Certificate)]), value=VALUES)
     @settings(max_examples=500, deadline=None)
-    def test_nothing_invalid_is_read(self, schema: Any, field: str, value: Any) -> None:
-        """Whatever value a field is given: what is read as a certificate is one by the schema too."""
+    def test_invalid_certificates_are_not_read(self, schema: Any, field: str, value: Any) -> None:
+        """Replace a field by any value: if the result is read as a certificate, the schema accepts it too."""
         plain = json.loads(_written()) | {field: value}
         text = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
         try:

@@ -1,4 +1,4 @@
-"""`vfl verify`: what holds is said in words, and whatever was changed is found."""
+"""`vfl verify`: every check is reported in words, and every alteration is found."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def wrong(run: Path, **options: Any) -> set[str]:
 
 
 def resigned(run: Path, **changes: Any) -> None:
-    """What a forger with a key of his own can do: change the certificate and sign it anew."""
+    """Forge a run as an attacker with a key can: change the certificate and sign it anew."""
     path = run / "certificate.json"
     forged = dataclasses.replace(vfl.Certificate.load(path), **changes)
     path.write_text(forged.signed(SigningKey(Ed25519PrivateKey.generate())).to_json(), encoding="utf-8")
@@ -86,7 +86,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_it_prints(run: Path) -> None:
+def test_output(run: Path) -> None:
     said = verify(run)
     holds, leaves, empty, *checks = said.splitlines()
     assert "replacing the data of any one record" in holds
@@ -98,27 +98,27 @@ def test_what_it_prints(run: Path) -> None:
     assert [line.split()[1] for line in checks][:4] == ["signature", "signer", "epsilon", "claims"]
 
 
-def test_to_machines(run: Path) -> None:
+def test_json_output(run: Path) -> None:
     said = json.loads(verify(run, "--json"))
     assert (said["verified"], said["private"], said["delta"]) == (True, True, 1e-6)
     assert 0.999 < said["epsilon"] <= 1.0
     assert {check["name"] for check in said["checks"]} >= {"signature", "epsilon", "model", "job", "plan", "ledger"}
 
 
-def test_everything_is_looked_at(run: Path) -> None:
+def test_every_check_is_made(run: Path) -> None:
     assert all(findings(run).values())
 
 
 def test_the_certificate_alone(run: Path) -> None:
-    """Says what could not be looked at."""
+    """Without other files, the report lists the checks that could not be made."""
     found = findings(run / "certificate.json")
     assert found["signature"]
     assert found["epsilon"]
     assert [found[name] for name in ("model", "job", "plan", "ledger")] == [None] * 4
 
 
-def test_no_byte_can_be_altered(copy: Path) -> None:
-    """Every byte of the file in turn: another value, or gone. Each is refused, as unreadable or by its signature."""
+def test_every_altered_byte_is_found(copy: Path) -> None:
+    """Change or delete each byte of the file. The file is then unreadable, or its signature fails."""
     path = copy / "certificate.json"
     content = path.read_bytes()
     rng = np.random.default_rng(0)
@@ -150,7 +150,7 @@ def certificate(run: Path) -> Certificate:
         ({"noise": "SeededNoise"}, "claims"),
         ({"clip": 1e-9}, "plan"),
         ({"n_records": 61}, "plan"),
-        ({"clip": 1e-9, "code_version": "0.0.0"}, "plan"),  # no excuse to leave the plan unread
+        ({"clip": 1e-9, "code_version": "0.0.0"}, "plan"),  # another version is no excuse for skipping the plan
         ({"who_sees_what": dict.fromkeys(("outsider", "party", "coordinator"), "nothing")}, "plan"),
         ({"job_digest": "0" * 64}, "job"),
         ({"model_digest": "0" * 64}, "model"),
@@ -158,14 +158,17 @@ def certificate(run: Path) -> Certificate:
         ({"basis": "reserved"}, "ledger"),
     ],
 )
-def test_what_contradicts_itself_or_its_run(copy: Path, changes: dict[str, Any], found: str) -> None:
-    """Even a forger who signs anew can change nothing that can be computed again."""
+def test_contradictions_within_the_certificate_or_with_the_run_are_found(
+    copy: Path, changes: dict[str, Any], found: str
+) -> None:
+    """Even a forger who signs anew cannot change a value that can be recomputed."""
     resigned(copy, **changes)
     assert found in wrong(copy)
 
 
-def test_fewer_releases_than_were_made(copy: Path) -> None:
-    """With ε to match: the ledger knows better, and without one what was reserved does."""
+def test_omitted_releases_are_found(copy: Path) -> None:
+    """The forged ε matches the forged list. The ledger still shows the releases, and without a ledger the reserved ε
+    does."""
     (event, count), *others = certificate(copy).events
     kept = tuple(others)
     fewer = dataclasses.replace(certificate(copy), events=kept)
@@ -180,7 +183,7 @@ def test_fewer_releases_than_were_made(copy: Path) -> None:
     assert event.sigma > 0
 
 
-def test_another_model(copy: Path) -> None:
+def test_another_model_is_found(copy: Path) -> None:
     model = json.loads((copy / "model.json").read_text(encoding="utf-8"))
     for name, changed in (
         ("model", model | {"w": [math.nextafter(model["w"][0], 9), *model["w"][1:]]}),
@@ -191,13 +194,13 @@ def test_another_model(copy: Path) -> None:
         assert name in wrong(copy)
 
 
-def test_another_job(copy: Path) -> None:
+def test_another_job_is_found(copy: Path) -> None:
     file = copy / "job.toml"
     file.write_text(file.read_text(encoding="utf-8").replace("epsilon = 1.0", "epsilon = 0.5"), encoding="utf-8")
     assert "job" in wrong(copy)
 
 
-def test_a_broken_log(copy: Path) -> None:
+def test_a_broken_log_is_found(copy: Path) -> None:
     lines = (copy / "rounds.log").read_bytes().splitlines(keepends=True)
     (copy / "rounds.log").write_bytes(b"".join([*lines[:2], lines[2].replace(b"0", b"1", 1), *lines[3:]]))
     assert "log" in wrong(copy)
@@ -208,16 +211,16 @@ def test_exit_code_and_words_when_it_does_not_hold(copy: Path, capfd: pytest.Cap
     done = CliRunner().invoke(cli.vfl, ["verify", str(copy)])
     assert isinstance(done.exception, OutputError)
     assert "the certificate does not hold: epsilon: its releases amount to ε = " in str(done.exception)
-    assert "replacing the data" not in done.output  # nothing is promised
+    assert "replacing the data" not in done.output  # no guarantee is printed
     assert "FAIL  epsilon" in done.output
 
 
 class TestSigner:
-    def test_ones_own(self, run: Path) -> None:
+    def test_the_users_own_key_is_recognised(self, run: Path) -> None:
         (said,) = (check for check in verify_run(run).checks if check.name == "signer")
         assert "this user's own key" in said.finding
 
-    def test_a_key_that_was_asked_for(self, run: Path, tmp_path: Path) -> None:
+    def test_a_key_given_by_the_reader(self, run: Path, tmp_path: Path) -> None:
         signature = certificate(run).signature
         assert signature is not None
         assert findings(run, key=signature.public_key)["signer"]
@@ -225,13 +228,13 @@ class TestSigner:
         with pytest.raises(SpecificationError, match="there is no public key"):
             verify_run(run, key=str(tmp_path / "none.pem"))
 
-    def test_a_stranger(self, copy: Path) -> None:
-        """Holds as far as it goes: whose key it is, the reader has to say."""
+    def test_an_unknown_key(self, copy: Path) -> None:
+        """The certificate holds, but only the reader can say whose key signed it."""
         resigned(copy)
         assert findings(copy)["signer"] is None
         assert verify_run(copy).ok
 
-    def test_a_key_file_that_others_can_read(self, tmp_path: Path) -> None:
+    def test_a_key_file_readable_by_others_is_refused(self, tmp_path: Path) -> None:
         from vfl.security.signatures import default_file, signing_key
 
         signing_key()
@@ -240,7 +243,7 @@ class TestSigner:
         loose.chmod(0o644)
         with pytest.raises(SpecificationError, match="can be used by others"):
             trained(tmp_path / "out", key=loose)
-        assert not (tmp_path / "out").exists()  # found before anything was spent
+        assert not (tmp_path / "out").exists()  # refused before anything was spent
 
 
 class TestSharedLedger:
@@ -250,8 +253,8 @@ class TestSharedLedger:
         SqliteLedger(path).set_cap("credit-2026", epsilon=3.0, delta=1e-8, accounting=Accounting.ZCDP)
         return path
 
-    def test_the_run_is_stated_by_itself(self, tmp_path: Path, ledger: Path) -> None:
-        """Exactly, at the job's δ, though the ledger adds up ρ at another."""
+    def test_each_run_states_its_own_epsilon(self, tmp_path: Path, ledger: Path) -> None:
+        """The run states its exact ε at the job's δ, although the ledger adds up ρ at another δ."""
         for number in range(2):
             trained(tmp_path / f"{number}", dataset="credit-2026", ledger=ledger)
         said = certificate(tmp_path / "1")
@@ -274,7 +277,7 @@ class TestSharedLedger:
 
 
 class TestChangedCap:
-    """A cap that was changed after releases is flagged in every later certificate, and told by `vfl verify`."""
+    """A cap that was changed after releases is flagged in every later certificate and reported by `vfl verify`."""
 
     @pytest.fixture
     def ledger(self, tmp_path: Path) -> Path:
@@ -285,14 +288,14 @@ class TestChangedCap:
         trained(tmp_path / "after", dataset="credit-2026", ledger=path)
         return path
 
-    def test_it_is_said(self, tmp_path: Path, ledger: Path) -> None:
+    def test_it_is_reported(self, tmp_path: Path, ledger: Path) -> None:
         before, after = certificate(tmp_path / "before"), certificate(tmp_path / "after")
         (flag,) = after.flags
         assert before.flags == ()
         assert "was changed after" in flag
         assert "from ε = 1.5 at δ = 1e-06 to ε = 3 at δ = 1e-06" in flag
         assert after.private
-        assert f"flag: {flag}" in verify(tmp_path / "after")  # without the ledger too
+        assert f"flag: {flag}" in verify(tmp_path / "after")  # works without the ledger too
         for run in ("before", "after"):
             assert all(findings(tmp_path / run, ledger=ledger).values())
             assert flag in verify(tmp_path / run, "--ledger", ledger)
@@ -307,7 +310,7 @@ def test_a_cap_that_was_never_changed(tmp_path: Path) -> None:
     assert "cap        not changed since the first release on the data set" in verify(tmp_path / "out")
 
 
-def test_not_private_says_so_in_both_sentences(tmp_path: Path) -> None:
+def test_both_sentences_state_the_lack_of_privacy(tmp_path: Path) -> None:
     trained(tmp_path / "open", privacy=None)
     said = verify(tmp_path / "open")
     assert "carries no privacy guarantee: trained with privacy=None" in said
@@ -315,7 +318,9 @@ def test_not_private_says_so_in_both_sentences(tmp_path: Path) -> None:
 
 
 def test_an_adaptive_solver_states_what_was_reserved(tmp_path: Path) -> None:
-    """Importance sampling lets released constants choose blocks; a filter is no odometer."""
+    """Importance sampling chooses blocks by released constants, so the run is accounted for by a privacy filter.
+
+    A filter bounds ε only by what was reserved."""
     trained(tmp_path / "out", solver=vfl.SkGD(passes=2, sampling="importance"))
     assert certificate(tmp_path / "out").basis == "reserved"
     assert all(findings(tmp_path / "out").values())
@@ -325,8 +330,8 @@ class _Stop(Exception):
     pass
 
 
-def test_a_run_that_could_not_pay_for_all_and_was_cut_off_again(tmp_path: Path) -> None:
-    """What was refused is in the log, so that a further process, and whoever verifies, goes the same way."""
+def test_a_run_that_exceeded_its_budget_and_was_cut_off_again(tmp_path: Path) -> None:
+    """The log holds the refusal, so a later process and the verifier repeat the same schedule."""
     folder = tmp_path / "out"
 
     def stop_at(number: int) -> Any:
@@ -340,7 +345,7 @@ def test_a_run_that_could_not_pay_for_all_and_was_cut_off_again(tmp_path: Path) 
     with pytest.raises(_Stop):
         vfl.train(spec, data(), engine="inprocess", output=folder, watch=stop_at(3))
     log = folder / "rounds.log"
-    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # lost, and charged
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # lost, and charged all the same
     with pytest.raises(_Stop):
         resume(folder, data(), engine="inprocess", watch=stop_at(17))
     rounds: list[Any] = []
@@ -354,7 +359,7 @@ def test_a_run_that_could_not_pay_for_all_and_was_cut_off_again(tmp_path: Path) 
     assert not wrong(folder)
 
 
-def test_what_is_no_run(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="there is no saved model in"):
         verify_run(tmp_path)
 
@@ -364,7 +369,7 @@ def test_findings_are_certified_too(tmp_path: Path) -> None:
     assert findings(tmp_path / "out")["findings"]
     path = tmp_path / "out" / "findings.json"
     told = json.loads(path.read_text(encoding="utf-8"))
-    told["held out"]["n_records"] += 1  # the measures that the noise drowns are not there to be altered
+    told["held out"]["n_records"] += 1  # all measures were drowned in noise, so there is none to alter
     path.write_text(json.dumps(told), encoding="utf-8")
     assert wrong(tmp_path / "out") == {"findings"}
     path.unlink()

@@ -1,4 +1,4 @@
-"""`vfl align`, and the commands that a job with an id column goes through."""
+"""`vfl align`, and the commands that use a job with an id column."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ telco = "own/telco"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a job file and two files in different row order, from which commands are run."""
+    """Make a folder with a job file and two files in different row order, and run commands from it."""
     rng = np.random.default_rng(1)
     whole = pd.DataFrame({"customer": [f"c{k}" for k in range(N)], "income": rng.uniform(-1, 1, N)})
     whole = whole.assign(calls=rng.uniform(-1, 1, N), default=(whole.income > 0).astype(int))
@@ -70,7 +70,7 @@ def common(folder: Path) -> int:
     return len(pd.read_parquet(folder / "bank.parquet").merge(pd.read_csv(folder / "telco.csv"), on="customer"))
 
 
-def test_align_says_what_it_found_and_who_learned_what(folder: Path, call: Callable[..., Said]) -> None:
+def test_align_prints_the_count_and_who_learned_what(folder: Path, call: Callable[..., Said]) -> None:
     said = call("align", "job.toml", "--engine", "inprocess")
     assert said.code == 0, said.err
     assert f"{common(folder)} records are common to all parties (bank 80, telco 70)" in said.out
@@ -112,7 +112,7 @@ def test_a_simulated_job_aligns_its_one_table(folder: Path, call: Callable[..., 
     assert len(predicted.out.splitlines()) == N + 1
 
 
-def test_the_plan_foresees_the_alignment(call: Callable[..., Said], folder: Path) -> None:
+def test_the_plan_includes_the_alignment(call: Callable[..., Said], folder: Path) -> None:
     said = call("plan", "job.toml", "--records", "1000000")
     assert (
         "align      by customer, about 1.1e+02 s on one core if no party holds more ids than the 1000000 that all have"
@@ -124,7 +124,7 @@ def test_the_plan_foresees_the_alignment(call: Callable[..., Said], folder: Path
     assert json.loads(call("plan", "job.toml", "-n", "10", "--set", "id=customer", "--json").out)["alignment"]
 
 
-def test_an_alignment_that_is_there_is_not_made_anew(folder: Path, call: Callable[..., Said]) -> None:
+def test_a_valid_alignment_is_reused(folder: Path, call: Callable[..., Said]) -> None:
     def aligned(*options: str) -> dict[str, Any]:
         told: dict[str, Any] = json.loads(call("align", "job.toml", "--engine", "inprocess", "--json", *options).out)
         return told
@@ -140,7 +140,7 @@ def test_an_alignment_that_is_there_is_not_made_anew(folder: Path, call: Callabl
     changed = aligned()
     assert (changed["reused"], changed["sizes"]["telco"], changed["n_records"]) == (False, 65, common(folder))
     assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
-    for kept in (folder / "own" / "bank").glob("*.index"):  # the job's, and that of the run
+    for kept in (folder / "own" / "bank").glob("*.index"):  # the ledger of the job, and that of the run
         kept.unlink()
     assert aligned()["reused"] is False
 
@@ -176,7 +176,7 @@ def test_a_plan_takes_n_from_the_alignment(
         (["--cores", "0"], 2, "0 is not in the range x>=1"),
     ],
 )
-def test_errors_tell_cause_and_remedy(
+def test_errors_name_cause_and_remedy(
     folder: Path, call: Callable[..., Said], options: list[str], code: int, message: str
 ) -> None:
     said = call("align", "job.toml", "--engine", "inprocess", *options)
@@ -214,7 +214,7 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
         assert (failed.code, message in failed.err) == (code, True), failed.err
 
 
-def test_a_drafted_job_is_refused_by_name_until_it_is_declared(folder: Path, call: Callable[..., Said]) -> None:
+def test_a_drafted_job_is_refused_until_its_values_are_declared(folder: Path, call: Callable[..., Said]) -> None:
     files = ("bank=bank.parquet", "telco.csv")
     said = call("init", *files, "--id", "customer", "--output", "draft.toml")
     assert said.out.startswith("draft.toml: 2 declarations are left to you, marked 'read off the records: NOT PRIVATE")
@@ -236,7 +236,8 @@ def test_a_drafted_job_is_refused_by_name_until_it_is_declared(folder: Path, cal
 
 
 def test_a_model_is_measured_on_the_records_that_all_parties_have(folder: Path, call: Callable[..., Said]) -> None:
-    """By ids in other orders and sets, as on one table of the same records."""
+    """Records are matched by ids, in other orders and sets. The measures equal those on one table of the same
+    records."""
     call("run", "job.toml", "--engine", "inprocess", "--output", "run")
     joined = pd.read_parquet("bank.parquet").merge(pd.read_csv("telco.csv"), on="customer")
     joined.to_csv("joined.csv", index=False)
@@ -262,7 +263,7 @@ def test_a_model_is_measured_on_the_records_that_all_parties_have(folder: Path, 
         ("bank", {}, ("--set", "solver={kind='NoisyGram'}"), 2, "NoisyGram needs loss='squared'"),
     ],
 )
-def test_what_can_be_known_before_an_alignment_is_said_before(
+def test_problems_known_before_an_alignment_are_reported_before_it(
     folder: Path,
     call: Callable[..., Said],
     monkeypatch: pytest.MonkeyPatch,

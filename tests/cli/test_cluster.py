@@ -1,4 +1,5 @@
-"""`vfl submit`, `status`, `logs` and `cancel`, with a job server that runs what it is sent at once, in a shell."""
+"""`vfl submit`, `status`, `logs` and `cancel`, with a job server that runs each submitted command at once in a
+shell."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Server:
-    """What stands for Ray's client."""
+    """Fake of Ray's job submission client."""
 
     folder: Path
     sent: list[dict[str, Any]] = field(default_factory=list)
@@ -74,7 +75,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """The server, on whose machine `vfl` only says what it was asked."""
+    """Make the fake server; on its machine `vfl` only prints its arguments."""
     stub = tmp_path / "vfl"
     stub.write_text(f"#!{sys.executable}\nimport sys\nprint(*sys.argv[1:])\nsys.exit('broken' in sys.argv)\n")
     stub.chmod(0o755)
@@ -114,7 +115,7 @@ def submit(job: Path, server: Server, *options: object) -> dict[str, str]:
     return sent
 
 
-def test_the_text_of_the_job_arrives_and_nothing_else(server: Server, job: Path) -> None:
+def test_only_the_text_of_the_job_is_sent(server: Server, job: Path) -> None:
     sent = submit(job, server, "--set", "privacy.epsilon=2", "--ledger", "a b.db")
     (call,) = server.sent
     assert call["runtime_env"] == {"env_vars": {"VFL_JOB": job.read_text()}}
@@ -148,7 +149,7 @@ def test_resume(server: Server) -> None:
         run("submit", "--resume", "broken", "--folder", server.folder, "--follow")
 
 
-def test_what_is_wrong_is_found_here(server: Server, job: Path, tmp_path: Path) -> None:
+def test_errors_are_found_before_submission(server: Server, job: Path, tmp_path: Path) -> None:
     for arguments in ((), (job, "--resume", "r")):
         with pytest.raises(click.UsageError, match="give a job file, or --resume"):
             run("submit", *arguments, "--folder", "/vfl")
@@ -158,7 +159,7 @@ def test_what_is_wrong_is_found_here(server: Server, job: Path, tmp_path: Path) 
     assert server.sent == []
 
 
-def test_the_list_says_one_line_of_each(server: Server, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_has_one_line_per_job(server: Server, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ident = submit(job, server)["id"]
     whole = "Job entrypoint command failed with exit code 5, last available logs (truncated to 20,000 chars):\nerror: x"
     info = Server.Info(ident, "FAILED", whole)
@@ -170,7 +171,7 @@ def test_the_list_says_one_line_of_each(server: Server, job: Path, monkeypatch: 
         run("logs", ident, "--follow")
 
 
-def test_a_folder_that_is_not_there(server: Server, job: Path) -> None:
+def test_a_missing_folder_is_named(server: Server, job: Path) -> None:
     ident = json.loads(run("submit", job, "--folder", "/no such $folder", "--json"))["id"]
     said = run("logs", ident)
     assert said.startswith(
@@ -183,7 +184,8 @@ def test_a_folder_that_is_not_there(server: Server, job: Path) -> None:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """What addresses Ray's client is left with: as Ray's, it prefers its variables to what it is given."""
+    """Capture the address that reaches Ray's client. Like Ray's, this fake prefers its environment variables to
+    arguments."""
     import types
 
     asked: list[str | None] = []
@@ -197,7 +199,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 
 @pytest.mark.parametrize("variable", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
-def test_an_address_that_is_given_wins(
+def test_a_given_address_takes_precedence(
     client: list[str | None], monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "http://other:8265")
@@ -210,9 +212,7 @@ def test_an_address_that_is_given_wins(
 @pytest.mark.parametrize(
     "line", [("status",), ("logs", "x"), ("cancel", "x"), ("submit", "--resume", "r", "--folder", "f")]
 )
-def test_a_token_that_is_wrong(
-    client: list[str | None], monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]
-) -> None:
+def test_a_wrong_token(client: list[str | None], monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...]) -> None:
     import ray
 
     class AuthenticationError(ray.exceptions.RayError):  # type: ignore[misc]  # Ray has one from 2.52 on
@@ -232,7 +232,9 @@ def test_a_token_that_is_wrong(
     )
 
 
-def test_the_address_of_a_job_server_is_none_to_run_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_a_job_server_is_refused_as_a_cluster_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
     for address in ("auto", "http://head:8265"):

@@ -1,4 +1,4 @@
-"""The command line: what is printed, what is left on disk, and which exit code tells the cause."""
+"""The command line: its output, the files that it leaves, and its exit codes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ table = "all.csv"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a job file and its table, from which commands are run."""
+    """Make a folder with a job file and its table, and run commands from it."""
     rng = np.random.default_rng(5)
     income, age, calls = rng.uniform(0, 100, N), rng.uniform(18, 100, N), rng.integers(0, 500, N)
     default = np.where(income - age + rng.normal(scale=9, size=N) > -20, "yes", "no")
@@ -96,7 +96,7 @@ class TestRun:
         assert f"held out: {Result.load(folder / 'out').findings['held out']}" in said.out
         assert "(with noise, charged" in said.out
         assert said.out.rstrip().endswith("model and certificate: out")
-        assert "plan of job 'credit'" in said.err  # progress goes to standard error
+        assert "plan of job 'credit'" in said.err  # progress is written to standard error
         assert "ε 2.000 of 2" in said.err
         assert {"model.json", "certificate.json", "job.toml"} <= {path.name for path in (folder / "out").iterdir()}
 
@@ -109,7 +109,7 @@ class TestRun:
         assert there["coef"] == here["coef"]
         assert there["intercept"] == here["intercept"]
 
-    def test_json_is_all_that_is_printed(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_json_is_the_only_output(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--json", "--output", "out")
         assert said.err == ""
         summary = json.loads(said.out)
@@ -125,15 +125,15 @@ class TestRun:
         assert found["n_records"] == int(result.job.split.held_out(N).sum())
         assert 0 <= found["measures"]["accuracy"]["value"] <= 1
 
-    def test_the_hold_out_is_kept_out(self, folder: Path, call: Callable[..., Said]) -> None:
-        """Training on the rest alone, from Python, gives the same model."""
+    def test_the_hold_out_is_not_trained_on(self, folder: Path, call: Callable[..., Said]) -> None:
+        """Training from Python on the other records alone gives the same model."""
         summary = trained(call, "--set", "privacy.noise.seed=1", "--output", "out")
         job, _ = jobfile.read("job.toml", ["privacy.noise.seed=1"])
         rest = pacsv.read_csv("all.csv").filter(~job.split.held_out(N))
         result = vfl.train(replace(job, holdout=None, evaluation=None), rest, engine="inprocess")
         assert summary["coef"] == dict(zip(result.feature_names, result.coef_.tolist(), strict=True))
 
-    def test_without_privacy_it_says_so_everywhere(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_a_run_without_privacy_is_labelled_everywhere(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--set", "privacy=none", "--output", "out")
         assert "NOT PRIVATE: trained without noise" in said.out
         assert "NONE: the model is not differentially private" in said.err
@@ -143,18 +143,18 @@ class TestRun:
         assert summary["flags"] == ["trained with privacy=None: the model is not differentially private"]
         assert "NOT PRIVATE" in str(Result.load(folder / "out").certificate)
 
-    def test_seeded_noise_is_stamped(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_seeded_noise_is_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--set", "privacy.noise.seed=1", "--output", "out")
         assert "NOT PRIVATE as run: seeded noise" in said.err
         assert "NOT PRIVATE (the accounting, had it been" in said.out
         assert vfl.Certificate.load(folder / "out" / "certificate.json").private is False
 
-    def test_without_output_a_fresh_folder_is_named(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_without_output_a_new_folder_is_named(self, folder: Path, call: Callable[..., Said]) -> None:
         summary = trained(call)
         assert summary["output"].startswith("runs/credit-2")
         assert (folder / summary["output"] / "model.json").exists()
 
-    def test_an_output_that_is_not_empty(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_a_non_empty_output_is_refused(self, folder: Path, call: Callable[..., Said]) -> None:
         (folder / "out").mkdir()
         (folder / "out" / "notes.txt").write_text("mine")
         said = call("run", "job.toml", "--engine", "inprocess", "--output", "out")
@@ -162,13 +162,13 @@ class TestRun:
         assert said.err.strip() == "error: the output folder 'out' is not empty: name a new one"
         assert [path.name for path in (folder / "out").iterdir()] == ["notes.txt"]
 
-    def test_an_output_that_cannot_be_a_folder(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_an_output_that_cannot_be_a_folder_is_refused(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--output", "all.csv")
         assert said.code == 6
         assert said.err.startswith("error: cannot write to 'all.csv'")
 
     def test_sources_of_each_party(self, folder: Path, call: Callable[..., Said]) -> None:
-        """[data] in place of [simulation]: paths are relative to the job file, wherever the command is run."""
+        """[data] instead of [simulation]: paths are relative to the job file, wherever the command runs."""
         text = JOB[: JOB.index("[simulation]")] + '[data]\nbank = "all.csv"\ntelco = "telco.csv"\n'
         (folder / "sub").mkdir()
         (folder / "job.toml").write_text(text, encoding="utf-8")
@@ -199,7 +199,7 @@ class TestExitCodes:
             (("plan", "none.toml"), 2, "there is no job file 'none.toml'"),
         ],
     )
-    def test_an_error_on_purpose_is_one_line(
+    def test_a_deliberate_error_is_one_line(
         self, folder: Path, call: Callable[..., Said], arguments: tuple[str, ...], code: int, said: str
     ) -> None:
         options = ("--engine", "inprocess", "--json") if arguments[0] == "run" else ()
@@ -218,7 +218,7 @@ class TestExitCodes:
         assert answer.code == 2
         assert "Usage: vfl" in answer.err
 
-    def test_a_budget_that_is_spent(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_a_spent_budget(self, folder: Path, call: Callable[..., Said]) -> None:
         SqliteLedger(folder / "ledger.db").set_cap("credit-2026", epsilon=2.5, delta=1e-5)
         ledger = ("--set", "dataset=credit-2026", "--ledger", "ledger.db")
         trained(call, *ledger, "--output", "first")
@@ -227,9 +227,7 @@ class TestExitCodes:
         assert "credit-2026" in said.err
         assert not (folder / "second" / "model.json").exists()
 
-    def test_a_party_that_is_lost(
-        self, folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_lost_party(self, folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
         def lose(*args: Any, **options: Any) -> None:
             raise PartyLost("party 'telco' died")
 
@@ -254,7 +252,7 @@ class TestExitCodes:
 
 
 class TestPlan:
-    def test_it_says_what_python_says(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_output_agrees_with_python(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("plan", "job.toml", "-n", "30000")
         job, _ = jobfile.read("job.toml")
         assert (said.code, said.err) == (0, "")
@@ -275,7 +273,7 @@ class TestPlan:
         assert (plan["n_records"], plan["held_out"]) == (N - held_out, held_out)
         assert plan["asks"]["held out"].startswith(f"{held_out} records held out; noise of the accuracy ")
 
-    def test_it_reads_no_partys_data(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_no_party_data_are_read(self, folder: Path, call: Callable[..., Said]) -> None:
         text = JOB[: JOB.index("[simulation]")] + '[data]\nbank = "none.csv"\ntelco = "none.csv"\n'
         (folder / "job.toml").write_text(text, encoding="utf-8")
         assert call("plan", "job.toml", "-n", "10").code == 0
@@ -283,8 +281,8 @@ class TestPlan:
         assert said.code == 2
         assert "give the number of records: --records N (a plan reads no party's data)" in said.err
 
-    def test_a_delta_that_protects_nobody_is_warned_of(self, folder: Path, call: Callable[..., Said]) -> None:
-        """By the plan and by the run, in words and for machines, with the remedy."""
+    def test_a_weak_delta_is_warned_of(self, folder: Path, call: Callable[..., Said]) -> None:
+        """Plan and run warn in words and in JSON, with the remedy."""
         loose = ("--set", "privacy.delta=0.02")
         said = call("plan", "job.toml", *loose)
         warning = (
@@ -303,7 +301,7 @@ class TestPlan:
         plan = json.loads(call("plan", "job.toml", "--json", "--set", "privacy=none").out)
         assert (plan["epsilon"], plan["delta"], plan["releases"]) == (None, None, [])
 
-    def test_round_trips_are_counted_once(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_round_trips_are_not_counted_twice(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         planned, counted = make_plan(jobfile.read("job.toml")[0], N), []
         count = type(planned.solver).round_trips
         monkeypatch.setattr(
@@ -316,7 +314,7 @@ class TestPlan:
 
 
 class TestEvaluate:
-    def test_it_repeats_what_the_run_released(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_released_measures_are_printed_again(self, folder: Path, call: Callable[..., Said]) -> None:
         summary = trained(call, "--output", "out")
         assert json.loads(call("evaluate", "out", "--json").out) == summary["findings"]
         assert call("evaluate", "out").out == f"held out: {Result.load(folder / 'out').findings['held out']}\n"
@@ -339,7 +337,7 @@ class TestEvaluate:
         assert said.code == 2
         assert "has no measures: train with --set holdout=0.2, or give --data with records to measure on" in said.err
 
-    def test_diagnostics_are_stamped(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_diagnostics_are_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
         assert "NOT PRIVATE (the accounting, had it been" in said.out
         assert "diagnostics: loss" in said.out
@@ -349,7 +347,7 @@ class TestEvaluate:
 
 class TestPredict:
     @pytest.mark.parametrize("data", [("all.csv",), ("bank=bank.csv", "telco=telco.csv")], ids=["table", "parties"])
-    def test_it_says_what_python_says(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:
+    def test_output_agrees_with_python(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:
         trained(call, "--output", "out")
         said = call("predict", "out", *(word for source in data for word in ("--data", source)))
         assert (said.code, said.err) == (0, "")
@@ -359,9 +357,9 @@ class TestPredict:
         assert header == "margin,prediction"
         assert np.array([float(line.split(",")[0]) for line in lines]).tobytes() == margins.tobytes()
         assert [line.split(",")[1] for line in lines] == result.predict("all.csv").tolist()
-        assert set(result.predict("all.csv")) <= {"no", "yes"}  # under noise it may be one of them alone
+        assert set(result.predict("all.csv")) <= {"no", "yes"}  # noise may leave only one of them
 
-    def test_to_a_file_and_never_over_one(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_output_goes_to_a_new_file_only(self, folder: Path, call: Callable[..., Said]) -> None:
         trained(call, "--output", "out")
         printed = call("predict", "out", "--data", "all.csv").out
         said = call("predict", "out", "--data", "all.csv", "--output", "predictions.csv")
@@ -387,7 +385,7 @@ class TestPredict:
             (("bank=bank.csv",), "no data are given for party 'telco'"),
         ],
     )
-    def test_sources_that_do_not_fit(
+    def test_unsuitable_sources_are_refused(
         self, folder: Path, call: Callable[..., Said], data: tuple[str, ...], said: str
     ) -> None:
         trained(call, "--output", "out")
@@ -396,10 +394,10 @@ class TestPredict:
 
 
 class TestSaved:
-    """What is saved gives the same answers to the bit."""
+    """A saved and loaded model gives the same answers to the bit."""
 
     @pytest.mark.parametrize("loss", ["logistic", "squared"])
-    def test_load_what_was_saved(self, tmp_path: Path, loss: str) -> None:
+    def test_a_saved_model_can_be_loaded(self, tmp_path: Path, loss: str) -> None:
         rng = np.random.default_rng(3)
         data = {c: rng.uniform(-1e-3, 1e7, 50) for c in "abc"} | {"kind": rng.choice(["x", "y"], 50)}
         data["t"] = (data["a"] > 5e6).astype(int) if loss == "logistic" else data["a"] / 3
@@ -419,7 +417,7 @@ class TestSaved:
         assert again.feature_names == result.feature_names == ("a", "kind=x", "kind=y", "b", "c")
         assert again.job == result.job
         assert again.certificate.signature is not None
-        assert dataclasses.replace(again.certificate) == result.certificate  # a copy is unsigned
+        assert dataclasses.replace(again.certificate) == result.certificate  # the copy is unsigned
         assert again.decision_function(data).tobytes() == result.decision_function(data).tobytes()
         assert (again.predict(data) == result.predict(data)).all()
 
@@ -432,7 +430,7 @@ class TestSaved:
             result.decision_function(table), X @ result.coef_ + result.intercept_, rtol=1e-9, atol=1e-9
         )
 
-    def test_predictions_are_about_the_right_class(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_predictions_name_the_right_class(self, folder: Path, call: Callable[..., Said]) -> None:
         trained(call, "--set", "privacy=none", "--output", "out")
         right = Result.load(folder / "out").predict("all.csv") == pacsv.read_csv("all.csv")["default"].to_numpy()
         assert right.mean() > 0.85
@@ -444,7 +442,7 @@ class TestSaved:
             result.save(folder / "out")
 
     @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 2}', '{"format": 1}'])
-    def test_a_damaged_model(self, folder: Path, call: Callable[..., Said], damage: str) -> None:
+    def test_a_damaged_model_is_refused(self, folder: Path, call: Callable[..., Said], damage: str) -> None:
         trained(call, "--output", "out")
         (folder / "out" / "model.json").write_text(damage)
         said = call("predict", "out", "--data", "all.csv")
@@ -462,7 +460,7 @@ class TestDoctor:
         assert {"version", "one place", "packages", "kernels", "noise", "ray"} <= findings.keys()
         assert vfl.__version__ in findings["version"]["finding"]
 
-    def test_something_that_is_wrong_is_named(self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_defect_is_named(self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
         from vfl.cli import doctor
 
         def broken() -> str:
@@ -474,7 +472,7 @@ class TestDoctor:
         assert "ok    machine    2 cores" in said.out
         assert "FAIL  kernels    RuntimeError: a compiled kernel gives a wrong answer" in said.out
 
-    def test_noise_that_repeats_is_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_repeated_noise_is_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from vfl.cli import doctor
         from vfl.privacy import noise
 
@@ -500,13 +498,13 @@ class TestHelp:
             assert what.split(";")[0][:30] in said
 
     @pytest.mark.parametrize("command", cli.COMMANDS)
-    def test_every_command_has_its_own(self, call: Callable[..., Said], command: str) -> None:
+    def test_every_command_has_its_own_help(self, call: Callable[..., Said], command: str) -> None:
         said = call(command, "--help")
         assert said.code == 0
         assert said.out.startswith(f"Usage: vfl {command} ")
 
     def test_it_is_instant(self) -> None:
-        """Processor time is measured, because other tests run at the same time."""
+        """Measure processor time, since other tests run at the same time."""
         seconds = []
         for _ in range(4):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""`vfl ledger`: what the steward sees and does, exit codes, and what it refuses."""
+"""`vfl ledger`: output and actions for the steward, exit codes, and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVENT = Gaussian(Adjacency.REPLACE_ONE, 1.0, noise_multiplier(mu_of(1.0, DELTA),
 
 
 def ledger(*arguments: object) -> str:
-    """Run `vfl ledger ...`; returns what it prints, or raises what `main` would turn into an exit code."""
+    """Run `vfl ledger ...` and return its output; raise the error that `main` would turn into an exit code."""
     done = CliRunner().invoke(cli.vfl, ["ledger", *map(str, arguments)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
@@ -46,7 +46,7 @@ def refused(kind: type[VflError], *arguments: object) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A ledger with a cap of ε = 2, of which one run of ε = 1 is settled and one open, half of it charged."""
+    """Make a ledger with a cap of ε = 2, a settled run of ε = 1, and an open run with half of it charged."""
     path = tmp_path / "book.db"
     ledger("cap", path, "credit", "--epsilon", 2, "--delta", DELTA)
     book = DatasetBook(SqliteLedger(path), "credit")
@@ -58,7 +58,7 @@ def path(tmp_path: Path) -> Path:
 
 
 class TestShow:
-    def test_to_people(self, path: Path) -> None:
+    def test_text_output(self, path: Path) -> None:
         said = ledger("show", path)
         assert "credit: cap ε = 2 at δ = 1e-09 (replace-one, added up as gdp)" in said
         first, second = (next(line for line in said.splitlines() if run in line) for run in ("first", "second"))
@@ -72,7 +72,7 @@ class TestShow:
 
     @pytest.mark.parametrize("width", [30, 80, 120])
     def test_an_id_is_whole_at_any_width(self, path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-        """It is there to be copied, into vfl ledger settle."""
+        """Users copy ids into `vfl ledger settle`."""
         run = "0123456789abcdef" * 2
         DatasetBook(SqliteLedger(path), "credit").reserve([(EVENT, 1)], job="3" * 64, run=run)
         monkeypatch.setenv("COLUMNS", str(width))
@@ -83,7 +83,7 @@ class TestShow:
         for other in ("first", "second", "333333333333", "open", "settled"):
             assert other in said
 
-    def test_to_machines(self, path: Path) -> None:
+    def test_json_output(self, path: Path) -> None:
         shown = json.loads(ledger("show", path, "--json"))
         (credit,) = shown["datasets"]
         assert shown["head"] == {"seq": SqliteLedger(path).head().seq, "hash": SqliteLedger(path).head().hash}
@@ -96,12 +96,12 @@ class TestShow:
         assert "credit" not in ledger("show", path, "other")
         assert "no data set 'credti' (did you mean 'credit'?)" in refused(SpecificationError, "show", path, "credti")
 
-    def test_readable_when_exhausted_and_by_auditors(self, path: Path) -> None:
+    def test_an_exhausted_ledger_stays_readable(self, path: Path) -> None:
         DatasetBook(SqliteLedger(path), "credit").resume("second", job="2" * 64).charge([(ReleaseKey(9), EVENT)])
         path.chmod(0o400)
         assert "credit: cap" in ledger("show", path)
 
-    def test_names_are_text_and_never_markup(self, tmp_path: Path) -> None:
+    def test_names_are_printed_as_text_not_markup(self, tmp_path: Path) -> None:
         ledger("cap", tmp_path / "b.db", "[red]x[/red]", "--epsilon", 1, "--delta", DELTA)
         DatasetBook(SqliteLedger(tmp_path / "b.db"), "[red]x[/red]").reserve(
             [(EVENT, 1)], job="j", run="[bold]r[/bold]"
@@ -110,7 +110,7 @@ class TestShow:
         assert "[red]x[/red]: cap" in said
         assert "[bold]r[/bold]" in said
 
-    def test_what_is_no_ledger(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_a_ledger_is_refused(self, tmp_path: Path) -> None:
         missing = tmp_path / "none.db"
         assert f"vfl ledger cap {missing} DATASET --epsilon E --delta D" in refused(LedgerError, "show", missing)
         (tmp_path / "text").write_text("no database, and longer than a header of one" * 40)
@@ -118,8 +118,8 @@ class TestShow:
 
 
 class TestCap:
-    def test_is_what_the_ledgers_errors_tell_to_do(self, tmp_path: Path) -> None:
-        """`vfl ledger cap LEDGER DATASET --epsilon E --delta D`, words of a message with the values put in."""
+    def test_cap_is_the_remedy_named_by_the_ledgers_errors(self, tmp_path: Path) -> None:
+        """Read `vfl ledger cap LEDGER DATASET --epsilon E --delta D` from a message, with values put in."""
         with pytest.raises(LedgerError) as raised:
             SqliteLedger(tmp_path / "b.db").show()
         told = str(raised.value).rpartition("vfl ")[2]
@@ -129,14 +129,14 @@ class TestCap:
         (balance,) = SqliteLedger(tmp_path / "b.db").show()
         assert (balance.dataset, balance.epsilon, balance.delta) == ("credit", 1.5, 1e-9)
 
-    def test_raised_but_not_below_what_is_spent(self, path: Path) -> None:
+    def test_a_cap_is_not_lowered_below_the_spent_budget(self, path: Path) -> None:
         ledger("cap", path, "credit", "--epsilon", 3, "--delta", DELTA)
         assert json.loads(ledger("show", path, "--json"))["datasets"][0]["epsilon"] == 3.0
         assert "so its cap cannot be ε = 1" in refused(
             BudgetError, "cap", path, "credit", "--epsilon", 1, "--delta", DELTA
         )
 
-    def test_accounting_is_fixed_by_the_first_run(self, path: Path) -> None:
+    def test_accounting_is_fixed_after_the_first_run(self, path: Path) -> None:
         said = json.loads(
             ledger("cap", path, "new", "--epsilon", 1, "--delta", DELTA, "--accounting", "zcdp", "--json")
         )
@@ -144,12 +144,12 @@ class TestCap:
         asked = ("cap", path, "credit", "--epsilon", 3, "--delta", DELTA, "--accounting", "zcdp")
         assert "adds up as gdp since its first reservation" in refused(BudgetError, *asked)
 
-    def test_another_delta_asks_for_yes(self, path: Path) -> None:
+    def test_another_delta_requires_yes(self, path: Path) -> None:
         asked = ("cap", path, "credit", "--epsilon", 2, "--delta", 1e-6)
         assert "another δ changes the meaning of every ε" in refused(BudgetError, *asked)
         assert "δ = 1e-06" in ledger(*asked, "--yes")
 
-    def test_a_change_after_releases_is_told_wherever_the_ledger_is_read(self, path: Path) -> None:
+    def test_a_change_after_releases_is_shown_wherever_the_ledger_is_read(self, path: Path) -> None:
         said = "was changed after 15 releases (entry 20), from ε = 2 at δ = 1e-09 to ε = 3 at δ = 1e-09"
         assert said not in ledger("verify", path)
         for words in (
@@ -163,7 +163,7 @@ class TestCap:
         assert (revision["releases"], revision["epsilon_before"], revision["epsilon"]) == (15, 2.0, 3.0)
 
     @pytest.mark.parametrize(("epsilon", "delta"), [(0, DELTA), (-1, DELTA), ("nan", DELTA), (1, 0), (1, 1)])
-    def test_what_is_no_cap(self, tmp_path: Path, epsilon: object, delta: object) -> None:
+    def test_invalid_caps_are_refused(self, tmp_path: Path, epsilon: object, delta: object) -> None:
         with pytest.raises(VflError) as raised:
             ledger("cap", tmp_path / "b.db", "credit", f"--epsilon={epsilon}", f"--delta={delta}")
         assert raised.value.exit_code == 2
@@ -221,7 +221,7 @@ def _raised(*arguments: object) -> VflError:
 
 
 class Cut(Exception):
-    """A run that is cut off."""
+    """Cut a run off."""
 
 
 class TestSettle:
@@ -248,7 +248,7 @@ class TestSettle:
         with pytest.raises(Cut):
             vfl.train(self.job(dataset), self.data(), engine="inprocess", ledger=book, output=folder, watch=cut, **more)
 
-    def test_frees_what_was_not_charged(self, tmp_path: Path) -> None:
+    def test_uncharged_releases_are_freed(self, tmp_path: Path) -> None:
         book = tmp_path / "book.db"
         ledger("cap", book, "credit", "--epsilon", 1, "--delta", DELTA)
         self.cut_off(tmp_path / "run", book)
@@ -257,7 +257,7 @@ class TestSettle:
         after = SqliteLedger(book).show()[0]
         assert before.runs[0].status == "open"
         assert after.runs[0].status == "settled"
-        # The next batch of charges may have been on its way when the run was cut.
+        # The next batch of charges may have been sent when the run was cut off.
         assert 0 < before.spent <= after.spent == after.committed < before.committed
         with pytest.raises(BudgetError, match="is closed: reserve again under a new run"):
             resume(tmp_path / "run", self.data(), engine="inprocess")
@@ -288,12 +288,12 @@ class TestSettle:
         ]
         assert "reserved nothing in the ledger" in refused(SpecificationError, "settle", "third", "--ledger", path)
 
-    def test_what_was_never_charged_is_refunded(self, path: Path) -> None:
+    def test_uncharged_releases_are_refunded(self, path: Path) -> None:
         DatasetBook(SqliteLedger(path), "credit").reserve([(EVENT, 1)], job="3" * 64, run="third")
         assert "nothing was charged" in ledger("settle", "third", "--ledger", path)
         assert SqliteLedger(path).show()[0].runs[2].status == "refunded"
 
-    def test_not_while_a_process_is_at_work(self, tmp_path: Path) -> None:
+    def test_a_run_at_work_is_not_settled(self, tmp_path: Path) -> None:
         book = tmp_path / "book.db"
         ledger("cap", book, "credit", "--epsilon", 1, "--delta", DELTA)
         seen = []
@@ -330,14 +330,14 @@ class TestSettle:
         with pytest.raises(VflError):
             ledger("settle", tmp_path / "run")
 
-    def test_a_partys_book_counts_a_run_whole(self, tmp_path: Path) -> None:
+    def test_a_partys_book_counts_the_whole_run(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text(f'format = 1\njobs = ["*"]\n[total]\nepsilon = 4.0\ndelta = {DELTA}\n')
         self.cut_off(tmp_path / "run", None, dataset=None, policies={"bank": tmp_path / "bank.toml"})
         (run,) = SqliteLedger(tmp_path / "bank.book").show()[0].runs
         assert "party bank: cap ε = 4" in ledger("show", tmp_path / "bank.book")
         assert "counts whole" in refused(BudgetError, "settle", run.run, "--ledger", tmp_path / "bank.book")
 
-    def test_no_run_there(self, tmp_path: Path) -> None:
+    def test_a_missing_run(self, tmp_path: Path) -> None:
         with pytest.raises(VflError):
             ledger("settle", tmp_path)
 

@@ -1,4 +1,4 @@
-"""Messages of the command line about mistakes: each names a remedy that a job file or an option takes."""
+"""Error messages of the command line: each names a remedy that a job file or an option accepts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ table = "all.csv"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a job file and its table, from which commands are run."""
+    """Make a folder with a job file and its table, and run commands from it."""
     rng = np.random.default_rng(5)
     income, age, calls = rng.uniform(0, 100, N), rng.uniform(18, 100, N), rng.integers(0, 500, N)
     table = pa.table({"income": income, "age": age, "calls": calls, "default": (income > 50).astype(int)})
@@ -138,7 +138,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("there", "instead", "said"), TEXTS)
-def test_a_file_that_is_wrong(folder: Path, call: Callable[..., Said], there: str, instead: str, said: str) -> None:
+def test_an_invalid_file(folder: Path, call: Callable[..., Said], there: str, instead: str, said: str) -> None:
     (folder / "job.toml").write_text(JOB.replace(there, instead), encoding="utf-8")
     answer = call("plan", "job.toml")
     assert (answer.code, answer.out) == (2, "")
@@ -164,7 +164,7 @@ def test_a_file_that_is_wrong(folder: Path, call: Callable[..., Said], there: st
         ),
     ],
 )
-def test_data_that_are_wrong(folder: Path, call: Callable[..., Said], change: dict[str, object], said: str) -> None:
+def test_invalid_data(folder: Path, call: Callable[..., Said], change: dict[str, object], said: str) -> None:
     table = pacsv.read_csv("all.csv")
     for column, value in change.items():
         cells = [value, *table[column].to_pylist()[1:]]
@@ -177,8 +177,8 @@ def test_data_that_are_wrong(folder: Path, call: Callable[..., Said], change: di
     assert said in answer.err
 
 
-def test_a_remedy_can_be_copied_into_a_job_file(tmp_path: Path) -> None:
-    """The lines that remedies spell for a job file, with values put in, are read as they are meant."""
+def test_remedies_can_be_copied_into_a_job_file(tmp_path: Path) -> None:
+    """Job-file lines in remedies, with values put in, parse to the intended values."""
     bounds, fill = (
         entry(option, "a b", "...", value).partition(", or ")[2].removesuffix(f" under [{option}] of a job file")
         for option, value in (("bounds", "[0, 1]"), ("fill", "0.5"))
@@ -223,7 +223,7 @@ def test_a_remedy_can_be_copied_into_a_job_file(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_wrong_command(folder: Path, call: Callable[..., Said], words: tuple[str, ...], said: str) -> None:
+def test_an_invalid_command(folder: Path, call: Callable[..., Said], words: tuple[str, ...], said: str) -> None:
     answer = call(*words)
     assert answer.code in (2, 3, 6)
     assert said in answer.err
@@ -245,10 +245,10 @@ ID_NAMES = [
 
 
 @pytest.mark.parametrize(("ids", "instead", "said"), ID_NAMES)
-def test_rows_that_could_be_aligned(
+def test_rows_that_could_be_aligned_are_mentioned(
     folder: Path, call: Callable[..., Said], ids: dict[str, str], instead: str, said: str | None
 ) -> None:
-    """Only headers are looked at: the cells of the plan's files may be anything."""
+    """The plan reads headers only, so the cells of its files may hold anything."""
     whole = pacsv.read_csv("all.csv")
     for party, columns in {"bank": ["income", "age", "default"], "telco": ["calls"]}.items():
         table = whole.select(columns)
@@ -270,7 +270,7 @@ def test_rows_that_could_be_aligned(
 
 
 @pytest.mark.parametrize("command", ["run", "align"])
-def test_a_missing_file_is_told_before_ray_starts(
+def test_a_missing_file_is_reported_before_ray_starts(
     folder: Path, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     (folder / "bank.csv").write_text("income,age,default\n", encoding="utf-8")
@@ -286,7 +286,7 @@ def test_a_missing_file_is_told_before_ray_starts(
 class TestRunFolders:
     @pytest.fixture
     def cut_off(self, folder: Path, call: Callable[..., Said]) -> str:
-        """A run of which all is there but what is written at its end."""
+        """Make a run that lacks only the files written at its end."""
         assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
         for name in ("model.json", "certificate.json"):
             (folder / "run" / name).unlink()
@@ -304,7 +304,7 @@ class TestRunFolders:
         ],
         ids=" ".join,
     )
-    def test_one_that_is_not_finished_is_to_be_resumed(
+    def test_an_unfinished_run_is_to_be_resumed(
         self, cut_off: str, call: Callable[..., Said], words: tuple[str, ...]
     ) -> None:
         answer = call(*(cut_off if word == "RUN" else word for word in words))
@@ -314,22 +314,22 @@ class TestRunFolders:
         assert missing.code == 6
         assert "there is no folder 'nowhere': name the one that a run left" in missing.err
 
-    def test_one_that_is_finished_is_shown(self, folder: Path, call: Callable[..., Said]) -> None:
-        """Its data may be gone by then."""
+    def test_a_finished_run_is_only_shown(self, folder: Path, call: Callable[..., Said]) -> None:
+        """Its data may no longer exist."""
         assert call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json").code == 0
         (folder / "all.csv").unlink()
         again = call("resume", "run")
         assert (again.code, again.err) == (0, "the run in 'run' is finished: nothing is left to do\n")
         assert "differentially private for every record" in again.out
 
-    def test_records_are_told_apart(self, folder: Path, call: Callable[..., Said]) -> None:
+    def test_the_result_names_training_and_held_out_records(self, folder: Path, call: Callable[..., Said]) -> None:
         call("run", "job.toml", "--engine", "inprocess", "--output", "run", "--json", "--set", "holdout=0.25")
         result = vfl.Result.load("run")
         held_out = result.findings["held out"].n_records
         assert f"Result of job 'credit': 40 records ({held_out} of them held out), 3 features" in repr(result)
 
 
-def test_a_file_that_is_no_certificate_is_named(folder: Path, call: Callable[..., Said]) -> None:
+def test_a_file_that_is_not_a_certificate_is_named(folder: Path, call: Callable[..., Said]) -> None:
     answer = call("verify", "job.toml")
     assert answer.code == 6
     assert "'job.toml' is not a certificate" in answer.err

@@ -1,4 +1,4 @@
-"""What a run says while it goes on: on a terminal of any width, in a pipe, in a log, and when nobody reads any more."""
+"""Progress output of a run: on terminals of any width, in a pipe, in a log, and after its reader has gone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def train(watch: Callable[[Any], None], **options: Any) -> vfl.Result:
 
 
 class TestPiped:
-    def test_a_line_for_each_tenth_of_the_rounds(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_one_line_per_tenth_of_the_rounds(self, capfd: pytest.CaptureFixture[str]) -> None:
         with Progress() as progress:
             train(progress)
         out, err = capfd.readouterr()
@@ -72,7 +72,7 @@ class TestPiped:
         assert rounds[-1].startswith(f"round {total}/{total}  ε 1.000 of 1")
         assert re.fullmatch(r"round \d+/\d+  ε 0\.\d{3} of 1  \d+ s left", rounds[0])
 
-    def test_no_control_characters_whatever_the_environment_says(
+    def test_no_control_characters_whatever_the_environment(
         self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name, value in (("FORCE_COLOR", "1"), ("TTY_COMPATIBLE", "1"), ("TERM", "xterm-256color")):
@@ -87,7 +87,7 @@ class TestPiped:
             train(progress)
         assert capfd.readouterr().err.startswith(f"{make_plan(job(), N)}\n")
 
-    def test_a_short_run_has_a_line_a_round(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_a_short_run_has_one_line_per_round(self, capfd: pytest.CaptureFixture[str]) -> None:
         with Progress() as progress:
             train(progress, passes=1)
         rounds = [line for line in capfd.readouterr().err.splitlines() if line.startswith("round ")]
@@ -98,23 +98,24 @@ class TestPiped:
             train(progress, privacy=None)
         assert "no privacy" in capfd.readouterr().err.splitlines()[-1]
 
-    def test_quiet_says_nothing(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_quiet_prints_nothing(self, capfd: pytest.CaptureFixture[str]) -> None:
         with Progress(quiet=True) as progress:
             train(progress)
         assert capfd.readouterr() == ("", "")
 
-    def test_a_run_that_is_cut_off_says_how_far_it_came(self, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_an_interrupted_run_shows_how_far_it_got(self, capfd: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(KeyboardInterrupt), Progress() as progress:
             train(_cut_at(progress, 7))
         assert capfd.readouterr().err.splitlines()[-1].startswith("round 8/")
 
-    def test_a_resumed_run_ends_in_words_of_its_own(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        """What was charged and lost is not made again, so it has fewer rounds than planned: no failure."""
+    def test_a_resumed_run_explains_missing_rounds(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        """Releases that were charged and lost are not made again, so the run has fewer rounds than planned without
+        failing."""
         with pytest.raises(KeyboardInterrupt), Progress() as progress:
             vfl.train(job(), data(), engine="inprocess", output=tmp_path / "run", watch=_cut_at(progress, 7))
         assert "finished" not in capfd.readouterr().err
         log = tmp_path / "run" / checkpoint.NAME
-        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # killed between charge and log
+        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # killed before it was logged
         with Progress(earlier=charged_before(tmp_path / "run", job())) as progress:
             resume(tmp_path / "run", data(), engine="inprocess", watch=progress)
         last = capfd.readouterr().err.splitlines()[-1]
@@ -137,13 +138,14 @@ def _cut_at(progress: Progress, number: int) -> Callable[[Any], None]:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], str]:
-    """Run something with standard error on a terminal of so many columns; return what the terminal was sent."""
+    """Run something with standard error on a terminal of a given width, and return the bytes that the terminal
+    received."""
 
     def on(columns: int, what: Callable[[], None]) -> str:
         main, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         sent, before = b"", os.dup(2)
-        os.dup2(side, 2)  # the width is that of the process's own standard error
+        os.dup2(side, 2)  # the width is read from the process's own standard error
         with os.fdopen(side, "w", encoding="utf-8") as stream:
             monkeypatch.setattr(sys, "stderr", stream)
             monkeypatch.setenv("TERM", "xterm")
@@ -185,10 +187,10 @@ class TestTerminal:
         if columns >= 40:
             total = make_plan(job(passes=5), N).round_trips
             assert f"round {total}/{total}  ε 1.000 of 1" in lines[-2]
-        assert sent.endswith("\x1b[?25h")  # the cursor is back
+        assert sent.endswith("\x1b[?25h")  # the cursor is shown again
 
     @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
-    def test_a_log_is_no_terminal(
+    def test_a_log_is_not_a_terminal(
         self, terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch, name: str, value: str
     ) -> None:
         def run() -> None:
@@ -201,7 +203,7 @@ class TestTerminal:
 
 class TestResumed:
     @pytest.mark.parametrize("noise", [None, vfl.SeededNoise(3)], ids=["real", "seeded"])
-    def test_it_shows_what_the_whole_run_spent(
+    def test_it_shows_the_epsilon_of_the_whole_run(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str], noise: Any
     ) -> None:
         from vfl.launch.run.checkpoint import charged_before
@@ -232,8 +234,8 @@ def _made_since(folder: Path, number: int) -> list[Any]:
     return list(checkpoint.read(folder, jobfile.read(folder / jobfile.NAME)[0])[2].charged[number:])
 
 
-class TestNobodyReads:
-    """`vfl run JOB | head`: the reader goes, the run goes on."""
+class TestClosedPipe:
+    """`vfl run JOB | head`: the reader ends, the run goes on."""
 
     def test_the_run_goes_on_and_leaves_its_model(self, tmp_path: Path) -> None:
         table = data()
@@ -257,7 +259,7 @@ class TestNobodyReads:
         assert done.returncode == 0
         assert Result.load(tmp_path / "out").certificate.private
 
-    def test_the_code_still_tells_the_cause(self) -> None:
+    def test_the_exit_code_still_states_the_cause(self) -> None:
         reader, writer = os.pipe()
         os.close(reader)
         code = "import sys; from vfl.cli import main; sys.argv = ['vfl', 'plan', 'none.toml']; main()"
@@ -267,7 +269,7 @@ class TestNobodyReads:
         os.close(writer)
         assert done.returncode == 2
 
-    def test_a_full_disk_is_no_missing_reader(self) -> None:
+    def test_a_full_disk_is_not_mistaken_for_a_closed_pipe(self) -> None:
         if not Path("/dev/full").exists():
             pytest.skip("there is no /dev/full here")
         code = "import sys; from vfl.cli import main; sys.argv = ['vfl', '--help']; main()"
