@@ -32,6 +32,7 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
 from vfl.solvers.protocol import Derivative
+from vfl.solvers.prox import ProxStep
 from vfl.types import Adjacency
 
 anything = st.one_of(
@@ -250,9 +251,12 @@ def test_a_refused_charge_pays_for_nothing() -> None:
 
     book, cap = Empty(), replace(cap_of(1.0), paid=None)
     executor = Executor(None, Margins(np.zeros(2)), book, noise=CryptographicNoise())  # no party may be reached
+    still = ProxStep(np.zeros(1), np.zeros(1), vfl.NoPenalty())
     for blocks in ([0, 1], [2, 3]):
+        query = visit(cap_of(1.0), blocks)
+        steps = {"a": tuple(replace(step, rule=still) for step in query.steps["a"])}
         with pytest.raises(BudgetExceeded):
-            executor(replace(visit(cap_of(1.0), blocks), capped=cap))
+            executor(replace(query, steps=steps, capped=cap))
     assert book.asked == 2
 
 
