@@ -16,7 +16,7 @@ from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.sensitivity import check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from coordinator.margins import Margins
     from coordinator.transport import Transport
@@ -86,9 +86,12 @@ class Executor:
         self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)
 
-    def replay(self, query: Query, released: Released, *, margins: bool = True) -> None:
+    def replay(
+        self, query: Query, released: Released, *, margins: bool = True, gone: Collection[str] = frozenset()
+    ) -> None:
         """Repeat what a query of an earlier process did to the margins; nothing is released or charged.
 
+        gone : parties that were given up later; they are not asked, and a later query undoes what they did.
         margins : False where a later reset undid what it did to Xw; what is kept under a name is repeated all the same.
         """
         key = ReleaseKey(self._round)
@@ -101,7 +104,7 @@ class Executor:
         if isinstance(again, Local):
             self._answer(again, key)
         else:
-            self._ask(again, key)
+            self._ask(again, key, without=gone)
 
     def refuse(self) -> NoReturn:
         """Count a query that an earlier process could not pay for, and raise what was raised there."""
@@ -190,8 +193,9 @@ class Executor:
                 raise
         return query, charges
 
-    def _ask(self, query: Query, key: ReleaseKey) -> dict[str, Reply]:
-        replies = dict(self._transport.ask(query.shares(), self._margins.records(query), key))
+    def _ask(self, query: Query, key: ReleaseKey, without: Collection[str] = frozenset()) -> dict[str, Reply]:
+        shares = {party: share for party, share in query.shares().items() if party not in without}
+        replies = dict(self._transport.ask(shares, self._margins.records(query), key))
         self._margins.absorb(query.target, [r.vector for r in replies.values() if r.vector is not None])
         return replies
 

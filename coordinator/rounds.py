@@ -124,7 +124,7 @@ def rounds(
                 known = log.released[number]
                 if known is None:
                     execute.refuse()
-                execute.replay(query, known, margins=number >= log.rebuilt)
+                execute.replay(query, known, margins=number >= log.rebuilt, gone=frozenset(log.left.values()))
                 query = schedule.send(known)
             else:
                 answer = yield from _answered(query, number, execute, recovery)

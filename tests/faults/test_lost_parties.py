@@ -60,7 +60,7 @@ def job(*, noise: str = "seeded", solver: Any = None, passes: int = 6) -> vfl.Jo
         bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
         penalty=vfl.L2(1e-2),
         privacy=privacy,
-        solver=solver or vfl.SkGD(passes=passes, outer_rounds=None, block_size=1),
+        solver=solver or vfl.SkGD(passes=passes, block_size=1, clip="coordinate"),
     )
 
 
@@ -472,7 +472,7 @@ class TestLedger:
     @pytest.mark.parametrize("size", [1, 2])
     def test_what_was_charged_stays_charged_and_no_more_is(self, tmp_path: Path, size: int) -> None:
         """Blocks of other sizes have other events: what follows a skip must not claim keys that were charged for them."""
-        spec = job(noise="true", solver=vfl.SkGD(passes=60, block_size=size))
+        spec = job(noise="true", solver=vfl.SkGD(passes=60, block_size=size, clip="coordinate"))
         budget = Budget("run", str(tmp_path / checkpoint.LEDGER))
         events, outcome = drive(Lossy(spec, at=5, returns=False), SKIP, budget)
         assert outcome.left == ("shop",)

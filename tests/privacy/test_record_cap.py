@@ -19,6 +19,7 @@ from coordinator.margins import Margins
 from coordinator.passes import Passes
 from parties.party import Party
 from parties.storage.dense import Columns
+from tests.faults import test_lost_parties as faults
 from tests.faults.test_lost_parties import SKIP, WAIT, Lossy, charged, drive, policies
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels import dense
@@ -313,8 +314,8 @@ def job(solver: Any, *, noise: str = "true", epsilon: float = 1.0, **changes: An
 
 def test_a_plan_counts_passes_and_spares() -> None:
     spec = job(vfl.SkGD(clip="record", passes=10, spares=2, early_share=0.15))
-    moments, early, rest = make_plan(spec, 400).releases
-    assert (moments[1], early[1], rest[1]) == (1, 3, 9)
+    moments, balance, early, rest = make_plan(spec, 400).releases
+    assert (moments[1], balance[1], early[1], rest[1]) == (1, 1, 3, 9)
     assert early[0].sigma > rest[0].sigma
     assert early[0].dimension == rest[0].dimension == 8
     assert make_plan(spec, 400).epsilon <= 1.0
@@ -326,7 +327,7 @@ def test_a_run_charges_one_event_a_pass(sweep: str, parallel: int) -> None:
     solver = vfl.SkGD(clip="record", outer_rounds=2, inner_rounds=19, sweep=sweep, parallel=parallel, early_share=0.0)
     transport = Lossy(job(solver), times=0)
     events, outcome = drive(transport, WAIT)
-    assert charged(events) == outcome.statement.releases == 1 + 5  # 38 draws of 8 coordinates
+    assert charged(events) == outcome.statement.releases == 2 + 5  # 38 draws of 8 coordinates
     assert outcome.statement.epsilon <= 1.0
 
 
@@ -338,7 +339,7 @@ def test_a_lost_answer_charges_the_next_pass() -> None:
         events, outcome = drive(Lossy(spec, at=7, moment="after"), WAIT)
         made[spares] = sum(len(r.released) for r in events if getattr(r, "kind", "") == "Descend")
         assert outcome.statement.epsilon <= 1.0
-        assert charged(events) == outcome.statement.releases == 1 + 6 + spares
+        assert charged(events) == outcome.statement.releases == 2 + 6 + spares
     assert made[0] < made[1] == 6 * 8
 
 
@@ -365,12 +366,50 @@ def test_left_out(noise: str, at: int) -> None:
     assert outcome.statement.epsilon <= 1.0
 
 
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+@pytest.mark.parametrize("at", [3, 9])
+def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -> None:
+    """Norms are asked anew without the party, in the first process and in the one that goes on."""
+    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=8, spares=2), noise=noise)
+    found = {}
+    for name, stop in (("whole", 10**9), ("cut", 14)):
+        (tmp_path / name).mkdir()
+        found[name] = ledgered.begin(tmp_path / name, Lossy(spec, at=at, returns=False), SKIP, stop)
+    again = Lossy(spec, times=0)
+    again.gone.add("shop")
+    found["cut"] = ledgered.go_on(tmp_path / "cut", again, SKIP)
+    for name, outcome in found.items():
+        assert outcome.left == ("shop",)
+        assert outcome.statement.epsilon <= 1.0
+        assert len(ledgered.charges(tmp_path / name)) == outcome.statement.releases
+    if noise == "seeded":
+        np.testing.assert_array_equal(found["cut"].w, found["whole"].w)
+
+
+@pytest.mark.parametrize("noise", ["seeded", "true"])
+@pytest.mark.parametrize(("stop", "repeated"), [(3, 0), (6, 0), (8, 1), (13, 1)])
+def test_cut_off_and_resumed(tmp_path: Any, noise: str, stop: int, repeated: int) -> None:
+    """A resumed run charges a new pass for the blocks that are left of one that was begun; at the end of one there are none."""
+    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=6, spares=1), noise=noise)
+    (tmp_path / "run").mkdir()
+    assert ledgered.begin(tmp_path / "run", Lossy(spec, times=0), WAIT, stop) is None
+    before = ledgered.charges(tmp_path / "run")
+    outcome = ledgered.go_on(tmp_path / "run", Lossy(spec, times=0), WAIT)
+    after = ledgered.charges(tmp_path / "run")
+    assert set(before) <= set(after)
+    assert len(after) == len(set(after)) == outcome.statement.releases
+    assert outcome.statement.epsilon <= 1.0
+    if noise == "seeded":
+        assert outcome.w.tobytes() == drive(Lossy(spec, times=0), WAIT)[1].w.tobytes()
+    assert len(after) == 2 + 6 + (repeated if noise == "true" else 0)
+
+
 def test_a_book_charges_a_pass_whole_and_once(tmp_path: Any) -> None:
     spec = job(vfl.SkGD(clip="record", passes=6))
     drive(Lossy(spec, times=0, policies=policies(tmp_path)), WAIT)
     for party in spec.partition.parties:
         (kept,) = SqliteLedger(tmp_path / f"{party}.book").show()
-        assert [run.releases for run in kept.runs] == [1 + 6 + (kept.runs[0].releases > 7)]
+        assert [run.releases for run in kept.runs] == [1 + 6 + 1]  # moments, passes, and what the coordinator released
 
 
 def test_sampling_with_replacement_is_refused() -> None:

@@ -66,7 +66,8 @@ def test_every_choice_is_usable_at_the_edges(loss, intercept):
     for epsilon in (EPSILONS[0], EPSILONS[-1]):
         for n in (1, SIZES[-1]):
             for p in (WIDTHS[0], WIDTHS[-1]):
-                made = plan(job(loss, p=p, epsilon=epsilon, intercept=intercept), n)
+                solver = vfl.SkGD(clip="coordinate")
+                made = plan(job(loss, p=p, epsilon=epsilon, intercept=intercept, solver=solver), n)
                 assert 0 < made.solver.clip < math.inf
                 assert 0 < made.solver.step_size <= 2  # beyond 2/M_j a quadratic diverges
                 assert made.epsilon <= epsilon
@@ -155,7 +156,7 @@ def test_outer_rounds_cut_the_passes_evenly(passes):
 
 @pytest.mark.parametrize("epsilon", [1.0, None])
 def test_the_plan_says_what_was_chosen(epsilon):
-    made = plan(job(epsilon=epsilon), 30_000)
+    made = plan(job(epsilon=epsilon, solver=vfl.SkGD(clip="coordinate")), 30_000)
     said = "\n".join(made.solver.explain(made.problem))
     for value in (
         f"κ = {made.solver.clip:.3g}",

@@ -80,6 +80,7 @@ PENALISED = np.array([1, 1, 1, 1, 1, 0, 1])
 def job(
     loss: str = "squared", *, penalty: object = None, blocks: object = None, privacy: object = None, **options: object
 ) -> vfl.Job:
+    options.setdefault("clip", None if privacy is None else "coordinate")
     kept = {k: options.pop(k) for k in ("storage", "intercept") if k in options}
     return vfl.Job(
         partition=vfl.FeaturePartition(PARTIES, label=("telco", "y"), blocks=blocks),
@@ -582,7 +583,8 @@ def test_a_step_is_divided_by_what_moves_with_it_and_not_by_what_might(sampling:
     known = Curvature(np.zeros(7), np.array([9.0, 1, 4, 1, 1, 1, 2]))
     walk = visits.Walk(solver, problem, known)
     alone, widths = walk.steps(), Counter()
-    for draw in itertools.chain.from_iterable(walk.outer()):
+    for number, (drawn,) in itertools.chain.from_iterable(walk.outer()):
+        draw = [step for own in walk.visit(number, (drawn,)).values() for step in own]
         widths[len(draw)] += 1
         for step in draw:
             np.testing.assert_allclose(step.rule.steps * len(draw), alone[step.block.index].rule.steps, rtol=1e-15)
@@ -713,7 +715,7 @@ def test_a_private_model_keeps_to_its_box_and_zeros_stay_zeros(draw: dict, itera
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"clip": "bound"}, "positive number or 'bounds'"),
+        ({"clip": "bound"}, "positive number or one of record, coordinate, bounds"),
         ({"clip": -1.0}, "clip must be positive"),
         ({"clip": math.nan}, "clip must be positive"),
         ({"noise_geometry": "round"}, "noise_geometry must be one of scaled, isotropic"),

@@ -37,12 +37,6 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
 }
 """Noise protects the model, not the n-vectors that travel between participants (docs/privacy.md)."""
 
-NORMS = {
-    "party": "; the cap of every record's residual, which shows the norm of the record over all columns",
-    "coordinator": "; the norm of every record over all columns",
-}
-"""Shown besides under a record cap."""
-
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 
 AMPLIFIED = (
@@ -54,6 +48,20 @@ PARTED = "; no record is both trained on and held out (a public split), so ε is
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"
+WHOLE = (
+    "Euclidean norm of a record's contribution to a whole pass over all columns of all parties, coordinate j divided by √M_j; "
+    "cap record_clip·√p"
+)
+WHOLE_ISOTROPIC = (
+    "Euclidean norm of a record's contribution to a whole pass over all columns of all parties, in scaled features; "
+    "cap record_clip·√(Σ M_j)"
+)
+NORMS = {
+    "party": "; with a record cap also what the cap leaves to each residual, from which it can compute the norm of the other "
+    "parties' columns of every record",
+    "coordinator": "; with a record cap also the norm of each party's columns of every record",
+}
+"""Seen beside residuals and margins where the norms of whole records cap them."""
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
 GEOMETRY: Mapping[str, str] = {
@@ -69,10 +77,13 @@ GEOMETRY: Mapping[str, str] = {
 }
 
 
-def who_sees_what(job: Job, *, private: bool) -> dict[str, str]:
-    """Return what each kind of participant sees, in words; numbers that only participants know are not among them."""
+def who_sees_what(job: Job, *, private: bool, capped: bool = False) -> dict[str, str]:
+    """Return what each kind of participant sees, in words; numbers that only participants know are not among them.
+
+    capped : whether the solver caps residuals by the norms of whole records.
+    """
     said = WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED)
-    if getattr(job.solver, "clip", None) == "record":
+    if capped:
         said = {who: what + NORMS.get(who, "") for who, what in said.items()}
     if not job.ids:
         return said
@@ -86,8 +97,13 @@ def planned(plan: Plan) -> dict[str, Any]:
     private = problem.private and not flags_of(plan.job)
     clip = getattr(solver, "clip", None) if problem.private else None
     isotropic = getattr(solver, "noise_geometry", "scaled") == "isotropic"
-    geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
-    geometry += IN_SPREADS if getattr(solver, "label_share", None) else ""
+    by_pass = bool(getattr(solver, "by_pass", False))
+    if by_pass:
+        geometry = WHOLE_ISOTROPIC if isotropic else WHOLE
+    else:
+        geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
+    spread = getattr(solver, "label_share", None) and not problem.loss.classification
+    geometry += IN_SPREADS if spread else ""
     return {
         "private": private,
         "flags": flags_of(plan.job),
@@ -98,7 +114,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         "geometry": geometry if problem.private else "none: nothing is clipped",
         "smoothness": problem.smoothness if isinstance(problem.smoothness, str) else "declared",
         "n_records": plan.n_records,
-        "who_sees_what": who_sees_what(job, private=private),
+        "who_sees_what": who_sees_what(job, private=private, capped=by_pass),
         "job": job.name,
         "job_digest": job.digest,
         "dataset": job.dataset or "",

@@ -101,31 +101,6 @@ def clip(problem: Problem) -> float:
     return float(times * unit / math.sqrt(problem.loss.curvature))
 
 
-EARLY = 0.3
-"""Share of the passes that are early: the average of the tail leaves them out."""
-
-
-def early_passes(n_passes: int) -> int:
-    """Return how many of the passes are early."""
-    return min(round(EARLY * n_passes), n_passes - 1)
-
-
-def early_share(problem: Problem) -> float:
-    """Return the share of the passes' μ² that the early ones spend: half of what they would by their number."""
-    return 0.15 if problem.private else 0.0
-
-
-def kind_of_clip(problem: Problem, solver: SkGD) -> float | str:
-    """Return the clip where none is given."""
-    del solver
-    return "coordinate" if problem.private else math.inf
-
-
-def record_clip(problem: Problem) -> float:
-    """Return C/√p in units of √M_j."""
-    return 1.0 / math.sqrt(problem.loss.curvature)
-
-
 def block_size(problem: Problem) -> int:
     """Return |S|: 1 for logistic loss, 8 for squared loss.
 
@@ -187,15 +162,26 @@ def explain(problem: Problem, solver: SkGD) -> tuple[str, ...]:
     """Return a sentence for every option that was decided."""
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
-    spread: tuple[str, ...] = ()
-    if solver.label_share:
-        found = f"κ is for a spread of {typical_spread(problem):.3g} and follows the one that is found"
-        spread = (
-            f"mean and spread of the labels for {solver.label_share:.2g} of μ²: the intercept starts there; {found}.",
+    said = [f"clip κ = {κ}, for {problem.loss.name} loss at {noise}."]
+    if solver.by_pass:
+        said = [
+            f"record cap C = {solver.record_clip:.3g}·√p, for {problem.loss.name} loss at {noise}; a pass is one release.",
+        ]
+        if solver.early_share:
+            said.append(f"the first 30 % of the passes spend {solver.early_share:.2g} of what the passes spend.")
+        if solver.residual_share:
+            said.append(f"histogram of residuals for {solver.residual_share:.2g} of that: C follows it afterwards.")
+        if solver.spares:
+            said.append(f"passes that are set aside for repeats: {solver.spares}.")
+    if solver.label_share and problem.loss.classification:
+        said.append(f"share of positive labels for {solver.label_share:.2g} of μ²: the intercept starts there.")
+    elif solver.label_share:
+        found = f"the cap is for a spread of {typical_spread(problem):.3g} and follows the one that is found"
+        said.append(
+            f"mean and spread of the labels for {solver.label_share:.2g} of μ²: the intercept starts there; {found}."
         )
     return (
-        f"clip κ = {κ}, for {problem.loss.name} loss at {noise}.",
-        *spread,
+        *said,
         f"step_size γ = {solver.step_size:.3g}: full steps where progress outweighs noise, smaller ones elsewhere.",
         f"blocks of {solver.block_size or 'the sizes that the partition names'}, {solver.sampling} order.",
         f"{solver.outer_rounds} outer rounds of {solver.inner_rounds} block updates.",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.evaluation.estimates import on_simplex
-from vfl.evaluation.statistics import GRID
+from vfl.evaluation.statistics import GRID, Positives
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
@@ -93,3 +93,20 @@ def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     share = on_simplex(noisy, n_records) / n_records
     mean = float(share @ middle)
     return Spread(mean, math.sqrt(float(share @ (middle - mean) ** 2) + width**2 / 12.0))
+
+
+def balance_event(mu: float) -> Gaussian:
+    """Return the event of releasing the number of positive labels: μ-GDP."""
+    z = noise_multiplier(mu, 1)
+    require_bearable(z)
+    return Gaussian(Adjacency.REPLACE_ONE, Positives.sensitivity, z * Positives.sensitivity, Positives.dimension)
+
+
+def log_odds(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
+    """Buy the number of positive labels; return the log-odds of their share, held between 1 and 99 %.
+
+    It is the constant model that fits best, from which logistic loss starts.
+    """
+    ((noisy,),) = yield Tally(Positives(), event)
+    share = min(max(float(noisy) / problem.n_records, 0.01), 0.99)
+    return math.log(share / (1.0 - share))

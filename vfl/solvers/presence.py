@@ -12,7 +12,7 @@ from vfl.messages import Forward, RecordNorms
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from vfl.messages import Descend, Query, RecordCap, Step
+    from vfl.messages import Block, Descend, Query, RecordCap, Step
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
     from vfl.solvers.smoothness import Curvature
@@ -32,6 +32,7 @@ class Presence:
         self._whole = problem.layout.whole()
         self._known = known
         self._intercept = problem.intercept
+        self._rows: Mapping[str, tuple[Block, Vector, Vector]] | None = None
         self.mask = np.ones(problem.layout.n_coordinates)
 
     def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:
@@ -53,6 +54,7 @@ class Presence:
         except PartyLost as lost:
             self._lose(lost)
             w[:] = yield from self.rebuilt(w)
+            yield from self._norms(w)
             return None
 
     def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
@@ -60,10 +62,24 @@ class Presence:
         released = yield from self.put(query, w)
         return () if released is None else tuple(zip(query.ordered(), released, strict=True))
 
-    def norms(self, cap: RecordCap, w: Vector) -> Generator[Query, Released, None]:
-        """Have margins keep the norms of the records that a record cap rests on. w : as in `put`."""
-        while (yield from self.put(RecordNorms(self.of(cap.rows)), w)) is None:
-            pass
+    def norms(self, cap: RecordCap | None, w: Vector) -> Generator[Query, Released, None]:
+        """Have margins keep the norms of the records that a record cap rests on, if there is one; anew after each loss.
+
+        A loss ends what the last charge pays for, so that smaller norms never meet a charge that larger ones were under.
+        w : as in `put`.
+        """
+        self._rows = None if cap is None else cap.rows
+        yield from self._norms(w)
+
+    def _norms(self, w: Vector) -> Generator[Query, Released, None]:
+        while self._rows is not None:
+            try:
+                yield RecordNorms(self.of(self._rows))
+            except PartyLost as lost:
+                self._lose(lost)
+                w[:] = yield from self.rebuilt(w)
+            else:
+                return
 
     def rebuilt(self, w: Vector) -> Generator[Query, Released, Vector]:
         """Have Xw computed anew from w, (p,), over the parties that are there; return w with 0 for the others."""

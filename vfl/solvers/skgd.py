@@ -16,11 +16,12 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.samplers import sampler_of
-from vfl.solvers import defaults
+from vfl.solvers import defaults, record_defaults
 from vfl.solvers.average import Average
-from vfl.solvers.labels import labels_event, spread
+from vfl.solvers.labels import balance_event, labels_event, log_odds, spread
 from vfl.solvers.presence import Presence
 from vfl.solvers.protocol import Derivative
+from vfl.solvers.residuals import best_cap, residuals_event
 from vfl.solvers.smoothness import (
     Curvature,
     asks_moments,
@@ -71,11 +72,14 @@ class SkGD:
     record_clip : C/√p of clip='record', in units of √M_j.
     early_share : of clip='record': share of the passes' μ² that the first 30 % of the passes spend; the average of the
         tail leaves these out. 0 spends evenly.
+    residual_share : of clip='record' and squared loss: share of the passes' μ² that buys, after the early passes, a
+        histogram of residuals, by which C is then chosen (vfl.solvers.residuals). 0 buys nothing.
     spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges
         one more pass for what may have been released before. Without spares its last passes are not made.
     label_share : share of μ² after the moments that buys mean and spread of the labels (vfl.solvers.labels): the
         intercept starts at the mean, and the cap is κ times the spread over that of typical labels (`typical_spread` of
-        vfl.solvers.defaults). 0 buys nothing, and neither does a given clip: then κ is the cap as it stands.
+        vfl.solvers.defaults). For logistic loss with clip='record' it buys the share of positive labels, and the intercept
+        starts at their log-odds. 0 buys nothing, and neither does a given clip: then κ is the cap as it stands.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
@@ -99,6 +103,7 @@ class SkGD:
     clip: float | str | None = None
     record_clip: float | None = None
     early_share: float | None = None
+    residual_share: float | None = None
     spares: int = 0
     label_share: float | None = None
     noise_geometry: str = "scaled"
@@ -117,7 +122,7 @@ class SkGD:
             value = getattr(self, option)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise SpecificationError(f"{self.name}: {option} must be a whole number of at least 1, not {value!r}")
-        for option in ("clip", "step_size", "label_share", "record_clip", "early_share"):
+        for option in ("clip", "step_size", "label_share", "record_clip", "early_share", "residual_share"):
             value = getattr(self, option)
             if value is not None and not (option == "clip" and isinstance(value, str)):
                 require_number(f"{self.name}: {option}", value)
@@ -162,46 +167,79 @@ class SkGD:
             )
         if self.record_clip is not None and not 1e-90 <= self.record_clip <= 1e90:
             raise SpecificationError(f"{self.name}: record_clip must be positive, not {self.record_clip!r}")
-        if self.early_share is not None and not 0.0 <= self.early_share < 1.0:
-            raise SpecificationError(
-                f"{self.name}: early_share must lie between 0 and 1, without 1, not {self.early_share!r}"
-            )
+        for option in ("early_share", "residual_share"):
+            share = getattr(self, option)
+            if share is not None and not 0.0 <= share < 1.0:
+                raise SpecificationError(f"{self.name}: {option} must lie between 0 and 1, without 1, not {share!r}")
         if not isinstance(self.spares, int) or isinstance(self.spares, bool) or self.spares < 0:
             raise SpecificationError(f"{self.name}: spares must be a whole number of at least 0, not {self.spares!r}")
-        for option, preset in (("record_clip", None), ("early_share", None), ("spares", 0)):
+        for option, preset in (("record_clip", None), ("early_share", None), ("residual_share", None), ("spares", 0)):
             if self.clip not in (None, RECORD) and getattr(self, option) != preset:
                 raise SpecificationError(f"{self.name}: {option} is for clip='record' alone: leave it out")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided from public facts (vfl.solvers.defaults)."""
+        """Return the same solver with every option decided from public facts (vfl.solvers.defaults, record_defaults)."""
         self._check(problem)
-        size = self.block_size
-        if size is None and problem.layout.explicit is None:
-            size = defaults.block_size(problem)
-        solver = replace(self, block_size=size)
-        if solver.inner_rounds is None:
-            passes = self.passes or defaults.passes(problem)
+        solver = replace(self, clip=self._clip(problem), label_share=self._label_share(problem))
+        if self.block_size is None and problem.layout.explicit is None:
+            solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
+        if self.inner_rounds is None:
+            passes = self.passes or solver._default_passes(problem)
             outer = self.outer_rounds or defaults.outer_rounds(passes)
             inner = -(-passes * Walk(solver, problem, Curvature.flat(problem)).draws_a_pass // outer)
             solver = replace(solver, passes=None, outer_rounds=outer, inner_rounds=inner)
-        clip, share = self.clip if self.clip is not None else defaults.kind_of_clip(problem, self), self.early_share
-        return replace(
+        else:
+            solver = replace(solver, outer_rounds=self.outer_rounds or 1)
+        solver = replace(
             solver,
-            outer_rounds=solver.outer_rounds or 1,
-            clip=defaults.clip(problem) if clip == COORDINATE else clip,
-            record_clip=(self.record_clip or defaults.record_clip(problem)) if clip == RECORD else None,
-            early_share=None if clip != RECORD else share if share is not None else defaults.early_share(problem),
-            label_share=self._label_share(problem),
-            step_size=self.step_size if self.step_size is not None else defaults.step_size(problem),
             iterate=self.iterate or defaults.iterate(problem),
             tol=tolerance(self.name, problem, self.tol, limited=(self.passes or self.inner_rounds) is not None),
         )
+        if not solver.by_pass:
+            return replace(
+                solver, step_size=self.step_size if self.step_size is not None else defaults.step_size(problem)
+            )
+        passes = Walk(solver, problem, Curvature.flat(problem)).n_passes
+        return replace(
+            solver,
+            record_clip=self.record_clip or record_defaults.record_clip(problem),
+            early_share=self.early_share if self.early_share is not None else record_defaults.EARLY_SHARE,
+            residual_share=self._residual_share(problem, passes),
+            step_size=self.step_size if self.step_size is not None else record_defaults.step_size(problem, passes),
+        )
+
+    def _clip(self, problem: Problem) -> float | str:
+        """Return the clip: a number for each coordinate, 'record' or 'bounds'."""
+        asked = any((self.record_clip, self.early_share is not None, self.residual_share is not None, self.spares))
+        clip = self.clip
+        if clip is None and problem.private:
+            clip = RECORD if asked else COORDINATE
+        if clip is None or (clip == RECORD and not problem.private and self.record_clip is None):
+            return math.inf
+        return defaults.clip(problem) if clip == COORDINATE else clip
+
+    def _default_passes(self, problem: Problem) -> int:
+        return record_defaults.passes(problem, self.step_size) if self.by_pass else defaults.passes(problem)
+
+    def _residual_share(self, problem: Problem, passes: int) -> float:
+        fits = problem.private and defaults.has_spread(problem) and record_defaults.early_passes(passes) > 0
+        if self.residual_share is None:
+            return record_defaults.residual_share(problem) if fits and self.record_clip is None else 0.0
+        if self.residual_share and not fits:
+            raise SpecificationError(
+                f"{self.name}: residual_share={self.residual_share!r} buys a histogram of residuals between two passes: it "
+                "needs squared loss, an intercept, declared bounds for the label, privacy and at least 3 passes; leave it out"
+            )
+        return self.residual_share
 
     def _label_share(self, problem: Problem) -> float:
+        record = self._clip(problem) == RECORD
         if self.label_share is None:
-            ruled = self.clip in (None, COORDINATE) or (self.clip == RECORD and self.record_clip is None)
-            return defaults.label_share(problem) if ruled else 0.0
-        if self.label_share and not (problem.private and defaults.has_spread(problem)):
+            if record:
+                return record_defaults.label_share(problem) if self.record_clip is None else 0.0
+            return defaults.label_share(problem) if self.clip in (None, COORDINATE) else 0.0
+        fits = defaults.has_spread(problem) or (record and record_defaults.has_balance(problem))
+        if self.label_share and not (problem.private and fits):
             raise SpecificationError(
                 f"{self.name}: label_share={self.label_share!r} buys the spread of labels: it needs squared loss, an "
                 "intercept, declared bounds for the label, and privacy; leave it out"
@@ -230,17 +268,20 @@ class SkGD:
         """Run Algorithm 1: for t < T, rebuild Xθ; for K draws, release the block's gradient and take its prox step."""
         known, start = yield from self._begin(problem)
         walk, weighting = self._walk(problem, known), Derivative(problem.loss)
-        present, trail, cap = Presence(problem, known), self._trail(problem, known), walk.cap()
+        present, trail = Presence(problem, known), self._trail(problem, known)
         w = θ = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
-        if cap is not None:
-            yield from present.norms(cap, w)
+        yield from present.norms(walk.cap(), w)
         try:
             for t, draws in enumerate(walk.outer()):
                 if t or self._begins(problem):
                     w = yield from present.rebuilt(w)
                 θ = w.copy()
-                for visit in filter(None, map(present.of, walk.visits(draws))):
-                    query = Descend(weighting, visit, present.parts(θ, visit), sweep=walk.sweeps, capped=cap)
+                for number, drawn in draws:
+                    yield from self._measure(walk, number)
+                    if not (visit := present.of(walk.visit(number, drawn))):
+                        continue
+                    w_own = present.parts(θ, visit)
+                    query = Descend(weighting, visit, w_own, sweep=walk.sweeps, capped=walk.cap())
                     moving = sum(query.sizes())
                     for step, u in (yield from present.descended(query, θ)):
                         S = step.block.coordinates
@@ -258,8 +299,7 @@ class SkGD:
         """Return private moments and labels, if any, and the passes; or T·K draws, where each block is charged by itself."""
         if not problem.private:
             return ()
-        bought, labels = moments_event(problem), self._label_budget(problem)
-        begin = (bought, None if labels is None else labels_event(problem, labels))
+        begin = (moments_event(problem), self._labels_event(problem))
         walk = self._walk(problem, Curvature.flat(problem))
         if (cap := walk.cap()) is not None:
             passes = cap.prices
@@ -273,7 +313,7 @@ class SkGD:
             ((z, _),) = walk.multipliers
             block = max((event for event in walk.clips(z).values() if event is not None), key=mu_squared)
             passes = ((block, walk.n_releases),)
-        return (*((event, 1) for event in begin if event), *passes)
+        return (*((event, 1) for event in (*begin, self._residuals_event(problem)) if event), *passes)
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages that a run waits for: visits, rebuilds, and one for smoothness where it is asked for.
@@ -284,8 +324,8 @@ class SkGD:
         walk = Walk(self, problem, Curvature.flat(problem))
         rounds = self.outer_rounds or 1
         counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
-        visits = sum(1 for draws in islice(walk.outer(), counted) for _ in walk.visits(draws))
-        before = asks_moments(problem) + (self.clip == RECORD) + self._begins(problem)
+        visits = sum(1 for draws in islice(walk.outer(), counted) for _ in draws)
+        before = asks_moments(problem) + self.by_pass + self._begins(problem)
         return before + rounds - 1 + round(visits * rounds / counted)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
@@ -309,10 +349,12 @@ class SkGD:
 
     def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float]]:
         """Return centres, M and unit, and the value that the intercept starts at."""
-        known, labels = (yield from curvature(problem)), self._label_budget(problem)
-        if labels is None:
+        known, event = (yield from curvature(problem)), self._labels_event(problem)
+        if event is None:
             return known, problem.label_centre
-        found = yield from spread(problem, labels_event(problem, labels))
+        if problem.loss.classification:
+            return known, (yield from log_odds(problem, event))
+        found = yield from spread(problem, event)
         return replace(known, unit=found.deviation / defaults.typical_spread(problem)), found.mean
 
     def _begins(self, problem: Problem) -> bool:
@@ -324,9 +366,9 @@ class SkGD:
         walk = Walk(self, problem, known)
         if not problem.private:
             return walk
-        left = self._left(problem)
-        if self.label_share:
-            left = split(left, self.label_share)[1]
+        left = self._left_for_passes(problem)
+        if self.residual_share:
+            left = split(left, self.residual_share)[1]
         if self.by_pass:
             return replace(walk, multipliers=self._passes(left, walk.n_passes))
         z = noise_multiplier(left, walk.n_releases)
@@ -335,7 +377,7 @@ class SkGD:
 
     def _passes(self, mu: float, passes: int) -> tuple[tuple[float, int], ...]:
         """Return ((z, passes), ...) of the early passes and of the others, spares among these; together they are μ-GDP."""
-        early = defaults.early_passes(passes) if self.early_share else 0
+        early = record_defaults.early_passes(passes) if self.early_share else 0
         budgets = [(mu, passes + self.spares)]
         if early:
             cheap, rest = split(mu, min(self.early_share or 0.0, early / (passes + self.spares)))
@@ -347,16 +389,45 @@ class SkGD:
 
     def _trail(self, problem: Problem, known: Curvature) -> Trail:
         walk = Walk(self, problem, known)
-        early = walk.n_releases * defaults.early_passes(walk.n_passes) // walk.n_passes
+        early = walk.n_releases * record_defaults.early_passes(walk.n_passes) // walk.n_passes
         average = Average(self.iterate or "last", early if self.by_pass else walk.n_releases // 2)
         standstill = Standstill(self.tol, np.sqrt(known.smoothness), problem.intercept)
         return Trail(average, standstill, self.step_size or 1.0)
+
+    def _measure(self, walk: Walk, number: int) -> Generator[Query, Released, None]:
+        """Choose the record cap by a histogram of residuals, once, before the first pass after the early ones."""
+        if not self.residual_share or walk.measured or number < record_defaults.early_passes(walk.n_passes):
+            return
+        problem, walk.measured = walk.problem, True
+        event = self._residuals_event(problem)
+        if event is None:
+            return
+        typical = defaults.typical_spread(problem)
+        c = (self.record_clip or 1.0) * math.sqrt(problem.loss.curvature) / typical
+        ρ = record_defaults.signal_to_noise(problem) * math.sqrt(1.0 - (self.early_share or 0.0))
+        found = yield from best_cap(
+            typical * walk.known.unit, event, problem.n_records, problem.layout.n_coordinates, ρ
+        )
+        walk.factor = found / c
+
+    def _residuals_event(self, problem: Problem) -> Gaussian | None:
+        if not self.residual_share:
+            return None
+        return residuals_event(split(self._left_for_passes(problem), self.residual_share)[0])
+
+    def _left_for_passes(self, problem: Problem) -> float:
+        """Return what the moments and the labels leave of μ."""
+        left = self._left(problem)
+        return split(left, self.label_share)[1] if self.label_share else left
 
     def _left(self, problem: Problem) -> float:
         """Return what the moments leave of μ."""
         mu = problem.mu or math.inf
         return split(mu, problem.smoothness_share)[1] if buys_moments(problem) else mu
 
-    def _label_budget(self, problem: Problem) -> float | None:
-        """Return μ of the labels' spread, None where it is not bought."""
-        return split(self._left(problem), self.label_share)[0] if self.label_share else None
+    def _labels_event(self, problem: Problem) -> Gaussian | None:
+        """Return the event of the labels' spread or balance, None where it is not bought."""
+        if not self.label_share:
+            return None
+        mu = split(self._left(problem), self.label_share)[0]
+        return balance_event(mu) if problem.loss.classification else labels_event(problem, mu)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -29,14 +30,17 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
     Visit = dict[str, tuple[Step, ...]]
+    Draws = tuple[int, tuple[Draw, ...]]
 
 BOUNDS, COORDINATE, RECORD = "bounds", "coordinate", "record"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class Walk:
-    """The walk of a resolved SkGD through the blocks: draws → steps → visits. Public, given the released M.
+    """The walk of a resolved SkGD through the blocks: draws → visits → steps. Public, given the released M.
 
+    factor : of the record cap, from a released histogram of residuals; it changes between passes alone.
+    measured : whether that histogram was bought.
     multipliers : ((z, number of passes), ...) of the block releases, in turn; the last z goes on to the end. Empty
         releases without noise.
     """
@@ -45,8 +49,12 @@ class Walk:
     problem: Problem
     known: Curvature
     multipliers: tuple[tuple[float, int], ...] = ()
+    factor: float = 1.0
+    measured: bool = False
+    _made: dict[tuple[float | None, float], dict[tuple[int, int], Step]] = field(default_factory=dict)
+    _caps: dict[float, RecordCap] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks, in the order of the layout."""
         return self.problem.layout.blocks(self.solver.block_size)
@@ -96,7 +104,7 @@ class Walk:
         if solver.clip == RECORD:
             p = self.problem.layout.n_coordinates
             size = math.sqrt(float(known.smoothness.sum()) if isotropic else p)
-            return scale, Clip(float(solver.record_clip or math.inf) * size * known.unit, p)
+            return scale, Clip(float(solver.record_clip or math.inf) * size * known.unit * self.factor, p)
         scale /= known.unit
         if solver.clip == BOUNDS:
             farthest = scale * (self.problem.reach[S] + abs(known.centre[S]))
@@ -112,6 +120,8 @@ class Walk:
         """
         if self.solver.clip != RECORD:
             return None
+        if self.factor in self._caps:
+            return self._caps[self.factor]
         rows = {}
         for party, whole in self.problem.layout.whole().items():
             rows[party] = whole, self.known.centre[whole.coordinates], self.geometry(whole)[0]
@@ -119,7 +129,8 @@ class Walk:
             (Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), self.problem.layout.n_coordinates), count)
             for z, count in self.multipliers
         )
-        return RecordCap(self.geometry(self.blocks[0])[1].cap, rows, prices)
+        self._caps[self.factor] = RecordCap(self.geometry(self.blocks[0])[1].cap, rows, prices)
+        return self._caps[self.factor]
 
     def clips(self, z: float | None) -> dict[Clip, Gaussian | None]:
         """Return the event of each clip that occurs, with noise of standard deviation zΔ."""
@@ -149,39 +160,43 @@ class Walk:
         scale, _ = self.geometry(block)
         return ProxStep(s / (problem.n_records * scale), s * problem.penalised[S], problem.penalty)
 
-    def outer(self) -> Iterator[Iterator[tuple[int, tuple[Step, ...]]]]:
-        """Yield, for each outer round, its draws as (pass, the steps that are made together). Use up each before the next."""
-        blocks, indices = self.blocks, self._indices()
-        shared: dict[tuple[int, int, float | None], Step] = {}
-        alone: dict[float | None, tuple[Step, ...]] = {}
-
-        def together(number: int, draw: Draw) -> tuple[int, tuple[Step, ...]]:
-            z = self._multiplier(number)
-            if z not in alone:
-                alone[z] = self.steps(z)
-            if len(draw) == 1:
-                return number, (alone[z][draw[0]],)
-            moving = sum(blocks[b].size for b in draw)
-            for b in draw:
-                if (b, moving, z) not in shared:
-                    shared[b, moving, z] = replace(alone[z][b], rule=self.rule(blocks[b], moving))
-            return number, tuple(shared[b, moving, z] for b in draw)
-
+    def outer(self) -> Iterator[Iterator[Draws]]:
+        """Yield, for each outer round, its visits as (pass, draws). Use up each before the next."""
+        indices = self._indices()
         for _ in range(self.solver.outer_rounds or 1):
-            yield (together(number, draw) for number, draw in self._draws(indices))
+            yield self._visits(self._draws(indices))
 
-    def visits(self, draws: Iterable[tuple[int, tuple[Step, ...]]]) -> Iterator[Visit]:
+    def visit(self, number: int, draws: Iterable[Draw]) -> Visit:
+        """Return the steps of a visit in the pass of that number, by party."""
+        steps = [step for draw in draws for step in self._together(self._multiplier(number), draw)]
+        return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
+
+    def _together(self, z: float | None, draw: Draw) -> tuple[Step, ...]:
+        """Return the steps of blocks that move together."""
+        known = self._made.setdefault((z, self.factor), {})
+        if (0, 0) not in known:
+            known.update({(block, 0): step for block, step in enumerate(self.steps(z))})
+        if len(draw) == 1:
+            return (known[draw[0], 0],)
+        blocks = self.blocks
+        moving = sum(blocks[b].size for b in draw)
+        for b in draw:
+            if (b, moving) not in known:
+                known[b, moving] = replace(known[b, 0], rule=self.rule(blocks[b], moving))
+        return tuple(known[b, moving] for b in draw)
+
+    def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
         """Join draws into visits: maximal runs of one owner in a sweep, else one visit per draw.
 
         The end of a pass ends a visit where the run may stop there, and where a pass is charged as one release.
         """
-        if self.sweeps:
-            ends = self.solver.tol is not None or self.solver.clip == RECORD
-            for (owner, _), run in groupby(draws, key=lambda it: (it[1][0].block.party, it[0] if ends else 0)):
-                yield {owner: tuple(step for _, draw in run for step in draw)}
-        else:
-            for _, draw in draws:
-                yield {party: tuple(own) for party, own in groupby(draw, key=lambda step: step.block.party)}
+        if not self.sweeps:
+            yield from ((number, (draw,)) for number, draw in draws)
+            return
+        owners = [block.party for block in self.blocks]
+        ends = self.solver.tol is not None or self.solver.clip == RECORD
+        for (_, number), run in groupby(draws, key=lambda it: (owners[it[1][0]], it[0] if ends else 0)):
+            yield number, tuple(draw for _, draw in run)
 
     def _multiplier(self, number: int) -> float | None:
         """Return z in the pass of that number."""

@@ -1,0 +1,138 @@
+"""Public rules for the options of a record cap: functions of n, p, ε, δ, loss and declared ranges only, never of data.
+
+They rest on ρ = μn/p, with μ the budget that the moments leave, on C = c·√(p/L), and on the time τ = γP that P passes with
+steps of γ make. In units where every column has M_j = L, the noise that is left in F grows as c²τ²/ρ² along directions that
+have not converged, and as c²/ρ² along those that have.
+
+The constants were fitted by simulation to 35 problems and looked at once on 20 others, 6 of them made after the rules were
+fixed. Runs with squared loss and without an intercept, or with blocks of several columns, were hardly among them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vfl.solvers.defaults import has_spread, nearly_parallel, off_centre, typical_spread
+
+if TYPE_CHECKING:
+    from vfl.problem import Problem
+
+EARLY = 0.3
+"""Share of the passes that are early: the average of the tail leaves them out."""
+EARLY_SHARE = 0.15
+"""Share of μ² that the early passes spend: half of what they would by their number."""
+FEWEST = 3
+MOST = 400
+"""Passes at the most, also where long blocks make short steps."""
+
+
+def signal_to_noise(problem: Problem) -> float:
+    """Return ρ = μn/p of what the moments leave, inf without privacy."""
+    return clear(problem) / problem.layout.n_coordinates
+
+
+def clear(problem: Problem) -> float:
+    """Return μn of what the moments leave, inf without privacy."""
+    if problem.mu is None:
+        return math.inf
+    bought = (
+        problem.smoothness_share if isinstance(problem.smoothness, str) and problem.smoothness == "private" else 0.0
+    )
+    return problem.mu * math.sqrt(1.0 - bought) * problem.n_records
+
+
+def serves(problem: Problem) -> bool:
+    """Whether the rules are known to serve: squared loss needs an intercept that takes up the residuals' mean."""
+    return problem.private and not off_centre(problem)
+
+
+def has_balance(problem: Problem) -> bool:
+    """Whether the constant model is the log-odds of the classes: logistic loss with a free intercept."""
+    return problem.loss.name == "logistic" and problem.centred
+
+
+def label_share(problem: Problem) -> float:
+    """Return the share of what μ² the moments leave that buys where the intercept starts; 0: not bought.
+
+    Logistic loss: the share of positive labels, for 1 % of μ² or as much as keeps its noise at a tenth of the records.
+    The run then starts at the constant model, which is where it ends if nothing can be learnt.
+    """
+    if has_balance(problem):
+        return min(0.5, max(0.01, (10.0 / clear(problem)) ** 2))
+    if not has_spread(problem) or clear(problem) < 100.0:
+        return 0.0
+    return min(max((94.0 / clear(problem)) ** 2, 0.002), 0.05)
+
+
+def residual_share(problem: Problem) -> float:
+    """Return the share of the passes' μ² that buys a histogram of residuals; 0 where its noise would drown the bins."""
+    return 0.04 if has_spread(problem) and clear(problem) >= 2000.0 and signal_to_noise(problem) >= 20.0 else 0.0
+
+
+def _typical(problem: Problem) -> float:
+    """Return c, the cap on a record in units of √(p/L) and of a typical residual."""
+    ρ = signal_to_noise(problem)
+    if math.isfinite(problem.loss.slope):
+        return float(min(1.5, max(0.3, 0.065 * ρ**0.4)))
+    if off_centre(problem):
+        return 3.0 if nearly_parallel(problem) else 4.5 * min(1.0, ρ / 15.0)
+    return float(min(2.5, max(0.12, 0.07 * ρ**0.4)))
+
+
+def record_clip(problem: Problem) -> float:
+    """Return C/√p in units of √M_j, inf without privacy.
+
+    The unit of residuals is the largest derivative where there is one, else the spread of labels that fill the declared
+    range as most do, for which the one that is found stands in (`label_share`). Logistic loss: 0.065 ρ^0.4 of it, between
+    0.3 and 1.5: its cap biases nothing at the true probabilities, and beyond 1.5 nothing of a typical record is cut.
+    Squared loss: 0.07 ρ^0.4 between 0.12 and 2.5.
+    """
+    if not problem.private:
+        return math.inf
+    unit = problem.loss.slope if math.isfinite(problem.loss.slope) else typical_spread(problem)
+    return float(_typical(problem) * unit / math.sqrt(problem.loss.curvature))
+
+
+def time(problem: Problem) -> float:
+    """Return τ, the number of whole steps of every coordinate.
+
+    Little time is early stopping: what noise adds in the first steps grows as τ², what they gain as τ. Below ρ of about 2
+    the run stays where it starts. A cap below half of a residual makes logistic steps as many times shorter.
+    """
+    ρ = signal_to_noise(problem)
+    parallel = nearly_parallel(problem)
+    if math.isfinite(problem.loss.slope):
+        most = 200.0 if ρ >= (100.0 if parallel else 1000.0) else 100.0
+        return float(min(most, 0.3 * ρ**1.2 * max(1.0, 0.5 / _typical(problem)), 0.1 * ρ**2))
+    if off_centre(problem) and not parallel:
+        return float(min(12.0, 0.5 * ρ**1.4))
+    most = 200.0 if ρ >= (100.0 if parallel else 150.0) else 100.0
+    return float(min(most, 0.5 * ρ**1.4, 0.3 * ρ**2))
+
+
+def passes(problem: Problem, step: float | None = None) -> int:
+    """Return the number of passes, τ/γ, at least 3.
+
+    step : γ; None stands for half steps where the time is short, which average the noise, and whole ones elsewhere.
+    """
+    τ = time(problem)
+    count = τ / (step or (0.5 if τ < 40.0 else 1.0)) * _stretch(problem)
+    return max(FEWEST, min(MOST, math.ceil(count)))
+
+
+def step_size(problem: Problem, n_passes: int) -> float:
+    """Return γ, at most 1, with which so many passes make the time."""
+    return min(1.0, time(problem) * _stretch(problem) / n_passes)
+
+
+def _stretch(problem: Problem) -> float:
+    """Return how many times shorter steps are on blocks that the partition names: their mean size."""
+    blocks = problem.layout.explicit
+    sizes = [size for own in blocks.values() for size in own] if blocks else [1]
+    return sum(sizes) / len(sizes)
+
+
+def early_passes(n_passes: int) -> int:
+    """Return how many of the passes are early."""
+    return max(1, round(EARLY * n_passes)) if n_passes > 2 else 0
