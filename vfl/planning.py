@@ -294,7 +294,14 @@ class Plan:
         lines += [("choice", sentence) for sentence in self.solver.explain(problem)]
         if problem.private:
             advice = recommendation(problem)
-            lines.append(("advice", f"{advice.solver} is expected to win: {advice.reason} (vfl.recommend compares)"))
+            first = advice.candidates[0]
+            left = f"{first.left:.2g} of the loss ({first.range})"
+            lines.append(
+                (
+                    "advice",
+                    f"{first.solver} is expected to win and to leave {left}: {first.reason} (vfl.recommend compares)",
+                )
+            )
         return tuple(lines)
 
     def _alignment_lines(self) -> list[tuple[str, str]]:

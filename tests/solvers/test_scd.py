@@ -98,8 +98,8 @@ def test_nothing_but_v_leaves() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"penalty": vfl.L1(0.1)}, "penalty=L2"),
-        ({"penalty": vfl.NoPenalty()}, "penalty=L2"),
+        ({"penalty": vfl.L1(0.1)}, "give an L2 penalty"),
+        ({"penalty": vfl.NoPenalty()}, "give an L2 penalty"),
         ({"penalty": vfl.L2(0.0)}, "positive strength"),
     ],
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Schedule
 
 ITERATES = ("last", "tail")
-PRIVATE_PASSES, PUBLIC_PASSES = 100, 1000
+PUBLIC_PASSES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class GD:
     w ← prox_{sψ}(w − s·u/n), s = γ/(L·mean‖x‖²), is post-processing. Source: Bassily, Smith, Thakurta 2014, without
     sampling; clipping as in Abadi et al. 2016.
 
-    passes : number of steps.
+    passes : number of steps; None: a public rule (vfl.solvers.joint).
     clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
     step_size : γ. 1 is safe: mean‖x‖² bounds the largest eigenvalue.
     iterate : 'last', or 'tail', the average of the last half.
@@ -72,7 +72,7 @@ class GD:
             )
         return replace(
             self,
-            passes=self.passes or (PRIVATE_PASSES if problem.private else PUBLIC_PASSES),
+            passes=self.passes or (joint.default_steps(problem) if problem.private else PUBLIC_PASSES),
             clip=self.clip if self.clip is not None else joint.default_clip(problem),
             step_size=self.step_size if self.step_size is not None else 1.0,
             iterate=self.iterate or ("tail" if problem.private else "last"),

@@ -18,6 +18,7 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import batches, joint
 from vfl.solvers.average import Average
+from vfl.solvers.defaults import signal_to_noise
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ ITERATES = ("last", "tail")
 RELEASES = ("v", "both")
 HINGE = "hinge"
 DUALS, PERTURBATION = "duals", "perturbation"
-PRIVATE_PASSES, PUBLIC_PASSES = 10, 200
+PUBLIC_PASSES = 200
 PRIVATE_OVERLAP = 0.3
 """Share of a batch that is assumed to pull in one direction. 1 is safe for any data, but too slow for private runs."""
 
@@ -212,7 +213,7 @@ class SCD:
             self,
             batch_size=self.batch_size or batches.default_batch_size(problem),
             sampling=self.sampling or ("disjoint" if self.release == "both" else batches.default_sampling(problem)),
-            passes=self.passes or (PRIVATE_PASSES if problem.private else PUBLIC_PASSES),
+            passes=self.passes or (_default_passes(problem) if problem.private else PUBLIC_PASSES),
             iterate=self.iterate or ("tail" if problem.private else "last"),
         )
         overlap = self.overlap or max(
@@ -300,3 +301,8 @@ class SCD:
             *(("both α and v are noised, at √2 times the noise of v alone.",) if self.release == "both" else ()),
             *intercept,
         )
+
+
+def _default_passes(problem: Problem) -> int:
+    """Return ρ/100 private passes, between 2 and 10: the noise of all steps adds up in v, and averaging leaves it."""
+    return min(10, max(2, round(signal_to_noise(problem) / 100.0)))

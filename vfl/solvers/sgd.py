@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ITERATES = ("last", "tail")
 DECAYS = {"constant": 0.0, "root": 0.5}
-PRIVATE_PASSES, PUBLIC_PASSES = 10, 50
+PUBLIC_PASSES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +76,12 @@ class SGD:
         require_clip(self.name, problem, self.clip)
         joint.require_blocks(self.name, problem)
         smooth = math.isfinite(problem.loss.curvature)
+        batch_size = self.batch_size or batches.default_batch_size(problem)
         return replace(
             self,
-            batch_size=self.batch_size or batches.default_batch_size(problem),
+            batch_size=batch_size,
             sampling=self.sampling or batches.default_sampling(problem),
-            passes=self.passes or (PRIVATE_PASSES if problem.private else PUBLIC_PASSES),
+            passes=self.passes or (joint.default_passes(problem, batch_size) if problem.private else PUBLIC_PASSES),
             clip=self.clip if self.clip is not None else joint.default_clip(problem),
             step_size=self.step_size if self.step_size is not None else 1.0,
             decay=self.decay or ("constant" if smooth and problem.private else "root"),

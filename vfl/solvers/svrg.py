@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 ITERATES = ("last", "tail")
-PRIVATE_PASSES, PUBLIC_PASSES = 5, 100
+PUBLIC_PASSES = 100
 SNAPSHOT = "snapshot"
 
 
@@ -119,11 +119,12 @@ class SVRG:
                 f"{problem.loss.name} has none: use SGD or SCD"
             )
         clip = self.clip if self.clip is not None else joint.default_clip(problem)
+        batch_size = self.batch_size or batches.default_batch_size(problem)
         solver = replace(
             self,
-            batch_size=self.batch_size or batches.default_batch_size(problem),
+            batch_size=batch_size,
             sampling=self.sampling or batches.default_sampling(problem),
-            passes=self.passes or (PRIVATE_PASSES if problem.private else PUBLIC_PASSES),
+            passes=self.passes or (joint.default_passes(problem, batch_size) if problem.private else PUBLIC_PASSES),
             clip=clip,
             step_size=self.step_size if self.step_size is not None else 0.5,
             iterate=self.iterate or ("tail" if problem.private else "last"),
