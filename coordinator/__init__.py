@@ -1,1 +1,1 @@
-"""The coordinator: samples blocks, keeps the shared margins Xw, charges every release before it is made."""
+"""The coordinator: samples blocks, keeps the shared margins Xw, and charges every release before it is made."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class RayMeters:
-    """Hands numbers to Ray, whose nodes offer them to Prometheus."""
+    """Ray metrics, which Ray's nodes offer to Prometheus."""
 
     def __init__(self, job: str, run: str) -> None:
         from ray.util.metrics import Counter, Gauge
@@ -53,11 +53,12 @@ class RayMeters:
 
 
 class CoordinatorActor:
-    """Runs a job over the parties' actors. It waits for the driver twice: before any release, and before it settles.
+    """Actor that runs a job over the parties' actors.
 
-    So a driver that refuses the plan refuses it in time, and what it logs is complete before the books are closed.
+    It waits for the driver before the first release and before it settles. So the driver can refuse the plan before any
+    release, and its log is complete before the books are closed.
 
-    faults : what becomes of lost parties. job, run : what its metrics and log lines are tagged with.
+    faults : policy on lost parties. job, run : tags of its metrics and log lines.
     """
 
     def __init__(
@@ -75,24 +76,24 @@ class CoordinatorActor:
         return __version__
 
     def align(self, *, required: bool) -> Iterator[Aligning | Aligned]:
-        """Align the parties' records, which have read their ids: yield progress, then the outcome."""
+        """Align the parties' records by the ids that the parties have read; yield progress, then the outcome."""
         aligned = yield from align(self._alignment, required=required)
         yield aligned
 
     def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Event, ...]:
-        """Reserve the plan; returns the plan, and that it was reserved."""
+        """Reserve the plan; yield the plan, then the reservation."""
         self._events = self._noted(self._coordinator.stream(job, budget, log))
         return tuple(islice(self._events, 2))
 
     def rounds(self) -> Iterator[Event]:
-        """Make the releases: yield the rounds."""
+        """Make the releases; yield the rounds."""
         for event in self._events:
             if isinstance(event, Made):
                 return
             yield event
 
     def finish(self) -> Event:
-        """Settle; returns the outcome."""
+        """Settle; return the outcome."""
         return next(self._events)
 
     def _noted(self, events: Iterator[Event]) -> Iterator[Event]:

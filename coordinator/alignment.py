@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class AlignmentTransport(Protocol):
-    """Carries blinded sets between the parties; what `multiply` returns is for it to fetch, or to hand on unread."""
+    """Transport of blinded sets between the parties; `multiply` returns sets, or references that only `fetch` reads."""
 
     def greet(self) -> Mapping[str, IdsGreeting]:
-        """Return what every party says of its ids."""
+        """Return every party's greeting about its ids."""
         ...
 
     def begin(self, pending: str | None) -> None:
-        """Have all parties go on with the alignment of that name, or begin the new one."""
+        """Have all parties continue the alignment of that name, or begin the new one."""
         ...
 
     def multiply(
@@ -46,15 +46,16 @@ class AlignmentTransport(Protocol):
         ...
 
     def conclude(self, positions: Mapping[str, Integers]) -> Mapping[str, Indexed]:
-        """Tell every party which positions of its set all have; returns what they say of the index made of it."""
+        """Tell every party the positions of its common records; return the greetings about the new indexes."""
         ...
 
 
 def align(transport: AlignmentTransport, *, required: bool = False) -> Generator[Aligning, None, Aligned]:
-    """Align the records of all parties; yields progress. An index that all of them hold already is used again.
+    """Align the records of all parties; yield progress. An index that all parties still hold is reused.
 
-    required : a run that has begun on an index needs that one, since a new one would put records in another order.
-    Raises DataError for ids of different kinds or without a common one, FederationError when the hashes differ.
+    required : the index of a run that has begun. A new index would put the records in another order.
+
+    Raises DataError for ids of different kinds or without a common one, and FederationError when the hashes differ.
     """
     greetings = transport.greet()
     for party, greeting in greetings.items():

@@ -1,4 +1,4 @@
-"""Where a run's budget is kept: in a named data set's ledger, in a ledger of the run's own, or in memory for one fit."""
+"""The budget of a run: in the ledger of a data set, in a ledger of the run's own, or in memory for a single fit."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Tells whoever watches that the whole plan was set aside.
+    """Event: the whole plan was reserved.
 
-    n_records : n, on which the plan rests.
-    head : the ledger's chain after reserving, None for a budget in memory.
-    flags : what the certificate has to say of the place where the run takes place.
+    n_records : n, which the plan assumes.
+    head : head of the ledger's chain after reserving; None for a budget in memory.
+    flags : flags that the run's storage adds to the certificate.
     """
 
     n_records: int
@@ -34,12 +34,12 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How a run pays: `reserve` before anything is computed on data, then charges through what it returns.
+    """Payment of a run: `reserve` the plan before any computation on data, then charge the reservation.
 
     run : id of the run.
-    ledger : path of the ledger, None keeps the one fit's budget in memory.
-    resumed : whether an earlier process of this run may have reserved and charged.
-    head : the chain's head that this process noted after reserving; a ledger that does not go through it is refused.
+    ledger : path of the ledger; None keeps the budget of this fit in memory.
+    resumed : True if an earlier process of this run may have reserved and charged.
+    head : head of the chain that this run noted after reserving; a ledger whose chain lacks it is refused.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
     """
 
@@ -50,13 +50,13 @@ class Budget:
     allow_network_file_system: bool = False
 
     def open(self) -> SqliteLedger | None:
-        """Return the run's ledger, None for a budget in memory."""
+        """Return the run's ledger; None for a budget in memory."""
         if self.ledger is None:
             return None
         return SqliteLedger(self.ledger, allow_network_file_system=self.allow_network_file_system)
 
     def check(self, job: Job) -> None:
-        """Refuse a job whose data set has no ledger, and one without a guarantee in a ledger that vouches for others."""
+        """Refuse a data set without a ledger, and a job without a guarantee in a ledger that other jobs rely on."""
         if job.dataset is not None and self.ledger is None and job.privacy is not None:
             raise SpecificationError(
                 f"the job names data set {job.dataset!r} but no ledger: name the file in which its budget is kept "
@@ -70,7 +70,7 @@ class Budget:
             )
 
     def reserve(self, plan: Plan) -> Reservation | None:
-        """Set the whole plan aside; None without privacy. Raises BudgetError or LedgerError when it is refused."""
+        """Reserve the whole plan; return None without privacy. Raises BudgetError or LedgerError."""
         problem, job = plan.problem, plan.job
         if job.privacy is None or problem.delta is None:
             return None
@@ -92,11 +92,11 @@ class Budget:
         return book.reserve(plan.releases, job=job.digest, run=self.run)
 
     def require_charged(self, reservation: Reservation, made: Sequence[ReleaseKey]) -> None:
-        """Refuse a ledger that lacks a charge of what an earlier process released: it is an older copy.
+        """Refuse a ledger that lacks the charge of a release in the log: it is an older copy.
 
-        The head noted after reserving cannot tell copies that were taken later. Once settled, all charges are in.
+        The head noted after reserving cannot reveal copies that were made later. A settled ledger holds all charges.
 
-        made : the keys under which the log says that releases were charged.
+        made : keys of the charged releases in the log.
         """
         ledger = self.open()
         if ledger is None or not made or self._status(ledger) != "open":
@@ -108,23 +108,25 @@ class Budget:
             )
 
     def current_head(self) -> Head | None:
-        """Return where the ledger's chain stands."""
+        """Return the head of the ledger's chain."""
         ledger = self.open()
         return ledger.head() if ledger is not None else None
 
     def settle(self, job: Job, reservation: Reservation, *, stopped_early: bool) -> Statement:
-        """Close the reservation and return what may be said of the run.
+        """Close the reservation; return the statement for the certificate.
 
-        stopped_early : whether released values could decide how much of the plan was made; then the cap is stated.
+        stopped_early : True if released values could decide how much of the plan was made; the statement then gives the
+            cap.
         """
         statement = reservation.settle(stopped_early=stopped_early)
         return statement if job.dataset is not None else replace(statement, scope=FitBook.scope)
 
     def attempts(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
-        """Return the number of the attempt at each round of this process.
+        """Return the attempt numbers of this process for each round.
 
-        A charged release of an earlier process may have been made and seen, so repeating it is another release, with
-        noise and a charge of its own. Seeded noise repeats itself to the bit: the same release under the same key.
+        A release that an earlier process charged may have been made and seen. So repeating it is another release, with
+        its own noise and charge. Seeded noise repeats itself to the bit, so there the repetition is the same release
+        under the same key.
         """
         if not self.resumed or reservation is None or (job.privacy is not None and job.privacy.noise is not None):
             return lambda _: 0
@@ -134,11 +136,11 @@ class Budget:
         return lambda number: following.get(number, 0)
 
     def account(self, job: Job) -> str:
-        """Return the name of the ledger's account that the run is charged to."""
+        """Return the name of the ledger account that the run is charged to."""
         return job.dataset if job.dataset is not None else f"run {self.run}"
 
     def _status(self, ledger: SqliteLedger) -> str:
-        """Return how the run's reservation stands; '' when the earlier process did not get as far as reserving."""
+        """Return the status of the run's reservation; '' if the earlier process did not reserve."""
         if not ledger.path.exists():
             return ""
         return next((run.status for balance in ledger.show() for run in balance.runs if run.run == self.run), "")

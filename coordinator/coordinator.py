@@ -1,4 +1,4 @@
-"""The coordinator of one run: checks who is there, reserves the budget, then drives the schedule over the parties."""
+"""The coordinator of one run: greet the parties, reserve the budget, then run the schedule over the parties."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What a finished run leaves behind.
+    """Outcome of a finished run.
 
     w : (p,) the model on the scaled features.
-    statement : what the book says of the run; None without privacy.
-    findings : what the inquiries of the job found, by name.
-    books : {party: where the chain of its own book stands}, for the parties whose owners kept one.
-    left : the parties that were given up on the way.
+    statement : the budget's statement on the run; None without privacy.
+    findings : results of the job's evaluation queries, by name.
+    books : {party: head of the chain of its book}, for the parties whose owners keep one.
+    left : the parties that were given up during the run.
     """
 
     plan: Plan
@@ -49,7 +49,7 @@ class Outcome:
 
 
 def agreed_records(greetings: Mapping[str, Greeting]) -> int:
-    """Return n when all parties run this version and hold equally many records; the errors name the parties."""
+    """Return n if all parties run this version and hold equally many records; errors name the parties."""
     for party, greeting in greetings.items():
         if greeting.version != __version__:
             raise VersionMismatch(
@@ -72,7 +72,7 @@ def agreed_records(greetings: Mapping[str, Greeting]) -> int:
 
 
 def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reservation | None:
-    """Set the plan aside in the ledger, then in every party's book, or in none of them."""
+    """Reserve the plan in the ledger and then in every party's book, or in none of them."""
     books.compare()
     reservation = budget.reserve(plan)
     if reservation is not None:
@@ -88,22 +88,22 @@ def _reserved(budget: Budget, plan: Plan, books: PartyBooks, log: Log) -> Reserv
 
 
 def _closed(books: PartyBooks, recovery: Recovery, left: list[str]) -> dict[str, Head]:
-    """Close the run in every book; a party that is lost over it is waited for once more, whatever it knows of the end."""
+    """Close the run in every book. Wait once more for a party lost meanwhile, even if its book is closed already."""
     losses = 0
     while True:
         try:
             return books.close(without=left)
         except PartyLost as lost:
             losses += 1
-            if not recovery.restored(lost, losses):  # all its releases are in the model, so only its book stays open
+            if not recovery.restored(lost, losses):  # the model holds all its releases; only its book stays open
                 return books.close(without=[*left, lost.party])
 
 
 class Coordinator:
-    """Drives one job. It holds the margins and the reservation; it cannot name the class that holds raw columns.
+    """Runs one job. It holds the margins and the reservation, and cannot import the class that holds raw columns.
 
-    expand : put every Descend as its parts.
-    faults : what becomes of lost parties.
+    expand : send every Descend as its parts.
+    faults : policy on lost parties.
     """
 
     def __init__(self, transport: Transport, *, expand: bool = False, faults: Faults | None = None) -> None:
@@ -114,12 +114,12 @@ class Coordinator:
     def run(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
     ) -> Generator[Plan | Reserved | Round | Lost | Made, None, Outcome]:
-        """Yield the plan, that it was reserved, then a record for every query; return the model.
+        """Yield the plan, the reservation, and a record for every query; return the outcome.
 
-        The whole plan is reserved before any party computes on its columns; every release is charged before it is made.
+        The whole plan is reserved before any party computes on its columns. Every release is charged before it is made.
 
-        budget : where the budget is kept; None covers this one fit, in memory.
-        log : what an earlier process of this run released.
+        budget : storage of the budget; None covers this fit only, in memory.
+        log : releases of an earlier process of this run.
         """
         budget, log = budget or Budget(uuid.uuid4().hex), log or Log()
         budget.check(job)
@@ -128,7 +128,7 @@ class Coordinator:
         if log.n_records not in (None, plan.n_records):
             raise DataError("the parties hold other records than when this run began: start a new run")
         problem = plan.problem
-        if plan.solver.sealed and problem.private:  # its log holds nothing to go on from: it begins again
+        if plan.solver.sealed and problem.private:  # its log holds no round, so the run begins again
             log = replace(log, released=(), rebuilt=0, left={})
         if self._faults.on_party_lost == "skip" and not getattr(plan.solver, "goes_on_without", False):
             raise SpecificationError(
@@ -174,7 +174,7 @@ class Coordinator:
         yield Made()
         if reservation is None:
             return Outcome(plan, w, None, findings, left=tuple(left))
-        # A filter is no odometer: where what was released could decide how much, the whole reservation is stated.
+        # A filter bounds ε by the reservation only: state all of it where releases could decide how much was made.
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
         return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left))
@@ -182,6 +182,6 @@ class Coordinator:
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None
     ) -> Iterator[Plan | Reserved | Round | Lost | Made | Outcome]:
-        """Yield what `run` yields and then what it returns, for carriers that know no return value."""
+        """Yield the events of `run`, then its return value, for transports without return values of generators."""
         outcome = yield from self.run(job, budget, log)
         yield outcome

@@ -1,4 +1,4 @@
-"""One query, start to end: charge → transport → margins."""
+"""Execution of one query: charge → transport → margins."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 
 class Unanswered(Exception):
-    """A party was lost while it was asked: nothing came of the query, and its charges stay.
+    """A party was lost during a query, which gave no result; its charges stay.
 
-    lost : which party, and how. charges : what was charged for the attempt.
+    lost : the party and the cause. charges : charges of the attempt.
     """
 
     def __init__(self, lost: PartyLost, charges: Charges) -> None:
@@ -43,19 +43,20 @@ class Unanswered(Exception):
 
 
 class Executor:
-    """Every release is charged, durably where the book is durable, before any party is asked for it.
+    """Guarantee: every release is charged before any party is asked for it, durably if the budget is durable.
 
-    A failure after the charge leaves it charged. Nothing is retried here: a second attempt is a second release. A query
-    that is put again after Unanswered is a new attempt, with noise and a charge of its own, on the margins as they were;
-    seeded noise repeats itself to the bit, so there it is the same release.
+    A failure after the charge leaves the release charged. This class retries nothing, because a second attempt is a
+    second release. A caller that repeats a query after `Unanswered` makes a new attempt, with its own noise and charge,
+    on the margins from before the query. Seeded noise repeats itself to the bit, so there the repetition is the same
+    release.
 
-    reservation : what the book granted; None for a run without privacy, which charges nothing.
-    noise : for the queries that the coordinator answers itself; None is the operating system's.
-    unnoised : the kinds of query that the job declares to be released without noise; any other un-noised release is
+    reservation : of the budget; None for a run without privacy, which charges nothing.
+    noise : for queries that the coordinator answers itself; None uses the operating system's.
+    unnoised : kinds of query that the job declares to be released without noise; other releases without noise are
         refused.
-    expand : put the parts of a Descend one by one, for a setting that offers no Descend.
-    split : names the public split whose parts queries work on; None where every query works on all records.
-    attempts : number of the attempt at a round, above 0 where an earlier process may have made the release already.
+    expand : send the parts of a Descend one by one, for a setting without Descend.
+    split : names the public split into parts that queries work on; None if every query works on all records.
+    attempts : attempt number per round, above 0 where an earlier process may have made the release.
     """
 
     def __init__(
@@ -107,19 +108,19 @@ class Executor:
             self._ask(again, key, without=gone)
 
     def refuse(self) -> NoReturn:
-        """Count a query that an earlier process could not pay for, and raise what was raised there."""
+        """Count a query that an earlier process could not pay for, and raise the same error again."""
         self._round += 1
         raise BudgetExceeded("an earlier process of this run could not pay for this release")
 
     def give_up(self, query: Query) -> None:
-        """Count a query that nobody will answer. What follows is not what was planned, so it has keys of its own."""
+        """Count a query that stays unanswered. Later queries differ from the plan, so they get keys of their own."""
         self._folds.replayed(query)
         self._round += 1
         self._again = 0
         self._astray += 1
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
-        """Return what the query releases, and what was charged for it; Unanswered when a party is lost meanwhile."""
+        """Return the released values and the charges; return `Unanswered` if a party is lost meanwhile."""
         attempt = self._attempts(self._round) + self._again + self._astray
         key = ReleaseKey(self._round, attempt=attempt)
         self._round += 1
@@ -167,7 +168,7 @@ class Executor:
         return released
 
     def _charge(self, query: Query, key: ReleaseKey) -> tuple[Query, Charges]:
-        """Charge what the query releases; return it with the charge that pays for it where that is one of a pass."""
+        """Charge the releases of a query; return the query, with the charge of its pass if it is part of one."""
         capped = query.capped if isinstance(query, Descend) else None
         events: tuple[Event | None, ...]
         if isinstance(query, Descend) and capped is not None and None not in query.events():
@@ -200,7 +201,7 @@ class Executor:
         return replies
 
     def _expanded(self, query: Descend, key: ReleaseKey) -> Released:
-        """Descend as Backward → rule → Forward, step by step; the same releases under the same keys."""
+        """Run Descend as Backward → rule → Forward for each step; the releases and their keys are the same."""
         released: list[Released] = []
         w = {party: start.copy() for party, start in query.start.items()}
         pending = []

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Margins:
-    """Xw (n,), starting at w = 0, with the labels y (n,), of the records that are trained on.
+    """Xw (n,), starting at w = 0, and the labels y (n,) of the records that are trained on.
 
-    held_out : (n + m,) booleans, True for the m records that are held out; None holds none out. Of these, margins are
-        kept for a Tally alone.
+    held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins of held-out records are
+        kept for a Tally only.
     """
 
     def __init__(self, labels: Vector, held_out: np.ndarray | None = None) -> None:
@@ -39,12 +39,12 @@ class Margins:
 
     @property
     def n_records(self) -> int:
-        """Return n, of the records that are trained on."""
+        """Return n, the number of records that are trained on."""
         return len(self._labels)
 
-    @np.errstate(all="ignore")  # one record's overflow is nobody's to hear of, here and below
+    @np.errstate(all="ignore")  # nobody may learn of one record's overflow, here and below
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of the query's statistic over its part of the records; un-noised: for `release` only."""
+        """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
         if query.side is Side.TRAINING:
             return query.statistic(self._margins, self._labels)
         if self._held_margins is None or self._held_margins.shape != self._held_labels.shape:
@@ -52,16 +52,16 @@ class Margins:
         return query.statistic(self._held_margins, self._held_labels)
 
     def state(self) -> tuple[Vector, Vector | None, dict[str, Vector]]:
-        """Return all that queries change, for `restore`; vectors are replaced, never changed."""
+        """Return the state that queries change, for `restore`; vectors are replaced, never changed in place."""
         return self._margins, self._held_margins, dict(self._kept)
 
     def restore(self, state: tuple[Vector, Vector | None, dict[str, Vector]]) -> None:
-        """Undo all that happened since `state` was taken."""
+        """Undo all changes since `state` was taken."""
         self._margins, self._held_margins, self._kept = state[0], state[1], dict(state[2])
 
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
-        """Return the per-record vectors that the parties are shown for this query; state that it replaces is kept."""
+        """Return the per-record vectors that the parties see for this query; keep the state that it replaces."""
         cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
             limits = None if cap is None else self._limits(cap.cap)
@@ -73,12 +73,12 @@ class Margins:
             self._kept.update(replaced)
             if cap is not None:  # a pass costs one release because of it: not left to the weighting
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
-            # What a pass costs rests on its folds being disjoint: not left to the weighting.
+            # The cost of a pass assumes disjoint folds: the weighting must not decide this.
             return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()
 
     def _limits(self, cap: float) -> Vector:
-        """Return C/‖z_i‖, (n,); computed once, so that transports can keep it where it is."""
+        """Return C/‖z_i‖, (n,). It is computed once, so that transports can store it once."""
         norms = self._kept.get("norms")
         if norms is None:
             raise PrivacyError("a record cap is asked for before the norms of the records are known")
@@ -88,7 +88,7 @@ class Margins:
 
     @np.errstate(all="ignore")
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Sum the n-vectors of the replies in order, then add to Xw, reset Xw, or keep under a name."""
+        """Sum the replies' n-vectors in order, then add the sum to Xw, reset Xw to it, or keep it under a name."""
         total: Vector | None = None
         for vector in vectors:
             total = vector if total is None else total + vector

@@ -1,4 +1,4 @@
-"""The coordinator's side of the parties' books: chain heads are noted across, so that restored backups are noticed."""
+"""The coordinator's side of the parties' books: each side notes the other's chain head, to detect restored backups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class PartyBooks:
-    """Tells the parties that keep a book what becomes of the run; without such parties it does nothing.
+    """Notices about the run to the parties that keep a book; without such parties it does nothing.
 
-    What is noticed: a book, or a ledger, that does not go through the head which the other noted last. What came after
-    that head was noted is not covered.
+    It detects a book or a ledger whose chain lacks the head that the other side noted last. Entries after that head are
+    not covered.
 
     parties : those that keep a book.
-    ledger : the run's ledger, None for a budget in memory: then there is no chain here, nor notes.
-    account : the ledger's account that the run is charged to.
+    ledger : the run's ledger; None for a budget in memory, which has no chain and no notes.
+    account : the ledger account that the run is charged to.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class PartyBooks:
         self._closed: dict[str, Head] = {}
 
     def compare(self) -> None:
-        """Raise LedgerError when a party's book, or this ledger, is older than what the other has noted of it.
+        """Raise LedgerError if a party's book or this ledger is older than the head that the other side has noted.
 
-        Before anything is written to either, so that the newer head is not forgotten.
+        The comparison precedes every write to either, so that the newer head is not overwritten.
         """
         ledger = self._ledger if self._ledger is not None and self._ledger.path.exists() else None
         noted = {party: ledger.noted(self._name(party)) if ledger else None for party in self._parties}
@@ -59,24 +59,24 @@ class PartyBooks:
                 ) from error
 
     def open(self) -> None:
-        """Have every book set the plan aside; raises ConsentRefused when one does not."""
+        """Have every book reserve the plan; raise ConsentRefused if one refuses."""
         self._exchange(Phase.OPEN)
 
     def reopen(self, party: str) -> None:
-        """Announce the run to the book of a party that was restarted; nothing if it keeps none."""
+        """Announce the run to the book of a restarted party; do nothing if the party keeps none."""
         if party in self._parties:
             again = PartyBooks(self._transport, [party], run=self._run, account=self._account, ledger=self._ledger)
             again.compare()
             again.open()
 
     def abandon(self) -> None:
-        """Take the run back from every book in which nothing was released yet."""
+        """Withdraw the run from every book that has no release of it yet."""
         self._told(Phase.ABANDON)
 
     def close(self, without: Collection[str] = ()) -> dict[str, Head]:
-        """Close the run in every book; returns where their chains stand then. Asked again, it goes on where it stopped.
+        """Close the run in every book; return the heads of their chains. A repeated call continues the last one.
 
-        without : parties that were given up: what they set aside stays so in their books.
+        without : parties that were given up; their books keep the reservation.
         """
         for party in self._parties:
             if party not in without and party not in self._closed:
@@ -98,7 +98,7 @@ class PartyBooks:
         *,
         parties: Collection[str] | None = None,
     ) -> Mapping[str, BookHeads]:
-        """Tell these parties, or all, and return their answers."""
+        """Notify these parties, or all; return their answers."""
         asked = self._parties if parties is None else parties
         if not asked:
             return {}
@@ -108,5 +108,5 @@ class PartyBooks:
         )
 
     def _name(self, party: str) -> str:
-        # One party may keep a book for several of a ledger's data sets.
+        # One party may keep a book for several data sets of a ledger.
         return f"book of {party} for {self._account}"

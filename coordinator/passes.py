@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Passes:
-    """Decides when a new charge is due for queries under a record cap.
+    """Decision on new charges for queries under a record cap.
 
-    Guarantee. A charge pays for each coordinate at most once, and for no release that follows a loss or that another
-    process makes: which of its releases were made before cannot be known, so all of them count as made. A retry
+    Guarantee. A charge pays for each coordinate at most once, and for no release after a loss or of another process. In
+    these two cases it is unknown which releases of the charge were made, so all of them count as made. A retry
     therefore takes the next charge of the plan, together with the blocks that follow it.
 
-    private : whether a repeated release is another one; seeded noise repeats itself to the bit.
+    private : True if a repeated release is another one; seeded noise repeats itself to the bit.
     """
 
     def __init__(self, private: bool) -> None:
@@ -60,7 +60,7 @@ class Passes:
             self._number, self._paid, self._released = self._before
 
     def _take(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[Paid, bool]:
-        """Note the query's coordinates as released; return the charge that pays for them, and whether it is a new one."""
+        """Note the query's coordinates as released; return the charge that pays for them, and True if it is new."""
         blocks = [step.block.coordinates for step in query.ordered()]
         coordinates = frozenset(j for S in blocks for j in range(S.start, S.stop))
         if len(coordinates) < sum(S.stop - S.start for S in blocks):

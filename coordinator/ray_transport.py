@@ -1,4 +1,4 @@
-"""Transports over the parties' Ray actors: queries of a run, and sets of an alignment."""
+"""Transports over the parties' Ray actors, for the queries of a run and for the sets of an alignment."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PAUSE_SECONDS = 0.2
 
 
 class RayTransport:
-    """Asks the parties' actors, all addressed ones at once; every wait has a limit.
+    """Transport that asks all addressed actors at the same time; every wait has a limit.
 
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
-    sources : {party: what it is told to load when it is back}.
-    n_bytes : of per-record vectors asked and answered so far.
-    party_seconds : that the parties spent on their answers so far, the slowest of each question.
+    sources : {party: the source that it loads again after a restart}.
+    n_bytes : total size of the per-record vectors sent and received so far.
+    party_seconds : total time of the parties' answers so far, counting the slowest of each query.
     """
 
     def __init__(self, actors: Mapping[str, Any], timeout: float, sources: Mapping[str, Any] | None = None) -> None:
@@ -51,7 +51,7 @@ class RayTransport:
         return {name: from_plain(plain, Greeting) for name, plain in told.items()}
 
     def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
-        """Return the heads of the books of the parties that are told."""
+        """Send the notices; return the heads of the books of these parties."""
         told = self._gather(
             {name: self._actors[name].hear.remote(to_plain(notice)) for name, notice in notices.items()}
         )
@@ -63,7 +63,7 @@ class RayTransport:
         return labels
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Put each share to its party, all at the same time; n-vectors that several need are stored once."""
+        """Send each share to its party, all at the same time; store n-vectors for several parties once."""
         shared = len(shares) > 1
         weights, margins = (self._argument(v, shared) for v in (records.weights, records.margins))
         labels, limits = self._constant("labels", records.labels), self._constant("limits", records.limits)
@@ -81,7 +81,7 @@ class RayTransport:
         return replies
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until Ray has restarted the party's actor, where it restarts it, and have it load its data again."""
+        """Wait until Ray has restarted the party's actor, and have it load its data again."""
         until = time.monotonic() + seconds
         while True:
             left = max(until - time.monotonic(), 0.1)
@@ -99,7 +99,7 @@ class RayTransport:
         return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector
 
     def _constant(self, name: str, vector: Vector | None) -> Any:
-        """Store a vector that is the same in most queries once, and pass a reference to it."""
+        """Store a vector that most queries share once, and pass a reference to it."""
         if vector is None or vector.nbytes <= INLINE_BYTES:
             return vector
         known = self._stored.get(name)
@@ -112,16 +112,16 @@ class RayTransport:
 
 
 class RayAlignment:
-    """Carries an alignment between the parties' actors; sets go from party to party through the object store.
+    """Transport of an alignment between the parties' actors.
 
-    Only what the coordinator compares is brought to it.
+    Sets travel from party to party through the object store. Only the sets that the coordinator compares reach it.
     """
 
     def __init__(self, actors: Mapping[str, Any], timeout: float) -> None:
         self._actors, self._timeout = actors, timeout
 
     def greet(self) -> dict[str, IdsGreeting]:
-        """Return what every party says of its ids."""
+        """Return every party's greeting about its ids."""
         return self._gather({name: actor.greet_ids.remote() for name, actor in self._actors.items()})
 
     def begin(self, pending: str | None) -> None:
@@ -152,11 +152,11 @@ class RayAlignment:
         return {owner: self._actors[party].take.remote(owner) for party, owner in step.items()}
 
     def fetch(self, sets: Mapping[str, Any]) -> dict[str, Points]:
-        """Return the sets' points."""
+        """Return the points of the sets."""
         return self._gather(sets)
 
     def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
-        """Tell every party its positions."""
+        """Tell every party the positions of its common records."""
         return self._gather({name: self._actors[name].conclude.remote(own) for name, own in positions.items()})
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,12 +164,12 @@ class RayAlignment:
 
 
 def answer_of(name: str, ref: Any, timeout: float) -> Any:
-    """Wait for one answer of an actor: errors that it raised come through as they are, its loss is a PartyLost."""
+    """Wait for one answer of an actor. Errors that it raised pass through unchanged; its loss becomes a PartyLost."""
     try:
         return ray.get(ref, timeout=timeout)
     except RayTaskError as error:
         cause = error.cause
-        if isinstance(cause, RayError):  # it could not fetch what it was sent
+        if isinstance(cause, RayError):  # it could not fetch its arguments
             raise PartyLost(f"{name!r} was cut off: {_first_line(cause)}", name) from error
         raise (cause if isinstance(cause, VflError) else error) from None
     except GetTimeoutError:
@@ -179,5 +179,5 @@ def answer_of(name: str, ref: Any, timeout: float) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what happened, without the tables of ids that Ray adds."""
+    """Return the first line of the cause, without the tables of ids that Ray adds."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Carries shares to parties and replies back; answers are in the order of the shares. Never repeats a question."""
+    """Transport of shares to parties and of replies back, in the order of the shares. It never repeats a query."""
 
     def greet(self) -> Mapping[str, Greeting]:
-        """Return every party's greeting; PartyLost names the one that does not answer."""
+        """Return every party's greeting; PartyLost names a party that does not answer."""
         ...
 
     def hear(self, notices: Mapping[str, Notice]) -> Mapping[str, BookHeads]:
-        """Tell parties that keep a book of the run; returns the heads of these books."""
+        """Send notices to the parties that keep a book of the run; return the heads of these books."""
         ...
 
     def labels(self, party: str) -> Vector:
@@ -28,9 +28,9 @@ class Transport(Protocol):
         ...
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
-        """Put each share to its party, all at the same time, and wait for the replies."""
+        """Send each share to its party, all at the same time, and wait for the replies."""
         ...
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Return the greeting of a lost party that is back, its data loaded anew; PartyLost when it is not in time."""
+        """Return the greeting of a lost party that has loaded its data anew; PartyLost if it is not back in time."""
         ...
