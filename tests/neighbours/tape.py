@@ -11,7 +11,6 @@ import datetime as dt
 import functools
 import hashlib
 import importlib
-import math
 import pkgutil
 import secrets
 import sys
@@ -130,9 +129,9 @@ class Tape:
         if number is None and self.query is not None and len(self.query.events()) == 1:
             number = paid.get(joint)
         if number is None and (getattr(self.query, "batch", None) or getattr(self.query, "capped", None)):
-            same = [k for k, (_, charged) in enumerate(self.charges) if _alike(charged, event)]
+            same = [k for k, (_, charged) in enumerate(self.charges) if _covers(charged, event)]
             number = same[-1] if same else None
-        if number is not None and not _alike(self.charges[number][1], event):
+        if number is not None and not _covers(self.charges[number][1], event):
             self.strayed.append(f"release {key} has noise of {event}, charged was {self.charges[number][1]}")
         return number
 
@@ -154,13 +153,13 @@ class Tape:
         return len(self.batches) - 1
 
 
-def _alike(charged: Event, event: Event) -> bool:
-    """Whether events are of one kind and cost the same; what pays for a whole pass has units and a dimension of its own."""
+def _covers(charged: Event, event: Event) -> bool:
+    """Whether a charge is of the same kind and costs as much; that of a whole pass has units and a dimension of its own."""
     first, second = bare(charged), event
     if not isinstance(first, Gaussian | PoissonSubsampledGaussian) or type(first) is not type(second):
         return first == second
-    costs = (e.sensitivity / e.sigma for e in (first, second))  # type: ignore[attr-defined]
-    return math.isclose(*costs, rel_tol=2.0**-40) and getattr(first, "rate", 1) == getattr(second, "rate", 1)
+    paid, asked = (e.sensitivity / e.sigma for e in (first, second))  # type: ignore[attr-defined]
+    return asked <= paid * (1 + 2.0**-40) and getattr(first, "rate", 1) == getattr(second, "rate", 1)
 
 
 @dataclass(eq=False)

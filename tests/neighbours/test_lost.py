@@ -17,7 +17,13 @@ WITHIN = 7
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(
-    "solver", [vfl.SkGD(passes=2), vfl.GCD(rounds=3), vfl.SGD(sampling="disjoint", batch_size=4, passes=1)]
+    "solver",
+    [
+        vfl.SkGD(passes=2),
+        vfl.SkGD(passes=4, block_size=1, clip="record", spares=2),
+        vfl.GCD(rounds=3),
+        vfl.SGD(sampling="disjoint", batch_size=4, passes=1),
+    ],
 )
 def test_a_lost_attempt_is_paid_for(solver: Any, moment: str) -> None:
     losses = [Loss("bank", number, moment) for number in range(2, 8)]
