@@ -8,12 +8,14 @@ from unittest import mock
 
 import numpy as np
 
+import parties.party
 import vfl
 from coordinator.executor import Executor
 from parties.party import Party
 from tests.neighbours.harness import Comparison, compare
 from tests.neighbours.setting import RECORD, job, replaced, table, turned
 from vfl.launch.run.checkpoint import Checkpoint
+from vfl.privacy.events import Event
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
@@ -117,13 +119,17 @@ def test_a_release_that_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_release_past_the_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
     """A party whose reply holds its exact sums: no noise was ever asked for, and the schedule is told something else."""
-    monkeypatch.setattr(Party, "_release", lambda self, sums, clip, event, key: sums * clip.grid)
+    monkeypatch.setattr(parties.party, "release", lambda sums, grid, *rest: sums * grid)
     assert blames(found(), "what the schedule was told differs")
 
 
 def test_a_sum_that_is_released_without_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     true = Party._release
-    monkeypatch.setattr(Party, "_release", lambda self, sums, clip, event, key: true(self, sums, clip, None, key))
+
+    def bare(self: Party, *given: Any) -> Any:
+        return true(self, *(None if isinstance(one, Event) else one for one in given))
+
+    monkeypatch.setattr(Party, "_release", bare)
     comparison = found()
     assert blames(comparison, "nothing was charged for release")
     assert comparison.path == np.inf
