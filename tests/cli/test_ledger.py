@@ -142,7 +142,7 @@ class TestCap:
         )
         assert said["accounting"] == "zcdp"
         asked = ("cap", path, "credit", "--epsilon", 3, "--delta", DELTA, "--accounting", "zcdp")
-        assert "adds up as gdp since its first reservation" in refused(BudgetError, *asked)
+        assert "uses gdp accounting since its first reservation" in refused(BudgetError, *asked)
 
     def test_another_delta_requires_yes(self, path: Path) -> None:
         asked = ("cap", path, "credit", "--epsilon", 2, "--delta", 1e-6)
@@ -184,10 +184,10 @@ class TestAudit:
         assert head.hash in ledger("verify", path)
         noted = f"{head.seq}:{head.hash}"
         DatasetBook(SqliteLedger(path), "credit").resume("second", job="2" * 64)
-        assert f"goes through {noted}" in ledger("verify", path, "--head", noted)
+        assert f"contains the head {noted}" in ledger("verify", path, "--head", noted)
         assert json.loads(ledger("verify", path, "--head", noted, "--json"))["ok"] is True
         other = f"{head.seq}:{'0' * 64}"
-        assert "older or another copy" in refused(LedgerError, "verify", path, "--head", other)
+        assert "older copy or another ledger" in refused(LedgerError, "verify", path, "--head", other)
         assert "SEQ:HASH" in refused(SpecificationError, "verify", path, "--head", head.hash)
 
     def test_verify_finds_a_changed_row(self, path: Path) -> None:
@@ -274,11 +274,11 @@ class TestSettle:
         self.cut_off(run, None, dataset=None)
         for asked in (("show", run), ("verify", run), ("settle", "x", "--ledger", run)):
             said = refused(OutputError, *asked)
-            assert said == f"{str(run)!r} is a folder, and a ledger is a file: the run's own ledger is {own}"
+            assert said == f"{str(run)!r} is a folder, but a ledger is a file: the run's own ledger is {own}"
         assert "there is no ledger.db in it" in refused(OutputError, "show", tmp_path)
         (account,) = SqliteLedger(own).show()
         said = refused(SpecificationError, "show", own, "credit")
-        assert said == f"the ledger has no data set 'credit'; it holds {account.dataset!r}"
+        assert said == f"the ledger has no data set 'credit'; it has {account.dataset!r}"
 
     def test_by_id_when_the_folder_is_lost(self, tmp_path: Path, path: Path) -> None:
         assert "5 releases stay charged" in ledger("settle", "second", "--ledger", path)
@@ -335,7 +335,9 @@ class TestSettle:
         self.cut_off(tmp_path / "run", None, dataset=None, policies={"bank": tmp_path / "bank.toml"})
         (run,) = SqliteLedger(tmp_path / "bank.book").show()[0].runs
         assert "party bank: cap ε = 4" in ledger("show", tmp_path / "bank.book")
-        assert "counts whole" in refused(BudgetError, "settle", run.run, "--ledger", tmp_path / "bank.book")
+        assert f"all of run {run.run!r} counts" in refused(
+            BudgetError, "settle", run.run, "--ledger", tmp_path / "bank.book"
+        )
 
     def test_a_missing_run(self, tmp_path: Path) -> None:
         with pytest.raises(VflError):

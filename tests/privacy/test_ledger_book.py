@@ -175,7 +175,7 @@ def test_the_fit_book_commits_to_plans_with_secret_sampling():
     book = FitBook(EPSILON, DELTA)
     reservation = book.reserve([(sampled, 3)], job="j", run="r")
     reservation.charge([(ReleaseKey(i), sampled) for i in range(3)])
-    with pytest.raises(BudgetExceeded, match="committed to"):
+    with pytest.raises(BudgetExceeded, match="committed plan"):
         reservation.charge([(ReleaseKey(3), sampled)])
     statement = reservation.settle()
     assert statement.accounting == "pld"
@@ -316,7 +316,7 @@ def test_caps_are_raised_by_entries_and_never_cut_below_what_is_spent(ledger):
 
 
 def test_one_name_has_one_adjacency_and_one_accounting(ledger):
-    with pytest.raises(BudgetError, match="one name has one adjacency"):
+    with pytest.raises(BudgetError, match="a data set has only one"):
         ledger.set_cap("credit", epsilon=1.0, delta=DELTA, adjacency="add-or-remove-one")
     ledger.set_cap("credit", epsilon=1.0, delta=DELTA, accounting=Accounting.ZCDP)
     book = DatasetBook(ledger, "credit")

@@ -141,9 +141,9 @@ def test_a_restored_backup_is_noticed_by_the_head_noted_elsewhere(ledger):
     ledger.require(head)
     restored = SqliteLedger(backup)
     restored.verify()
-    with pytest.raises(LedgerError, match="older or another copy"):
+    with pytest.raises(LedgerError, match="older copy or another ledger"):
         restored.require(head)
-    with pytest.raises(LedgerError, match="older or another copy"):
+    with pytest.raises(LedgerError, match="older copy or another ledger"):
         DatasetBook(restored, "credit").resume("open", job="j", head=head)
     assert ledger.noted("bank") == Head(7, "ab" * 32)
     assert ledger.noted("telco") is None
@@ -236,7 +236,7 @@ def test_the_table_is_append_only(ledger):
 
 def test_another_version_is_left_alone(ledger):
     alter(ledger.path, "UPDATE format SET version = 2")
-    refuses_everything(ledger.path, "of format 2, this vfl writes format 1")
+    refuses_everything(ledger.path, "has format 2, but this vfl writes format 1")
 
 
 def test_other_files_are_left_alone(tmp_path):
@@ -256,7 +256,7 @@ def test_other_files_are_left_alone(tmp_path):
     with pytest.raises(LedgerError, match="vfl ledger cap"):
         SqliteLedger(tmp_path / "typo.sqlite").show()
     assert not (tmp_path / "typo.sqlite").exists()
-    with pytest.raises(LedgerError, match="is a folder, and a ledger is a file"):
+    with pytest.raises(LedgerError, match="is a folder, but a ledger is a file"):
         SqliteLedger(tmp_path).show()
     with pytest.raises(LedgerError, match="cannot be opened"):
         SqliteLedger(text / "below" / "a-file.sqlite").set_cap("credit", epsilon=1.0, delta=1e-9)
@@ -266,7 +266,7 @@ def test_opened_for_reading_it_refuses_writes(ledger):
     auditor = SqliteLedger(ledger.path, readonly=True)
     auditor.verify()
     assert len(auditor.show()[0].runs) == 3
-    with pytest.raises(LedgerError, match="nothing was charged or released: it cannot be written"):
+    with pytest.raises(LedgerError, match="nothing was charged or released: it is not writable"):
         DatasetBook(auditor, "credit").reserve([(EVENT, 1)], job="j", run="new")
     with pytest.raises(LedgerError, match="cannot be written"):
         auditor.set_cap("credit", epsilon=9.0, delta=1e-9)

@@ -1,4 +1,4 @@
-"""`vfl ledger`: the steward's view of the book in which the budgets of data sets are kept."""
+"""`vfl ledger`: commands for the steward of a ledger, who sets and checks the budgets of data sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _a_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
-    """Refuse a folder, which may be that of a run, with the ledger in it."""
+    """Refuse a folder, and name the ledger in it if it is the folder of a run."""
     del context, parameter  # click's signature
     if path is None or not path.is_dir():
         return path
@@ -31,14 +31,14 @@ def _a_file(context: click.Context, parameter: click.Parameter, path: Path | Non
 
     own = path / LEDGER
     held = f"the run's own ledger is {own}" if own.is_file() else f"there is no {LEDGER} in it; name a file"
-    raise OutputError(f"{str(path)!r} is a folder, and a ledger is a file: {held}")
+    raise OutputError(f"{str(path)!r} is a folder, but a ledger is a file: {held}")
 
 
 LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path), callback=_a_file)
 DATASET = click.argument("dataset", metavar="DATASET")
 ACCOUNTANTS = ("gdp", "zcdp", "pld")
 STOPPED_EARLY = (
-    "stopped early: finished, but what was released may have decided after how many releases (a resumed run, a lost party, "
+    "stopped early: finished, but released values may have decided the number of releases (a resumed run, a lost party, "
     "a greedy solver), so its certificate states the ε reserved"
 )
 _CAP = "vfl ledger cap LEDGER {} --epsilon E --delta D"
@@ -51,18 +51,18 @@ def as_json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("ledger", no_args_is_help=True)
 def command() -> None:
-    """Set, show and check the budgets kept in a ledger (a party's book is one too).
+    """Set, show and check the budgets in a ledger. A party's book is a ledger too.
 
-    LEDGER is the ledger's file; DATASET the name that jobs give as their dataset.
+    LEDGER is the ledger's file. DATASET is the name that jobs give as their dataset.
     """
 
 
-@command.command("show", short_help="Show what is spent, reserved and left, and by which runs.")
+@command.command("show", short_help="Show the ε spent, reserved and left, and each run.")
 @LEDGER
 @click.argument("dataset", metavar="[DATASET]", required=False)
 @as_json_option
 def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
-    """Show what is spent, reserved and left of each data set, and by which runs; readable when exhausted."""
+    """Show the ε spent, reserved and left of each data set, and each run. Works for exhausted budgets too."""
     from vfl.privacy.ledger import SqliteLedger
 
     ledger = SqliteLedger(path, readonly=True)
@@ -79,7 +79,7 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
     click.echo(f"{head.seq} entries, chain head {head.hash}")
 
 
-@command.command("cap", short_help="Give a data set a cap; makes the ledger if need be.")
+@command.command("cap", short_help="Set the cap of a data set; creates a missing ledger.")
 @LEDGER
 @DATASET
 @click.option("--epsilon", type=float, required=True, metavar="E", help="ε > 0 of all releases on it together.")
@@ -87,10 +87,10 @@ def show(path: Path, dataset: str | None, *, as_json: bool) -> None:
 @click.option(
     "--accounting",
     type=click.Choice(["gdp", "zcdp"]),
-    help="How releases add up: gdp is exact for Gaussian ones, zcdp suits mixes with many selections. "
-    "Left out, the first job decides; fixed from then on.",
+    help="Accounting: gdp is exact for Gaussian releases, zcdp suits mixes with many selections. "
+    "By default, the first job decides. It cannot be changed after the first reservation.",
 )
-@click.option("--yes", is_flag=True, help="Confirm another δ than the data set has.")
+@click.option("--yes", is_flag=True, help="Confirm a δ different from the data set's.")
 @NETWORK
 @as_json_option
 def cap(
@@ -104,7 +104,7 @@ def cap(
     allow_network_file_system: bool,
     as_json: bool,
 ) -> None:
-    """Give DATASET a cap, or change it; makes LEDGER when there is none.
+    """Set or change the cap of DATASET. Creates LEDGER if it does not exist.
 
     A change after releases is marked in the ledger, and every later certificate flags it.
     """
@@ -124,7 +124,7 @@ def cap(
 @LEDGER
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new file (default: print).")
 def export(path: Path, output: Path | None) -> None:
-    """Write every entry with its hash as JSON, verified on the way."""
+    """Verify the ledger and write every entry with its hash as JSON."""
     from vfl.errors import OutputError
     from vfl.privacy.ledger import SqliteLedger
 
@@ -143,14 +143,14 @@ def export(path: Path, output: Path | None) -> None:
     click.echo(f"{len(json.loads(text)['entries'])} entries: {output}")
 
 
-@command.command("verify", short_help="Check that no entry was altered, from the first on.")
+@command.command("verify", short_help="Check that no entry was altered.")
 @LEDGER
 @click.option(
-    "--head", "noted", metavar="SEQ:HASH", help="A head noted elsewhere: the chain must go through it (no older copy)."
+    "--head", "noted", metavar="SEQ:HASH", help="A head noted elsewhere, which the chain must contain (no older copy)."
 )
 @as_json_option
 def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
-    """Recompute the whole chain and every sum from the first entry; an error names the first that is wrong."""
+    """Recompute the whole chain and all sums from the first entry. An error names the first wrong entry."""
     from vfl.privacy.ledger import SqliteLedger
 
     ledger = SqliteLedger(path, readonly=True)
@@ -164,12 +164,12 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
         return
     click.echo(f"ok: {head.seq} entries follow from each other, and every sum from its charges; head {head.hash}")
     if noted is not None:
-        click.echo(f"ok: the chain goes through {noted}")
+        click.echo(f"ok: the chain contains the head {noted}")
     for revision in revisions:
         click.echo(f"note: {revision}")
 
 
-@command.command("replay", short_help="Compute ε again by another way of adding up.")
+@command.command("replay", short_help="Recompute ε with another accountant.")
 @LEDGER
 @DATASET
 @click.option(
@@ -178,14 +178,14 @@ def verify(path: Path, noted: str | None, *, as_json: bool) -> None:
     type=click.Choice(ACCOUNTANTS),
     default="gdp",
     show_default=True,
-    help="How releases are added up: gdp is exact for Gaussian ones, zcdp takes mixes, pld computes numerically.",
+    help="Accountant: gdp is exact for Gaussian releases, zcdp accepts mixes, pld computes numerically.",
 )
 @click.option("--delta", type=float, metavar="D", help="State ε at this δ (default: the cap's).")
 @as_json_option
 def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: bool) -> None:
-    """Compute ε again from every charge of DATASET with another accountant.
+    """Recompute ε from every charge of DATASET with another accountant.
 
-    It holds for charges that were fixed beforehand; where each was chosen in view of the others, the cap holds.
+    The result holds for charges that were fixed beforehand. For charges chosen in view of earlier ones, the cap holds.
     """
     from vfl.errors import PrivacyError
     from vfl.privacy.ledger import SqliteLedger
@@ -207,7 +207,7 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     click.echo(f"the ledger counts ε = {balance.spent:.6g} of ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}")
 
 
-@command.command("settle", short_help="Free what a run that will not be resumed has reserved.")
+@command.command("settle", short_help="Free the unused reservation of a run that will not be resumed.")
 @click.argument("run", metavar="RUN")
 @click.option(
     "--ledger",
@@ -215,15 +215,15 @@ def replay(path: Path, dataset: str, way: str, delta: float | None, *, as_json: 
     type=click.Path(path_type=Path),
     callback=_a_file,
     metavar="FILE",
-    help="The ledger; RUN is then the id of a run, as vfl ledger show prints it.",
+    help="Ledger; RUN is then the id of a run, as vfl ledger show prints it.",
 )
 @NETWORK
 @as_json_option
 def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_json: bool) -> None:
-    """Close what RUN, the folder of a run that will not be resumed, has reserved.
+    """Close the reservation of RUN, the folder of a run that will not be resumed.
 
-    What was charged stays charged; what was not is free for other runs. The run cannot be resumed afterwards, and a
-    process that is still at work on it can charge no more.
+    Charges remain, and the uncharged part is free for other runs. Afterwards the run cannot be resumed, and a process
+    that still works on it can no longer charge anything.
     """
     from vfl.privacy.ledger import SqliteLedger
 
@@ -236,7 +236,7 @@ def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_j
         _print_json(None if statement is None else dataclasses.asdict(statement))
         return
     if statement is None:
-        click.echo("nothing was charged: all of the reservation is free again")
+        click.echo("nothing was charged: the whole reservation is free again")
         return
     click.echo(
         f"{statement.releases} releases stay charged, ε = {statement.spent:.4g} of ε = {statement.reserved:.4g} reserved "
@@ -245,7 +245,7 @@ def settle(run: str, path: Path | None, *, allow_network_file_system: bool, as_j
 
 
 def _settled_folder(folder: Path, *, allow_network_file_system: bool) -> Statement | None:
-    """Settle by the log of the run, which nobody else may be at work on."""
+    """Settle a run according to its log, which this process locks."""
     from vfl.errors import SpecificationError
     from vfl.job import file as jobfile
     from vfl.launch.run import checkpoint
@@ -278,7 +278,7 @@ def _settled_id(run: str, ledger: SqliteLedger) -> Statement | None:
 
 
 def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head | None = None) -> Statement | None:
-    """Take the run over, so that its process can charge no more, and close it; None when it never was charged."""
+    """Take over a run, so that its process can no longer charge, and close it; None if nothing was charged."""
     from vfl.errors import SpecificationError
     from vfl.privacy.ledger import DatasetBook
 
@@ -294,15 +294,15 @@ def _settled(ledger: SqliteLedger, dataset: str, run: str, job: str, head: Head 
 
 
 def _require_ledger(dataset: str, run: str) -> None:
-    """Refuse to settle in a party's book: there a run counts whole, with what others released in it."""
+    """Refuse to settle in a party's book, where the whole run counts, including releases of the other parties."""
     from parties.book import account_of
     from vfl.errors import BudgetError
 
     party = dataset.removeprefix(account_of(""))
     if party != dataset:
         raise BudgetError(
-            f"{dataset!r} is the account of a party's book, where run {run!r} counts whole, since releases of others in it "
-            "depend on this party's records too: settle it in the coordinator's ledger"
+            f"{dataset!r} is the account of a party's book, where all of run {run!r} counts, since the releases of other "
+            "parties depend on this party's records too: settle it in the coordinator's ledger"
         )
 
 
@@ -313,7 +313,7 @@ def _named(balances: tuple[Balance, ...], dataset: str) -> Balance:
         if balance.dataset == dataset:
             return balance
     there = [balance.dataset for balance in balances]
-    held = f"it holds {', '.join(map(repr, there))}" if there else f"a cap is set with: {_CAP.format(dataset)}"
+    held = f"it has {', '.join(map(repr, there))}" if there else f"set a cap with: {_CAP.format(dataset)}"
     raise SpecificationError(f"the ledger has no data set {dataset!r}{nearest(dataset, there)}; {held}")
 
 
@@ -323,7 +323,7 @@ def _head(text: str) -> Head:
 
     seq, _, digest = text.partition(":")
     if not seq.isdigit() or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise SpecificationError(f"a head is SEQ:HASH, the number of an entry and 64 hexadecimal digits, not {text!r}")
+        raise SpecificationError(f"a head is SEQ:HASH, an entry's number and 64 hexadecimal digits, not {text!r}")
     return Head(int(seq), digest)
 
 
@@ -363,7 +363,7 @@ def _print_balance(balance: Balance) -> None:
     if wide <= console.width:
         console.print(table)
         return
-    for run in balance.runs:  # an id that is folded cannot be copied
+    for run in balance.runs:  # a table too wide for the terminal would break the ids, which users copy
         words = (
             f"job {run.job[:12]}, {run.status}, ε {run.spent:.4g} of {run.reserved:.4g} spent, {run.releases} releases"
         )

@@ -1,4 +1,7 @@
-"""The steward's book: reserve a plan, charge each release before it is made, settle; durable, chained, shared."""
+"""Privacy budget of data sets: reserve a plan, charge each release before it is made, settle.
+
+A ledger is durable, chained by hashes and shared by all processes of a machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run's reservation, as arithmetic: what it may spend, what it has spent, which releases were charged."""
+"""Arithmetic of one run's reservation: its allowance, its spending, and the releases charged."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Allowance:
-    """A filter: releases may be chosen adaptively as long as their sum stays within the reserved units.
+    """Privacy filter: releases may be chosen adaptively while their sum stays within the reserved units.
 
-    The sum is that of the record that they cost most, where a public split keeps releases apart (vfl.holdout).
+    Where a public split divides the records (vfl.holdout), the sum is that of the most expensive part.
     """
 
     __slots__ = ("_total", "accounting", "delta", "reserved")
@@ -31,11 +31,11 @@ class Allowance:
 
     @property
     def spent(self) -> int:
-        """Units of all that was charged."""
+        """Units of all charges."""
         return self._total.units
 
     def check(self, events: Iterable[Event]) -> None:
-        """Raise BudgetExceeded when these releases would exceed what was reserved."""
+        """Raise BudgetExceeded if these releases would exceed the reserved units."""
         before = self.spent
         then = self._then(events)
         if then > self.reserved:
@@ -50,12 +50,12 @@ class Allowance:
             )
 
     def take(self, events: Iterable[Event]) -> None:
-        """Add to what is spent; `check` came before."""
+        """Add these releases to the units spent. Call `check` first."""
         for event in events:
             self._total.add(event, cost(event, self.accounting))
 
     def _then(self, events: Iterable[Event]) -> int:
-        """Return the units that would be spent with these."""
+        """Return the units spent after these releases, without recording them."""
         total = self._total.copy()
         for event in events:
             total.add(event, cost(event, self.accounting))
@@ -63,7 +63,10 @@ class Allowance:
 
 
 class Commitment:
-    """Exactly the releases of a plan fixed beforehand, any order: what PLD accounting needs (it is no filter)."""
+    """Fixed plan: exactly its releases may be made, in any order.
+
+    PLD accounting needs one, since it is not a privacy filter.
+    """
 
     __slots__ = ("left",)
 
@@ -73,23 +76,23 @@ class Commitment:
             self.left[event] += count
 
     def check(self, events: Iterable[Event]) -> None:
-        """Raise BudgetExceeded for a release that the plan does not contain, or not so often."""
+        """Raise BudgetExceeded for a release that the plan does not contain, or for one repeat too many."""
         asked = Counter(events)
         if any(count > self.left[event] for event, count in asked.items()):
             raise BudgetExceeded(
-                "this release is not, or not so often, in the plan that was committed to; accounting with secret "
-                "sampling holds for a plan fixed beforehand only: plan every release, repeated attempts included"
+                "the committed plan does not contain this release, or does not contain it this often; accounting with "
+                "secret sampling holds only for a plan fixed beforehand: plan every release, repeated attempts included"
             )
 
     def take(self, events: Iterable[Event]) -> None:
-        """Strike these releases off the plan; `check` came before."""
+        """Remove these releases from the plan. Call `check` first."""
         self.left.subtract(Counter(events))
 
 
 class Account:
-    """A run's open or closed reservation. It holds the charged keys only while it is open.
+    """Reservation of a run, open or closed. It keeps the charged keys only while it is open.
 
-    epoch : raised by each resume; a holder of an older one was superseded and may not charge.
+    epoch : number that each resume raises. A process with an older number was superseded and may not charge.
     """
 
     __slots__ = ("allowance", "charged", "count", "epoch", "job", "open", "run")
@@ -104,10 +107,10 @@ class Account:
         self.open = True
 
     def uncharged(self, items: Sequence[tuple[ReleaseKey, Event]]) -> list[tuple[ReleaseKey, Event]]:
-        """Return the items to be charged now: without those charged before, each checked against the allowance.
+        """Return the items not charged before, after checking them against the allowance.
 
-        Raises BudgetError when the account is closed, LedgerError when a key was charged with another event,
-        BudgetExceeded when the sum would exceed the allowance, UnknownEvent for an event without a meaning.
+        Raises BudgetError if the account is closed, LedgerError if a key was charged with another event,
+        BudgetExceeded if the sum would exceed the allowance, UnknownEvent for an event without a cost.
         """
         self.require_open()
         new: dict[ReleaseKey, Event] = {}
@@ -124,14 +127,14 @@ class Account:
         return list(new.items())
 
     def record(self, items: Iterable[tuple[ReleaseKey, Event]]) -> None:
-        """Take note of charges that `uncharged` returned."""
+        """Record charges that `uncharged` returned."""
         new = dict(items)
         self.allowance.take(new.values())
         self.charged.update(new)
         self.count += len(new)
 
     def require_open(self, epoch: int | None = None) -> None:
-        """Raise BudgetError when nothing more may be charged, or when a later resume took over."""
+        """Raise BudgetError if the account is closed, or if a later resume took it over."""
         if not self.open:
             raise BudgetError(f"the reservation of run {self.run!r} is closed: reserve again under a new run")
         if epoch is not None and epoch != self.epoch:
@@ -140,6 +143,6 @@ class Account:
             )
 
     def close(self) -> None:
-        """Close; keys are not needed any more."""
+        """Close the account and drop the charged keys, which are no longer needed."""
         self.open = False
         self.charged = {}

@@ -1,7 +1,7 @@
-"""The hash chain: each entry's SHA-256 covers its every field and the hash before it.
+"""Hash chain of a ledger: the SHA-256 of an entry covers all its fields and the previous hash.
 
-So no past entry can be changed, moved, inserted or left out without changing the head, and whoever noted an earlier
-head also notices a restored backup.
+Nobody can change, move, insert or remove a past entry without changing the head. A head noted earlier also reveals a
+restored backup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class Kind(enum.StrEnum):
-    """What an entry records."""
+    """Action that an entry records."""
 
     CAP = "cap"
     RESERVE = "reserve"
@@ -30,7 +30,7 @@ class Kind(enum.StrEnum):
 
 
 class Entry(NamedTuple):
-    """One line of the book. `body` is canonical JSON; round, part and attempt name the release of a charge."""
+    """One entry. `body` is canonical JSON; in a charge, round, part and attempt identify the release."""
 
     seq: int
     recorded: str
@@ -45,14 +45,14 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a chain stood: the number of its last entry and that entry's hash, in hexadecimal."""
+    """Position of a chain: number of its last entry, and the hash of that entry in hexadecimal."""
 
     seq: int
     hash: str
 
 
 def genesis(identity: str) -> bytes:
-    """Return the hash before the first entry; it differs between ledgers, so no entry fits into another one."""
+    """Return the hash before the first entry. It is specific to the ledger, so entries do not fit into another one."""
     return hashlib.sha256(f"vfl ledger {FORMAT} {identity}".encode()).digest()
 
 
@@ -60,15 +60,15 @@ _json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def link(previous: bytes, entry: Entry) -> bytes:
-    """Return the entry's hash; a field that is not text, whole number or empty raises LedgerError."""
+    """Return the entry's hash; a field that is not a string, an integer or None raises LedgerError."""
     try:
         return hashlib.sha256(previous + _json(entry).encode()).digest()
     except (TypeError, UnicodeError) as error:
-        raise broken(entry.seq, "a field has a type that the ledger never writes") from error
+        raise broken(entry.seq, "a field has a type that a ledger never contains") from error
 
 
 def broken(seq: object, what: str) -> LedgerError:
-    """Return the error for a ledger whose entries do not fit together."""
+    """Return the error for a ledger whose entries contradict each other."""
     return LedgerError(
         f"the ledger is damaged at entry {seq}: {what}; nothing can be charged to it: restore the newest copy whose "
         "chain head was noted elsewhere, and verify it with: vfl ledger verify"

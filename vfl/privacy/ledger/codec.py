@@ -1,6 +1,6 @@
-"""Events as JSON text that stays readable for decades and gives back the same doubles to the bit.
+"""Privacy events as JSON, from which every double is read back bit for bit.
 
-Doubles are written in hexadecimal (`float.hex`). What cannot be written or read exactly raises; nothing is skipped.
+Doubles are written in hexadecimal (`float.hex`). A value that cannot be written or read exactly raises an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vfl.types import Adjacency
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# The names are part of the ledger's format: a new event adds one, none is ever changed.
+# The names are part of the ledger's format. Add one for a new event; never change one.
 _NAMES: Mapping[type[Event], str] = {
     Gaussian: "gaussian",
     BoundedRange: "bounded-range",
@@ -29,7 +29,7 @@ _TYPES: Mapping[str, type[Any]] = {name: kind for kind, name in _NAMES.items()}
 
 
 def canonical(value: object) -> str:
-    """Return the one JSON text of a value: sorted keys, no blanks, no NaN."""
+    """Return the canonical JSON of a value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -55,7 +55,7 @@ def as_json(event: Event) -> dict[str, Any]:
 
 @lru_cache(maxsize=8192)
 def decode(text: str) -> Event:
-    """Return the event that `encode` wrote; anything else raises LedgerError."""
+    """Return the event from the output of `encode`; any other text raises LedgerError."""
     try:
         return from_json(json.loads(text))
     except ValueError as error:
@@ -63,19 +63,19 @@ def decode(text: str) -> Event:
 
 
 def from_json(plain: Any) -> Event:
-    """Return the event that `as_json` wrote; anything else raises LedgerError."""
+    """Return the event from the output of `as_json`; any other value raises LedgerError."""
     if not isinstance(plain, dict):
         raise LedgerError("an event of the ledger cannot be read: it is not a JSON object")
     kind = _TYPES.get(str(plain.get("type")))
     if kind is None:
         raise LedgerError(
-            f"the ledger holds an event of unknown type {plain.get('type')!r}, and counting it as nothing would be "
-            "wrong: use the version of vfl that wrote it"
+            f"the ledger holds an event of unknown type {plain.get('type')!r}, whose cost this vfl cannot compute: "
+            "use the version of vfl that wrote it"
         )
     fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
     if set(plain) != {*fields, "type"}:
         raise LedgerError(
-            f"an event of type {plain['type']!r} in the ledger lacks fields, or has others than this vfl knows"
+            f"an event of type {plain['type']!r} in the ledger lacks fields, or has fields that this vfl does not know"
         )
     try:
         event: Event = kind(**{name: _READ[annotation](plain[name]) for name, annotation in fields.items()})
@@ -86,7 +86,7 @@ def from_json(plain: Any) -> Event:
 
 def _write_float(value: float) -> str:
     if float(value) != value:
-        raise UnknownEvent(f"{value!r} is not a double: the ledger could not give it back exactly")
+        raise UnknownEvent(f"{value!r} is not a double, so the ledger could not restore it exactly")
     return float(value).hex()
 
 

@@ -1,16 +1,18 @@
-"""What a book adds up: one whole number per event, rounded up, so sums never under-count and never depend on order.
+"""Costs that a book adds up: one integer per event, rounded up.
 
-Two ways of accounting are valid *filters*, that is, under events chosen adaptively while the total stays under a cap
-fixed beforehand. Neither is an odometer: the guarantee is the cap, not a total at which somebody stopped because of
-what he saw.
+Sums of such integers never under-count and do not depend on the order of the events.
+
+Two ways of accounting are valid *privacy filters*: events may be chosen adaptively while the total stays under a cap
+fixed beforehand. Neither is an odometer. The guarantee is the cap, not the total at which a run stopped after looking
+at released values.
 
 - `Accounting.GDP` adds μ². Exact for Gaussian releases (Smith & Thakurta 2022, arXiv 2210.17520).
   Laplace and bounded-range releases enter through a Gaussian pair that dominates them (`_mu_squared`).
 - `Accounting.ZCDP` adds ρ (Bun & Steinke 2016; Cesar & Rogers 2021): Gaussian μ²/2, pure ε²/2, bounded range ε²/8.
   Tighter where selections are a large share.
 
-The way is fixed before the first release of a scope. Choosing it after some were seen would take the better of two
-bounds in each branch, and their failure probabilities would add up to 2δ.
+The accounting of a data set is fixed before its first release. Choosing it after some releases would take the better
+of two bounds in each branch, and their failure probabilities would add up to 2δ.
 """
 
 from __future__ import annotations
@@ -30,23 +32,24 @@ Plan: TypeAlias = "Sequence[tuple[Event, int]]"
 
 
 class Accounting(enum.StrEnum):
-    """Which quantity a book adds up under its cap."""
+    """Quantity that a book adds up under its cap."""
 
     GDP = "gdp"
     ZCDP = "zcdp"
 
 
 def accounting_for(plan: Plan) -> Accounting:
-    """Return the tighter way for a plan: exact μ² when all is Gaussian, ρ for a mix."""
+    """Return the tighter accounting for a plan: exact μ² if all releases are Gaussian, ρ for a mix."""
     gaussian = all(type(bare(event)) in (Gaussian, PoissonSubsampledGaussian) for event, _ in plan)
     return Accounting.GDP if gaussian else Accounting.ZCDP
 
 
-# Every ε-DP mechanism is μ-GDP with μ = √(π/2)·ε, and one of bounded range ε with half of that. A trade-off function
-# that is linear from (0, 1) over a kink (q, 1−p) to (1, 0) lies above a Gaussian one as soon as the kink does, by
-# convexity (Dong, Roth, Su 2022, §2), that is for μ ≥ Φ⁻¹(p) − Φ⁻¹(q). The extreme pairs have logit p − logit q = 2ε
-# (pure: p = 1/(1+e^−ε), q = 1−p) and ε (bounded range: p = (e^ε−e^t)/(e^ε−1), q = p·e^−t, 0 ≤ t ≤ ε), and Φ⁻¹ of the
-# logistic function is nowhere steeper than √(π/8), its slope at 0. A rational above π keeps sums equal everywhere.
+# Every ε-DP mechanism is μ-GDP with μ = √(π/2)·ε. A mechanism of bounded range ε is μ-GDP with half of that μ. Proof:
+# Take a trade-off function that is linear from (0, 1) to a kink (q, 1−p), and from there to (1, 0). It lies above a
+# Gaussian one if the kink does, by convexity (Dong, Roth, Su 2022, §2), that is for μ ≥ Φ⁻¹(p) − Φ⁻¹(q). The extreme
+# pairs have logit p − logit q = 2ε (pure: p = 1/(1+e^−ε), q = 1−p) and ε (bounded range: p = (e^ε−e^t)/(e^ε−1),
+# q = p·e^−t, 0 ≤ t ≤ ε). The slope of Φ⁻¹ of the logistic function is at most √(π/8), its value at 0.
+# A rational number above π makes sums equal on every machine.
 _PI_ABOVE = Fraction(355, 113)
 
 
@@ -55,7 +58,7 @@ def _mu_squared(event: Event) -> Fraction:
     if type(event) is PoissonSubsampledGaussian:
         event = _unamplified(event)
     elif type(event) in (Laplace, BoundedRange):
-        # In both ways a bounded range ε costs what a pure ε/2 does, and pure ε costs ρ = ε²/2 in the other.
+        # Under both accountings, bounded range ε costs as much as pure ε/2. Under zCDP, pure ε costs ρ = ε²/2.
         return _PI_ABOVE * spending.rho(event)
     return spending.mu_squared(event)
 
@@ -66,8 +69,8 @@ def _rho(event: Event) -> Fraction:
 
 
 def _unamplified(event: PoissonSubsampledGaussian) -> Gaussian:
-    # The pair is a mixture of the plain one and of no change, so it is dominated by the plain one. Amplification holds
-    # for a plan committed to beforehand (FitBook), not inside a filter.
+    # The sampled pair mixes the plain pair with no change, so the plain pair dominates it. Amplification holds for a
+    # plan fixed beforehand (FitBook), not inside a privacy filter.
     return Gaussian(event.adjacency, event.sensitivity, event.sigma, 1)
 
 
@@ -75,14 +78,14 @@ _MEANING = {Accounting.GDP: _mu_squared, Accounting.ZCDP: _rho}
 
 
 def cost(event: Event, accounting: Accounting) -> int:
-    """Return what one release adds to the sum, in units, rounded up. An unknown event raises UnknownEvent."""
+    """Return the units, rounded up, that one release adds to the sum. An unknown event raises UnknownEvent."""
     return spending.units(event, _MEANING[accounting])
 
 
 def plan_cost(plan: Plan, accounting: Accounting) -> int:
-    """Return what a plan adds to the sum, in units: as if each of its releases were charged by itself.
+    """Return the units that a plan adds to the sum, as if each of its releases were charged separately.
 
-    Of the parts of a public split the dearest counts, within this one plan (vfl.holdout).
+    Of the parts of a public split, only the most expensive one within this plan counts (vfl.holdout).
     """
     total = spending.Total()
     for event, count in plan:
@@ -92,14 +95,14 @@ def plan_cost(plan: Plan, accounting: Accounting) -> int:
 
 @lru_cache(maxsize=256)
 def capacity(accounting: Accounting, epsilon: float, delta: float) -> int:
-    """Return the largest sum, in units, under which all releases together are (ε, δ)-DP; rounded down."""
+    """Return the largest sum in units, rounded down, for which all releases together are (ε, δ)-DP."""
     if accounting is Accounting.GDP:
         return spending.floor_units(Fraction(gaussian_dp.mu_of(epsilon, delta)) ** 2)
     return spending.floor_units(Fraction(zcdp.rho_of(epsilon, delta)))
 
 
 def epsilon_of(accounting: Accounting, units: int, delta: float) -> float:
-    """Return an ε, rounded up, such that releases that add up to `units` are (ε, δ)-DP; 0 for none."""
+    """Return ε, rounded up, such that releases of `units` in total are (ε, δ)-DP; 0 for no release."""
     if accounting is Accounting.GDP:
         return gaussian_dp.epsilon_of(spending.root_above(units), delta)
     return zcdp.epsilon_of_rho(spending.float_above(units), delta)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class DatasetBook:
-    """Grants plans while all that was reserved and spent on the data set stays under its cap, whoever asks.
+    """Book of one data set. It grants a plan if all spending and reservations of all runs then stay under the cap.
 
-    Implements `Book`. Picklable where the ledger is.
+    Implements `Book`. Picklable if the ledger is.
     """
 
     def __init__(self, ledger: Ledger, dataset: str) -> None:
@@ -31,16 +31,16 @@ class DatasetBook:
         self.dataset = dataset
 
     def preview(self, plan: Plan) -> Preview:
-        """Say what the plan would cost now. Nothing is recorded or held."""
+        """Return the cost of a plan now, without recording or reserving anything."""
         adjacency_of(plan)
         with self.ledger.read() as state:
             return self._preview(state.scope(self.dataset), plan)
 
     def reserve(self, plan: Plan, *, job: str, run: str) -> DatasetReservation:
-        """Set the whole plan aside, durably. It counts in full until it is settled or refunded, crashes included.
+        """Reserve the whole plan, durably. It counts in full until it is settled or refunded, even after a crash.
 
-        Raises BudgetExceeded when it does not fit, BudgetError for a data set without a cap or a run that reserved
-        before (use `resume`), PrivacyError for another adjacency than the data set's.
+        Raises BudgetExceeded if the plan does not fit, BudgetError for a data set without a cap or for a run that
+        reserved before (use `resume`), PrivacyError for an adjacency different from the data set's.
         """
         adjacency = adjacency_of(plan)
 
@@ -74,12 +74,14 @@ class DatasetBook:
         return DatasetReservation(self, run, 1)
 
     def resume(self, run: str, *, job: str, head: Head | None = None) -> DatasetReservation:
-        """Take over a run's reservation; whoever held it before can charge no more.
+        """Take over a run's reservation. The process that held it before can no longer charge it.
 
-        Every key in `charged()` may have been released: repeat it under a new attempt. A settled run can be resumed
-        too: then `settle` repeats its statement and `charge` refuses.
-        head : the chain's head noted at the checkpoint. Raises LedgerError when the chain does not go through it,
-        BudgetError for an unknown run or another job.
+        The release of every key in `charged()` may have been made, so repeat it under a new attempt. For a settled
+        run, `settle` returns its statement again and `charge` raises BudgetError.
+
+        head : chain head noted at the checkpoint.
+
+        Raises LedgerError if the chain does not contain `head`, BudgetError for an unknown run or another job.
         """
         if head is not None:
             self.ledger.require(head)
@@ -113,7 +115,7 @@ class DatasetBook:
 
 
 class DatasetReservation:
-    """One run's reservation. Implements `Reservation`; picklable, but only its newest holder may charge."""
+    """Reservation of one run. Implements `Reservation`; picklable, but only the process that resumed last may charge."""
 
     def __init__(self, book: DatasetBook, run: str, epoch: int) -> None:
         self.book = book
@@ -122,11 +124,11 @@ class DatasetReservation:
 
     @property
     def run(self) -> str:
-        """The run that it was granted to."""
+        """Id of the run that holds the reservation."""
         return self._run
 
     def charge(self, items: Sequence[tuple[ReleaseKey, Event]]) -> None:
-        """Record charges, all or none, on disk before returning; see `Reservation.charge`."""
+        """Record all charges or none, on disk before the call returns; see `Reservation.charge`."""
         dataset, name, ledger = self.book.dataset, self._run, self.book.ledger
 
         def decide(state: LedgerState) -> list[Draft]:
@@ -140,12 +142,12 @@ class DatasetReservation:
         ledger.write(decide)
 
     def charged(self) -> frozenset[ReleaseKey]:
-        """Return the keys charged so far; none any more once it is settled."""
+        """Return the keys charged so far; an empty set after settling."""
         with self.book.ledger.read() as state:
             return frozenset(state.run(self.book.dataset, self._run).account.charged)
 
     def settle(self, *, stopped_early: bool = False) -> Statement:
-        """Close: what was not charged is free for other runs. Settled before, it repeats that statement."""
+        """Close the reservation and free its uncharged part for other runs. A repeated call returns the same statement."""
 
         def decide(state: LedgerState) -> list[Draft]:
             found = state.run(self.book.dataset, self._run)
@@ -164,7 +166,7 @@ class DatasetReservation:
             return _statement(state.scope(self.book.dataset), state.run(self.book.dataset, self._run))
 
     def refund(self) -> None:
-        """Close a reservation that was never charged, so never drew noise; BudgetError when it was."""
+        """Close a reservation without any charge, for which no noise was drawn; BudgetError if there are charges."""
 
         def decide(state: LedgerState) -> list[Draft]:
             account = state.run(self.book.dataset, self._run).account

@@ -1,4 +1,4 @@
-"""Durable ledger of every release on a steward's data sets. `DatasetBook` gives one job access to one data set."""
+"""Durable ledger of all releases on a steward's data sets. A job uses it through the `DatasetBook` of one data set."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Draft(NamedTuple):
-    """An entry before it has its place in the chain."""
+    """Entry without its number and hash, which the chain adds."""
 
     dataset: str
     kind: Kind
@@ -46,7 +46,10 @@ class Draft(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunBalance:
-    """One run in a data set's account. status : 'open', 'settled', 'stopped early' or 'refunded'; ε at the cap's δ."""
+    """Run in a data set's account.
+
+    status : 'open', 'settled', 'stopped early' or 'refunded'. reserved, spent : ε at the cap's δ.
+    """
 
     run: str
     job: str
@@ -58,9 +61,9 @@ class RunBalance:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Balance:
-    """A data set's account. All ε are at `delta`, rounded up; they do not add up, the ledger adds μ² or ρ.
+    """Account of a data set. All ε are at `delta`, rounded up. They do not add up; the ledger adds μ² or ρ.
 
-    spent : ε of all charges. committed : ε of what counts against the cap, open reservations in full.
+    spent : ε of all charges. committed : ε of all charges of closed runs and of all open reservations.
     left : ε of the largest plan that still fits. accounting : 'gdp', 'zcdp', or '' before the first reservation.
     revisions : changes of the cap after releases.
     """
@@ -99,13 +102,13 @@ class Balance:
 
     @property
     def title(self) -> str:
-        """The name, its cap and how releases add up, in words."""
+        """Name, cap and accounting of the data set, in words."""
         way = f", added up as {self.accounting}" if self.accounting else ""
         return f"{self.dataset}: cap ε = {self.epsilon:.6g} at δ = {self.delta:.3g} ({self.adjacency}{way})"
 
     @property
     def sums(self) -> str:
-        """What is spent, reserved and left, in words."""
+        """ε spent, reserved and left, in words."""
         return (
             f"spent ε = {self.spent:.6g}, spent or reserved ε = {self.committed:.6g}, largest plan that fits "
             f"ε = {self.left:.6g}"
@@ -113,11 +116,11 @@ class Balance:
 
 
 class Ledger:
-    """All releases charged to a data set are together (ε, δ)-DP under its cap, over all jobs, processes and restarts.
+    """Durable ledger. All releases charged to a data set are together (ε, δ)-DP at its cap.
 
-    Every call verifies what it has not yet seen of the chain, decides inside one exclusive transaction, and returns
-    when the entry is on disk. What could not be written raises LedgerError, and then nothing may be released. Threads
-    and forked processes may share an instance.
+    The guarantee covers all jobs, processes and restarts. Each call verifies the entries added since the last one. A
+    call that writes decides inside one exclusive transaction, and returns when the entry is on disk. If an entry cannot
+    be written, LedgerError is raised and nothing may be released. Threads and forked processes may share an instance.
     """
 
     def __init__(self, store: Store) -> None:
@@ -136,16 +139,17 @@ class Ledger:
         accounting: Accounting | None = None,
         change_delta: bool = False,
     ) -> None:
-        """Open a data set's account, or change its cap; both are entries in the chain. Makes the ledger if there is none.
+        """Open a data set's account, or change its cap. Either adds an entry to the chain. Creates a missing ledger.
 
-        A change after releases is marked in the chain, and every later certificate flags it: a cap that was raised in
-        view of results bounds nothing that was promised before.
+        A change after releases is marked in the chain, and every later certificate flags it. The earlier cap then no
+        longer bounds the releases, since the new one may depend on results.
 
-        accounting : how releases are added up; None leaves it to the first reservation ("gdp" when it is all Gaussian).
-        change_delta : True confirms another δ than the account has. ε at one δ says nothing about ε at another.
+        accounting : quantity that is added up. With None, the first reservation decides: "gdp" if all its releases are
+            Gaussian.
+        change_delta : confirm a δ different from the account's. ε at one δ says nothing about ε at another.
 
-        Raises BudgetError for another adjacency, for another accounting after a reservation, for another δ that is not
-        confirmed, and for a cap below what is spent and reserved.
+        Raises BudgetError for another adjacency, for another accounting after a reservation, for an unconfirmed change
+        of δ, and for a cap below the ε spent and reserved.
         """
         if not dataset or not dataset.isprintable():
             raise SpecificationError(f"a data set needs a printable name, not {dataset!r}")
@@ -157,7 +161,7 @@ class Ledger:
                 way = _unchanged(scope, adjacency, accounting)
                 if delta != scope.delta and not change_delta:
                     raise BudgetError(
-                        f"data set {dataset!r} has δ = {scope.delta:.3g}, and the new cap has δ = {delta:.3g}: another δ "
+                        f"data set {dataset!r} has δ = {scope.delta:.3g}, but the new cap has δ = {delta:.3g}: another δ "
                         "changes the meaning of every ε stated for it; name the same δ, or confirm the change (--yes; "
                         "change_delta=True)"
                     )
@@ -165,7 +169,7 @@ class Ledger:
                     committed = epsilon_of(way, scope.committed, delta)
                     raise BudgetError(
                         f"data set {dataset!r} has spent and reserved ε = {committed:.4g} at δ = {delta:.3g}, so its "
-                        f"cap cannot be ε = {epsilon:.4g}: name a larger one; what was released cannot be taken back"
+                        f"cap cannot be ε = {epsilon:.4g}: name a larger one; releases cannot be taken back"
                     )
             revision = scope.revision(state.seq + 1, "", float(epsilon), float(delta)) if scope is not None else None
             body = {
@@ -182,35 +186,35 @@ class Ledger:
         self.write(decide)
 
     def show(self) -> tuple[Balance, ...]:
-        """Return every data set's account; readable when exhausted."""
+        """Return the account of every data set, exhausted ones included."""
         with self.read() as state:
             return tuple(_balance(scope) for scope in state.scopes.values())
 
     def head(self) -> Head:
-        """Return where the chain stands, to be noted elsewhere."""
+        """Return the head of the chain, to be noted elsewhere."""
         with self.read() as state:
             return state.head
 
     def note(self, book: str, head: Head) -> None:
-        """Record another book's head in this chain, so that a restored backup of that book is noticed."""
+        """Record another book's head in this chain, to detect a restored backup of that book."""
         body = canonical({"book": book, "seq": head.seq, "hash": head.hash})
         self.write(lambda _: [Draft("", Kind.NOTE, "", body)])
 
     def noted(self, book: str) -> Head | None:
-        """Return the newest head of another book noted here."""
+        """Return the newest head of another book that `note` recorded; None without one."""
         with self.read() as state:
             return state.notes.get(book)
 
     def require(self, head: Head) -> None:
-        """Raise LedgerError unless the chain goes through this head, noted earlier."""
+        """Raise LedgerError unless the chain contains this head, which was noted earlier."""
         with self._locked(), self._store.reading() as rows:
             self._catch_up(rows)
             found = next(rows.since(head.seq), None) if head.seq else None
         if head.seq and (found is None or found[0].seq != head.seq or found[1].hex() != head.hash):
-            raise broken(head.seq, "a head that was noted elsewhere is not in it: this is an older or another copy")
+            raise broken(head.seq, "a head noted elsewhere is missing: this is an older copy or another ledger")
 
     def verify(self) -> Head:
-        """Recompute the whole chain and every sum from the first entry; LedgerError names the first that is wrong."""
+        """Recompute the whole chain and all sums from the first entry; LedgerError names the first wrong entry."""
         with self._locked(), self._store.reading() as rows:
             self._state = None
             return self._catch_up(rows).head
@@ -218,8 +222,8 @@ class Ledger:
     def replay(self, dataset: str, accountant: AnyAccountant) -> AnyAccountant:
         """Compose every charge of a data set into another accountant and return it.
 
-        A better accountant gives a better ε of a list of events fixed beforehand; the guarantee under adaptive choices
-        stays the cap.
+        A tighter accountant gives a smaller ε for a list of events fixed beforehand. For events chosen adaptively, the
+        guarantee remains the cap.
         """
         counts: Counter[Event] = Counter()
         with self._locked(), self._store.reading() as rows:
@@ -250,14 +254,17 @@ class Ledger:
 
     @contextmanager
     def read(self) -> Iterator[LedgerState]:
-        """Give the current state, to look at."""
+        """Give read access to the current state."""
         with self._locked():
             with self._store.reading() as rows:
                 state = self._catch_up(rows)
             yield state
 
     def write(self, decide: Callable[[LedgerState], list[Draft]]) -> None:
-        """Append what `decide` answers to the current state, as one durable transaction; it may raise to refuse."""
+        """Append the entries that `decide` returns for the current state, in one durable transaction.
+
+        An exception from `decide` leaves the ledger unchanged.
+        """
         with self._locked():
             with self._store.writing() as rows:
                 state = self._catch_up(rows)
@@ -265,7 +272,7 @@ class Ledger:
                 links = _linked(state, drafts)
                 if links:
                     rows.append(links)
-            # After the commit: a failure above leaves the state as it was, and the next call reads what became durable.
+            # Apply after the commit: a failure above leaves the state unchanged, and the next call reads the durable rows.
             self._apply(state, links)
 
     def _apply(self, state: LedgerState, links: list[tuple[Entry, bytes]]) -> None:
@@ -278,7 +285,7 @@ class Ledger:
 
     def _catch_up(self, rows: Rows) -> LedgerState:
         state = self._state or LedgerState(rows.identity)
-        self._state = None  # until all of it is verified
+        self._state = None  # until all entries are verified
         state.catch_up(rows.since(state.seq))
         self._state = state
         return state
@@ -289,18 +296,19 @@ class Ledger:
             yield
 
     def _after_fork(self) -> None:
-        # Another thread of the parent may have held the lock, in the middle of something.
+        # Another thread of the parent process may have held the lock, in the middle of a call.
         self._lock = threading.Lock()
         self._state = None
         self._store.forget()
 
 
 class SqliteLedger(Ledger):
-    """A ledger in an SQLite file, shared by all processes of a machine. Pickled as its path.
+    """Ledger in an SQLite file, shared by all processes of a machine. Pickled as its path.
 
-    path : the file; `set_cap` makes it, everything else wants it there. timeout : seconds to wait for other writers.
+    path : file; `set_cap` creates it, and every other method needs it to exist.
+    timeout : seconds to wait for other writers.
     readonly : refuse every write; for auditors.
-    allow_network_file_system : True writes also where a charge may be lost; False raises LedgerError there.
+    allow_network_file_system : write to a network file system, which can lose a charge; False raises LedgerError there.
     """
 
     def __init__(
@@ -368,15 +376,15 @@ def _linked(state: LedgerState, drafts: list[Draft]) -> list[tuple[Entry, bytes]
 def _unchanged(scope: Scope, adjacency: Adjacency, accounting: Accounting | None) -> Accounting | None:
     if adjacency != scope.adjacency:
         raise BudgetError(
-            f"data set {scope.dataset!r} is kept under {scope.adjacency} adjacency, not {adjacency}: one name has one "
-            "adjacency; keep the other under a name of its own"
+            f"data set {scope.dataset!r} has {scope.adjacency} adjacency, not {adjacency}, and a data set has only one: "
+            "use another name for the other adjacency"
         )
     if accounting is None or accounting == scope.accounting:
         return scope.accounting
     if scope.runs:
         raise BudgetError(
-            f"data set {scope.dataset!r} adds up as {scope.accounting!s} since its first reservation; changing "
-            "that after releases were seen would void the guarantee"
+            f"data set {scope.dataset!r} uses {scope.accounting!s} accounting since its first reservation; changing "
+            "it after releases would void the guarantee"
         )
     return accounting
 

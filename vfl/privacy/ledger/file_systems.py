@@ -1,7 +1,7 @@
-"""Detection of network file systems, on which SQLite's write-ahead log loses or mixes entries.
+"""Detection of network file systems, on which SQLite's write-ahead log can lose or mix entries.
 
 The log needs shared memory and file locks that all writers see (sqlite.org/wal.html, section 1). Network and user-space
-file systems promise neither, so a charge there may be lost after its release was made.
+file systems guarantee neither, so they can lose a charge after its release was made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NETWORK = frozenset(
         "webdav",
     )
 )  # fmt: skip
-"""Types of file systems that several machines may write, folders shared with a virtual machine's host included."""
+"""Types of file systems to which several machines may write, including folders shared with the host of a virtual machine."""
 
 LOCAL_FUSE = frozenset(
     [
@@ -34,16 +34,16 @@ LOCAL_FUSE = frozenset(
         "fuse.securefs",
     ]
 )
-"""User-space file systems on local disks. Every other one counts as a network file system."""
+"""User-space file systems on local disks. All others count as network file systems."""
 
 
 def network_file_system(path: Path) -> str | None:
-    """Return the type and the mount point of a network file system that holds `path`; None for a local one.
+    """Return the type and the mount point of the network file system that holds `path`; None for a local one.
 
-    Linux and macOS list their mounts. If the list cannot be read there, the answer is that the file system is unknown,
-    which counts as a network. Other systems are not looked at.
+    On Linux and macOS, read the list of mounts. If it cannot be read, the file system counts as a network file system
+    of unknown type. On other operating systems, return None.
 
-    path : a file or a folder, which need not exist yet.
+    path : file or folder, which need not exist yet.
     """
     if sys.platform.startswith("linux"):
         read = _linux_mounts
@@ -68,13 +68,13 @@ def _is_network(kind: str) -> bool:
 
 
 def _holding(path: Path, mounts: list[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the mount that a resolved path lies in: the deepest one, and of those at one place the newest."""
+    """Return the mount that contains a resolved path: the deepest one, and the newest of several at one mount point."""
     inside = [mount for mount in mounts if path.is_relative_to(mount[0])]
     return max(reversed(inside), key=lambda mount: len(Path(mount[0]).parts), default=None)
 
 
 def _linux_mounts() -> list[tuple[str, str]]:
-    """Return (mount point, type) in the order of mounting; see proc_pid_mountinfo(5)."""
+    """Return pairs (mount point, type) in the order of mounting; see proc_pid_mountinfo(5)."""
     mounts = []
     for line in MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
         before, separator, after = line.partition(" - ")
@@ -85,12 +85,12 @@ def _linux_mounts() -> list[tuple[str, str]]:
 
 
 def _unescaped(field: str) -> str:
-    """Return a field without the octal escapes of blanks, tabs, newlines and backslashes."""
+    """Return a field with the octal escapes of spaces, tabs, newlines and backslashes decoded."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def _macos_mounts() -> list[tuple[str, str]]:
-    """Return (mount point, type) from lines such as `//ann@server/share on /Volumes/share (smbfs, nodev)`."""
+    """Return pairs (mount point, type) from lines such as `//ann@server/share on /Volumes/share (smbfs, nodev)`."""
     said = subprocess.run(["/sbin/mount"], capture_output=True, text=True, check=True, timeout=10).stdout
     found = (re.fullmatch(r".+? on (/.*) \(([^,)]+)[^()]*\)", line) for line in said.splitlines())
     return [(match[1], match[2]) for match in found if match]

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class FitBook:
-    """A book in memory for one fit: its releases together are (ε, δ)-DP; other fits on the same data are not known.
+    """Book in memory for one fit. All its releases together are (ε, δ)-DP; other fits on the same data are not counted.
 
-    It grants one reservation. Where the plan samples records secretly, the plan is committed to and accounted with PLD;
-    otherwise releases may be chosen adaptively within it.
+    The book grants one reservation. A plan with secret samples of records is fixed beforehand and accounted with PLD.
+    Under any other plan, releases may be chosen adaptively within the reservation.
 
     epsilon > 0, delta in (0, 1) : the cap.
     """
@@ -35,11 +35,11 @@ class FitBook:
     def __init__(self, epsilon: float, delta: float) -> None:
         self.epsilon = epsilon
         self.delta = delta
-        capacity(Accounting.GDP, epsilon, delta)  # refuses what is not an (ε, δ), with the reason
+        capacity(Accounting.GDP, epsilon, delta)  # raises for invalid ε or δ
         self._reservation: _FitReservation | None = None
 
     def preview(self, plan: Plan) -> Preview:
-        """Say what the plan would cost."""
+        """Return the cost of a plan, without recording anything."""
         adjacency_of(plan)
         if self._reservation is not None:
             held = self._reservation
@@ -50,11 +50,11 @@ class FitBook:
         return Preview(self.epsilon, self.delta, 0.0, asked, self.epsilon, fits, accounting, self.scope)
 
     def reserve(self, plan: Plan, *, job: str, run: str) -> Reservation:
-        """Set the whole plan aside; a second time raises BudgetError."""
+        """Reserve the whole plan; a second call raises BudgetError."""
         adjacency = adjacency_of(plan)
         if self._reservation is not None:
             raise BudgetError(
-                "this book covers one fit only and it was reserved before: use a new book, or name a "
+                "this book covers one fit only, which has reserved it already: use a new book, or name a "
                 "ledger that all fits share"
             )
         accounting, asked, fits = self._asked(plan)
@@ -135,7 +135,7 @@ class _FitReservation:
 
 @lru_cache(maxsize=64)
 def _committed_epsilon(plan: tuple[tuple[Event, int], ...], delta: float) -> float:
-    """Return the ε of a plan committed to beforehand: asked before and after every run of it, so it is kept."""
+    """Return ε of a plan fixed beforehand. It is cached, since each run asks for it at its start and at its end."""
     from vfl.privacy.accountants import PldAccountant
 
     accountant = PldAccountant(plan[0][0].adjacency)

@@ -1,6 +1,6 @@
-"""Protocols of a book and of the reservations that it grants, which the executor charges before anything is released.
+"""Protocols of a book and of its reservations. The executor charges a reservation before each release.
 
-A book never under-counts: what `charge` could not record must not be released.
+A book never under-counts: a release that `charge` could not record must not be made.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a book would say to a plan. All ε are at the book's δ, rounded up.
+    """Cost of a plan that has not been reserved. All ε are at the book's δ, rounded up.
 
     cap, delta : the book's (ε, δ).
     spent : ε of all charges so far and of reservations still open.
     asked : ε of the plan alone.
-    left : ε of the largest plan that would still fit. ε does not add up; the book adds μ² or ρ.
-    fits : whether `reserve` would grant the plan now.
-    accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixes) or "pld" (a plan committed to beforehand).
-    scope : what the guarantee covers, in words.
+    left : ε of the largest plan that would still fit. Values of ε do not add up; the book adds μ² or ρ.
+    fits : True if `reserve` would grant the plan now.
+    accounting : "gdp" (exact for Gaussian releases), "zcdp" (mixes) or "pld" (a plan fixed beforehand).
+    scope : extent of the guarantee, in words.
     """
 
     cap: float
@@ -43,14 +43,16 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a certificate may say of a settled run.
+    """Facts about a settled run for its certificate.
 
-    epsilon : the ε to state at `delta`: of the charges, or of the whole reservation after a data-dependent stop,
-        since a filter is no odometer.
+    epsilon : ε to state at `delta`: that of the charges, or that of the whole reservation after a data-dependent stop,
+        since a privacy filter is not an odometer.
     spent, reserved : ε of the charges; ε of the reservation.
-    releases : number of charges. stopped_early : whether the data decided when to stop.
-    scope : what the guarantee covers, in words. entries, head : ledger entries and chain head after settling; 0 and ''
-        for a book that is not kept. flags : a sentence for each change of the cap after releases.
+    releases : number of charges.
+    stopped_early : True if the data decided when to stop.
+    scope : extent of the guarantee, in words.
+    entries, head : number of ledger entries and chain head after settling; 0 and '' for a book in memory.
+    flags : one sentence for each change of the cap after releases.
     """
 
     epsilon: float
@@ -69,35 +71,35 @@ class Statement:
 
 @runtime_checkable
 class Reservation(Protocol):
-    """A granted plan. It may be handed to another process, where it continues; two at a time may not use it."""
+    """Granted plan. Another process may continue it, but only one process may use it at a time."""
 
     @property
     def run(self) -> str:
-        """The run that it was granted to."""
+        """Id of the run that holds the reservation."""
         ...
 
     def charge(self, items: Sequence[tuple[ReleaseKey, Event]]) -> None:
-        """Record charges, all or none, durably before returning. Only then may the noise be drawn.
+        """Record all charges or none, durably. Draw the noise only after this call has returned.
 
-        A key charged before with the same event is a no-op; a repeated *release* needs a new attempt.
-        Raises BudgetExceeded and releases nothing when the sum would exceed the reservation; LedgerError when a key was
-        charged with another event, or when the book cannot be written.
+        A key that was charged before with the same event is ignored; a repeated *release* needs a new attempt.
+        Raises BudgetExceeded, with nothing recorded, if the sum would exceed the reservation. Raises LedgerError if a
+        key was charged with another event, or if the book cannot be written.
         """
         ...
 
     def charged(self) -> frozenset[ReleaseKey]:
-        """Return the keys charged so far; after a crash each of them may have been released."""
+        """Return the keys charged so far. After a crash, the release of each of them may have been made."""
         ...
 
     def settle(self, *, stopped_early: bool = False) -> Statement:
-        """Close: what was not charged is free again. `stopped_early` says that the data decided when.
+        """Close the reservation and free its uncharged part. A repeated call returns the same statement.
 
-        Settled before, it repeats that statement.
+        stopped_early : True if the data decided when the run stopped.
         """
         ...
 
     def refund(self) -> None:
-        """Close a reservation that was never charged; raises BudgetError when it was."""
+        """Close a reservation without any charge; BudgetError if there are charges."""
         ...
 
 
@@ -106,20 +108,20 @@ class Book(Protocol):
     """Grants plans under an (ε, δ) cap."""
 
     def preview(self, plan: Plan) -> Preview:
-        """Say what the plan would cost. Nothing is recorded."""
+        """Return the cost of a plan, without recording anything."""
         ...
 
     def reserve(self, plan: Plan, *, job: str, run: str) -> Reservation:
-        """Set the whole plan aside, before data are touched.
+        """Reserve the whole plan, before any data are touched.
 
-        plan : events with counts. job : digest of the job. run : its id, unique in the book.
-        Raises BudgetExceeded (spent, asked, left, remedy) when it does not fit.
+        plan : events with counts. job : digest of the job. run : id of the run, unique in the book.
+        Raises BudgetExceeded, with the ε spent, asked and left, if the plan does not fit.
         """
         ...
 
 
 def adjacency_of(plan: Plan) -> Adjacency:
-    """Return the one adjacency of a plan; an empty plan, a bad count or two adjacencies raise PrivacyError."""
+    """Return the adjacency of a plan; an empty plan, a bad count or mixed adjacencies raise PrivacyError."""
     if not plan:
         raise PrivacyError(f"a plan without any release has nothing to reserve: plan one, or {WITHOUT_PRIVACY}")
     for _, count in plan:
@@ -128,13 +130,14 @@ def adjacency_of(plan: Plan) -> Adjacency:
     adjacencies = {event.adjacency for event, _ in plan}
     if len(adjacencies) > 1:
         raise PrivacyError(
-            f"a plan mixes adjacencies ({', '.join(sorted(adjacencies))}); their ε do not add up: restate all for one"
+            f"a plan mixes adjacencies ({', '.join(sorted(adjacencies))}), whose ε cannot be combined: "
+            "restate all events for one adjacency"
         )
     return adjacencies.pop()
 
 
 def require_adjacency(event: Event, adjacency: Adjacency) -> None:
-    """Raise PrivacyError unless the event speaks of the book's adjacency."""
+    """Raise PrivacyError unless the event has the book's adjacency."""
     if event.adjacency != adjacency:
         raise PrivacyError(
             f"the book counts under {adjacency} adjacency and this event under {event.adjacency}: "

@@ -1,4 +1,7 @@
-"""Entries in an SQLite file: write-ahead log, synced at each commit, one writer at a time across processes."""
+"""Ledger storage in an SQLite file, with a write-ahead log that is synced at each commit.
+
+One process writes at a time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _SCHEMA = (
     """CREATE TABLE entries (
         seq INTEGER PRIMARY KEY, recorded TEXT NOT NULL, dataset TEXT NOT NULL, kind TEXT NOT NULL, run TEXT NOT NULL,
         round INTEGER, part INTEGER, attempt INTEGER, body TEXT NOT NULL, hash BLOB NOT NULL)""",
-    # Against accidents; against intent there is the chain.
+    # The triggers prevent accidents; the hash chain reveals intent.
     """CREATE TRIGGER entries_are_not_changed BEFORE UPDATE ON entries
         BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END""",
     """CREATE TRIGGER entries_are_not_deleted BEFORE DELETE ON entries
@@ -33,17 +36,17 @@ _SCHEMA = (
 _SINCE = "SELECT * FROM entries WHERE seq >= ? ORDER BY seq"
 _APPEND = "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
-# SQLite forbids to use or to close a connection that came over a fork, and a dropped one would be closed.
+# SQLite forbids using or closing a connection inherited from a parent process, and garbage collection would close it.
 _inherited: list[sqlite3.Connection] = []
 
 
 class SqliteStore:
-    """One connection per process, opened when first needed. The caller lets one thread in at a time.
+    """SQLite store with one connection per process, opened on first use. The caller admits one thread at a time.
 
-    path : the file. On a network file system a charge may be lost, so writing there raises LedgerError.
+    path : file. Network file systems can lose a charge, so writing to one raises LedgerError.
     timeout : seconds to wait for another process's transaction.
     readonly : refuse every write; for auditors, who may read from any file system.
-    allow_network_file_system : True writes to a network file system all the same.
+    allow_network_file_system : write to a network file system despite the risk.
     """
 
     def __init__(self, path: Path, timeout: float, *, readonly: bool, allow_network_file_system: bool = False) -> None:
@@ -55,7 +58,7 @@ class SqliteStore:
         self._identity = ""
 
     def create(self) -> None:
-        """Make an empty ledger unless there is one. It is there whole or not at all; of several at once one wins."""
+        """Create an empty ledger atomically, unless one exists. Of several simultaneous calls, one succeeds."""
         if self.readonly or self.path.exists():
             return
         self._require_local()
@@ -73,7 +76,7 @@ class SqliteStore:
                     os.link(part, self.path)
                 _sync_folder(self.path.parent)
             except OSError as error:
-                raise LedgerError(f"the ledger {str(self.path)!r} cannot be made: {error.strerror}") from error
+                raise LedgerError(f"cannot create the ledger {str(self.path)!r}: {error.strerror}") from error
             finally:
                 with contextlib.suppress(OSError):
                     part.unlink()
@@ -86,12 +89,12 @@ class SqliteStore:
 
     @contextmanager
     def writing(self) -> Iterator[_Rows]:
-        """Return exclusive access, durable when left without an exception."""
+        """Return exclusive access; appended entries are durable after an exit without an exception."""
         with self._transaction("BEGIN IMMEDIATE") as rows:
             yield rows
 
     def forget(self) -> None:
-        """Let go of the connection of a parent process."""
+        """Drop the connection of a parent process without closing it."""
         if self._connection is not None:
             _inherited.append(self._connection)
             self._connection = None
@@ -112,11 +115,11 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists():
             raise LedgerError(
-                f"there is no ledger at {str(self.path)!r}: its steward makes one with: "
+                f"there is no ledger at {str(self.path)!r}: its steward creates one with: "
                 f"vfl ledger cap {self.path} DATASET --epsilon E --delta D"
             )
         if self.path.is_dir():
-            raise LedgerError(f"{str(self.path)!r} is a folder, and a ledger is a file: name the file")
+            raise LedgerError(f"{str(self.path)!r} is a folder, but a ledger is a file: name the file")
         self._require_local()
         connection = self._open("ro" if self.readonly else "rw")
         try:
@@ -135,8 +138,8 @@ class SqliteStore:
         found = network_file_system(self.path)
         if found is not None:
             raise LedgerError(
-                f"the ledger {str(self.path)!r} is on a network file system ({found}), which can lose charges or mix those "
-                "of two machines: keep it on a local disk of one machine, or accept the risk with "
+                f"the ledger {str(self.path)!r} is on a network file system ({found}), which can lose charges or mix the "
+                "charges of two machines: keep it on a local disk of one machine, or accept the risk with "
                 "allow_network_file_system (vfl: --allow-network-file-system; a party's policy: "
                 "allow_network_file_system = true)"
             )
@@ -151,7 +154,7 @@ class SqliteStore:
         )
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        # The switch needs the file for itself and does not wait for it, so it is repeated.
+        # Switching the mode needs exclusive access and does not wait for it, so try again until the deadline.
         deadline = time.monotonic() + self.timeout
         while True:
             try:
@@ -166,7 +169,7 @@ class SqliteStore:
                 f"the file system of {str(self.path)!r} cannot keep a write-ahead log: put the ledger on a local disk"
             )
         connection.execute("PRAGMA synchronous=FULL")
-        if sys.platform == "darwin":  # there a plain sync stops at the drive's cache
+        if sys.platform == "darwin":  # where a plain fsync stops at the drive's cache
             connection.execute("PRAGMA fullfsync=ON")
 
     def _read_identity(self, connection: sqlite3.Connection) -> str:
@@ -181,8 +184,8 @@ class SqliteStore:
         version, identity = found[0]
         if version != FORMAT:
             raise LedgerError(
-                f"the ledger {str(self.path)!r} is of format {version}, this vfl writes format {FORMAT}: "
-                "use the vfl that made it; nothing was changed"
+                f"the ledger {str(self.path)!r} has format {version}, but this vfl writes format {FORMAT}: "
+                "use the version of vfl that created it; nothing was changed"
             )
         return str(identity)
 
@@ -201,17 +204,17 @@ class SqliteStore:
 
 _CAUSES = {
     "SQLITE_FULL": "the disk is full; make room and resume",
-    "SQLITE_READONLY": "it cannot be written; check the permissions of the file and of its folder",
-    "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and may be written",
-    "SQLITE_BUSY": "another process held it for too long; find out which, or wait longer",
+    "SQLITE_READONLY": "it is not writable; check the permissions of the file and of its folder",
+    "SQLITE_CANTOPEN": "it cannot be opened; check that its folder exists and is writable",
+    "SQLITE_BUSY": "another process held it for too long; find that process, or wait longer",
     "SQLITE_NOTADB": "it is not an SQLite file; name another, or restore a copy",
     "SQLITE_CORRUPT": "the file is damaged; restore the newest copy whose chain head was noted elsewhere",
-    "SQLITE_IOERR": "the disk failed or is full; mend it and resume",
+    "SQLITE_IOERR": "the disk failed or is full; repair it and resume",
 }
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the name of a new file in it survive a power cut."""
+    """Sync a folder, so that the name of a new file in it survives power loss."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,7 @@
-"""What a ledger's entries amount to. One fold decides about new entries, verifies old ones and answers questions."""
+"""Ledger state, rebuilt by folding over its entries.
+
+The same fold validates new entries, verifies stored ones and answers queries.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,9 @@ if TYPE_CHECKING:
 class Revision:
     """A change of a cap after releases on its data set were charged.
 
-    The earlier cap, as a promise made before any release was seen, bounds nothing any more: whoever changed it may have
-    looked at released values first.
+    The earlier cap no longer bounds the releases: the new cap may depend on released values.
 
-    seq, recorded : number and time of the cap's entry. releases : charges on the data set before it.
+    seq, recorded : number and time of the cap's entry. releases : number of charges on the data set before it.
     epsilon, delta : the cap from then on. epsilon_before, delta_before : the cap until then.
     """
 
@@ -50,7 +52,7 @@ class Revision:
 
     @property
     def mark(self) -> dict[str, Any]:
-        """The part of the cap's entry that marks it as a change after releases."""
+        """Field of the cap's entry that marks it as a change after releases."""
         return {
             "releases": self.releases,
             "epsilon": self.epsilon_before.hex(),
@@ -60,12 +62,13 @@ class Revision:
 
 @dataclass(slots=True)
 class Scope:
-    """One named data set: its adjacency, its cap, and the runs that reserved from it.
+    """Account of one named data set: its adjacency, its cap, and the runs that reserved from it.
 
-    capacity : the cap in units, for either accounting, as computed when it was set: versions and machines that differ
-        in the last digit then agree on what fits.
+    capacity : cap in units for each accounting, computed when the cap was set. Machines and versions whose results
+        differ in the last digit then agree on the plans that fit.
     accounting : fixed by the steward or by the first reservation; None before.
-    closed : units spent by runs that are closed. runs : all of them, by id.
+    closed : units spent by closed runs.
+    runs, open : all runs, and the open ones, by id.
     revisions : changes of the cap after releases, in order.
     """
 
@@ -81,7 +84,7 @@ class Scope:
     revisions: tuple[Revision, ...] = ()
 
     def revision(self, entry: int, recorded: str, epsilon: float, delta: float) -> Revision | None:
-        """Return how a new cap revises this one; None before the first release, and for a cap that stays as it is."""
+        """Return the revision that a new cap makes; None before the first release, and for an equal cap."""
         releases = sum(run.account.count for run in self.runs.values())
         if not releases or (epsilon, delta) == (self.epsilon, self.delta):
             return None
@@ -98,16 +101,16 @@ class Scope:
 
     @property
     def committed(self) -> int:
-        """Units that count against the cap: spent by closed runs, reserved by open ones."""
+        """Units that count against the cap: spent by closed runs or reserved by open ones."""
         return self.closed + sum(run.allowance.reserved for run in self.open.values())
 
 
 @dataclass(slots=True)
 class Run:
-    """One reservation.
+    """Reservation of one run.
 
-    ended : '' while open, then 'settled', 'stopped early' or 'refunded'. head : the chain after it ended.
-    cap : (ε, δ) of the data set when it ended; revisions : changes of that cap after releases until then.
+    ended : '' while open, then 'settled', 'stopped early' or 'refunded'. head : chain head after the end.
+    cap : (ε, δ) of the data set at the end. revisions : changes of the cap after releases, up to the end.
     """
 
     account: Account
@@ -119,7 +122,7 @@ class Run:
 
 
 class LedgerState:
-    """The fold. `apply` raises LedgerError on an entry that does not follow from those before it."""
+    """State after a prefix of the entries. `apply` raises LedgerError for an entry that contradicts earlier ones."""
 
     def __init__(self, identity: str) -> None:
         self.seq = 0
@@ -130,17 +133,17 @@ class LedgerState:
 
     @property
     def head(self) -> Head:
-        """Where the chain stands."""
+        """Head of the chain."""
         return Head(self.seq, self.hash.hex())
 
     def catch_up(self, rows: Iterable[tuple[Entry, bytes]]) -> None:
-        """Verify and apply entries from the last one seen onwards, that one included."""
+        """Verify and apply entries, beginning with the last one seen, which must be unchanged."""
         rows = iter(rows)
         if self.seq:
             entry, digest = next(rows, (None, b""))
             if entry is None or entry.seq != self.seq or digest != self.hash:
                 raise broken(
-                    self.seq, "what was read before is gone: the file was replaced by an older or another copy"
+                    self.seq, "an entry read before is gone: the file was replaced by an older copy or another ledger"
                 )
         for entry, digest in rows:
             if entry.seq != self.seq + 1:
@@ -150,7 +153,7 @@ class LedgerState:
             self.apply(entry, digest)
 
     def apply(self, entry: Entry, digest: bytes) -> None:
-        """Take in one entry, whose hash was checked."""
+        """Apply one entry. The caller has checked its hash."""
         try:
             handle = _HANDLERS[entry.kind]
         except KeyError:
@@ -166,7 +169,7 @@ class LedgerState:
             self.run(entry.dataset, entry.run).head = self.head
 
     def scope(self, dataset: str) -> Scope:
-        """Return a data set's scope; BudgetError when it has no cap yet."""
+        """Return a data set's scope; BudgetError if it has no cap yet."""
         scope = self.scopes.get(dataset)
         if scope is None:
             raise BudgetError(
@@ -176,7 +179,7 @@ class LedgerState:
         return scope
 
     def run(self, dataset: str, run: str) -> Run:
-        """Return a run's reservation; BudgetError when the data set has none of that id."""
+        """Return a run's reservation; BudgetError if the data set has none with this id."""
         found = self.scope(dataset).runs.get(run)
         if found is None:
             raise BudgetError(
@@ -198,12 +201,12 @@ class LedgerState:
             self.scopes[entry.dataset] = Scope(entry.dataset, adjacency, epsilon, delta, recorded, accounting)
             return
         if adjacency != scope.adjacency or (scope.runs and accounting != scope.accounting):
-            raise LedgerError("it changes what the data set's entries mean")
+            raise LedgerError("it changes the adjacency or the accounting of the data set")
         if accounting is not None and scope.committed > recorded[accounting]:
             raise LedgerError("it sets a cap below what is spent")
         revision = scope.revision(entry.seq, entry.recorded, epsilon, delta)
         if "revises" in body and body["revises"] != (revision.mark if revision else None):
-            raise LedgerError("it hides that the cap was changed after releases, or says so of another cap")
+            raise LedgerError("it hides a change of the cap after releases, or states another change")
         if revision is not None:
             scope.revisions += (revision,)
         scope.epsilon, scope.delta, scope.capacity, scope.accounting = epsilon, delta, recorded, accounting
@@ -279,7 +282,7 @@ _HANDLERS: Mapping[str, Callable[[LedgerState, Entry], Any]] = {
 
 
 def charged(entry: Entry) -> tuple[ReleaseKey, Event]:
-    """Return what a charge entry charges."""
+    """Return the release and the event of a charge entry."""
     if entry.round is None or entry.part is None or entry.attempt is None:
         raise LedgerError("a charge names no release")
     return ReleaseKey(entry.round, entry.part, entry.attempt), decode(entry.body)

@@ -1,4 +1,4 @@
-"""Where a ledger's entries are kept. SQLite is the store built; another needs these few calls only."""
+"""Protocol of the storage for a ledger's entries. `SqliteStore` implements it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Rows(Protocol):
-    """The entries, inside one transaction."""
+    """Entries of a ledger, as seen within one transaction."""
 
     identity: str
 
     def since(self, seq: int) -> Iterator[tuple[Entry, bytes]]:
-        """Yield the entries numbered `seq` and above with their hashes, as stored, in order."""
+        """Yield the stored entries from number `seq` on, in order, each with its hash."""
         ...
 
     def append(self, rows: Sequence[tuple[Entry, bytes]]) -> None:
@@ -26,10 +26,10 @@ class Rows(Protocol):
 
 
 class Store(Protocol):
-    """Append-only entries that survive power loss. Every failure to read or write raises LedgerError."""
+    """Append-only storage that survives power loss. Every failure to read or write raises LedgerError."""
 
     def create(self) -> None:
-        """Make an empty ledger unless there is one."""
+        """Create an empty ledger unless one exists."""
         ...
 
     def reading(self) -> AbstractContextManager[Rows]:
@@ -37,9 +37,9 @@ class Store(Protocol):
         ...
 
     def writing(self) -> AbstractContextManager[Rows]:
-        """Return exclusive access: leaving it makes what was appended durable, or raises and nothing was appended."""
+        """Return exclusive access. On exit, all appended entries are durable, or it raises and none was appended."""
         ...
 
     def forget(self) -> None:
-        """Let go of connections inherited over a fork, without closing them."""
+        """Drop connections inherited from a parent process, without closing them."""
         ...
