@@ -1,6 +1,6 @@
-"""Three hosts in network and mount namespaces on one machine: each has its own address, folder and Ray node.
+"""Three hosts in network and mount namespaces on one machine, each with its own address, folder and Ray node.
 
-What lies in a host's folder the others do not see, though every host finds its own at the same path.
+Every host finds its own folder at the same path, and cannot see the files of the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SYSTEM = {
 
 
 def why_not() -> str:
-    """Return why there can be no such hosts here; '' when there can."""
+    """Return the reason why this machine cannot make such hosts; '' if it can."""
     if not all(shutil.which(tool) for tool in ("ip", "unshare", "mount")):
         return "iproute2 and util-linux are needed for hosts in namespaces"
     if os.geteuid() != 0:
@@ -43,10 +43,10 @@ def why_not() -> str:
 
 
 class Hosts:
-    """`count` hosts, 10.77.0.10 the head. `folder` is where each finds its own files; `own(k)` is where they lie in truth."""
+    """`count` hosts; the head is 10.77.0.10. Each finds its own files at `folder`, which are stored in `own(k)`."""
 
     def __init__(self, count: int = 3) -> None:
-        self.scratch = Path(tempfile.mkdtemp(prefix="vh", dir="/tmp"))  # Ray's sockets bear short paths only
+        self.scratch = Path(tempfile.mkdtemp(prefix="vh", dir="/tmp"))  # Ray's sockets need short paths
         self.folder, self.count = self.scratch / "site", count
         self.tag = f"v{os.getpid() % 100000}"
         self.environment: dict[int, dict[str, str]] = {k: {} for k in range(count)}
@@ -116,7 +116,7 @@ class Hosts:
         )
 
     def start(self, k: int, **resources: float) -> None:
-        """Start Ray's node on host k; the first is the head."""
+        """Start Ray's node on host k; the first host is the head."""
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--node-ip-address={self.address(k)}"]
         if k == 0:
             ray += ["--head", "--port=6379", f"--dashboard-host={self.address(0)}", f"--temp-dir={self.scratch}/ray"]
@@ -126,7 +126,7 @@ class Hosts:
         ray += ["--num-cpus=2", "--object-store-memory=100000000", "--disable-usage-stats"]
         ray += [f"--resources={json.dumps(resources)}"]
         for _ in range(3):
-            # A node that was cut off may still be known by its address for a moment.
+            # Ray may still know a node at this address that was cut off.
             done = self.run(k, *ray)
             if done.returncode == 0:
                 return
@@ -134,17 +134,17 @@ class Hosts:
         raise AssertionError(done.stdout + done.stderr)
 
     def vfl(self, k: int, *arguments: object, timeout: float = 120) -> str:
-        """Run `vfl` on host k; returns what it printed."""
+        """Run `vfl` on host k and return its output."""
         done = self.run(k, "vfl", *arguments, timeout=timeout)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def cut(self, k: int) -> None:
-        """Pull host k's plug."""
+        """Disconnect host k."""
         self._ip("-n", self.space(k), "link", "set", f"{self.tag}l{k}", "down")
 
     def heal(self, k: int) -> None:
-        """Put it in again."""
+        """Reconnect host k."""
         self._ip("-n", self.space(k), "link", "set", f"{self.tag}l{k}", "up")
         with contextlib.suppress(subprocess.CalledProcessError):
             self._ip("-n", self.space(k), "route", "add", "default", "dev", f"{self.tag}l{k}")
@@ -155,7 +155,7 @@ class Hosts:
         return [int(pid) for pid in done.stdout.split()]
 
     def kill(self, k: int) -> None:
-        """End all processes of host k, and wait for it."""
+        """End all processes of host k, and wait until they are gone."""
         until = time.monotonic() + 20
         while (pids := self.pids(k)) and time.monotonic() < until:
             for pid in pids:
@@ -164,7 +164,7 @@ class Hosts:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove hosts and network."""
         for k in range(self.count):
             self.kill(k)
             subprocess.run(["ip", "netns", "del", self.space(k)], capture_output=True)

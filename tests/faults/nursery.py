@@ -1,8 +1,8 @@
-"""A process that has imported everything and gives birth to `vfl` commands, so that fifty of them do not take minutes.
+"""A process that imports everything once and forks `vfl` commands, so that fifty of them do not take minutes.
 
-Reads one JSON object a line: {"argv": [...], "cwd": ..., "draws": file}. Answers with the child's process id, and with its
-exit status when it has ended. Each child leads a process group, and notes the key of every release in the file `draws`
-before the noise is drawn, in a way that survives its being killed.
+It reads one JSON object per line: {"argv": [...], "cwd": ..., "draws": file}. It answers with the child's process id,
+and with the exit status once the child has ended. Each child leads a process group. Before noise is drawn, the child
+writes the key of the release to the file `draws`, which survives a kill.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 
 
 def note_draws(path: str) -> None:
-    """Have both noise sources write down what they are asked for, first thing."""
+    """Make both noise sources record each release before they draw."""
     from vfl.privacy.noise import CryptographicNoise, SeededNoise
 
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -29,7 +29,7 @@ def note_draws(path: str) -> None:
 
 
 def run(order: dict) -> None:
-    """Be `vfl ARGV`."""
+    """Run `vfl ARGV` in this process."""
     from vfl.cli import main
 
     os.setsid()
@@ -44,7 +44,7 @@ def run(order: dict) -> None:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    except BaseException:  # noqa: BLE001  # whatever it was, this child must not go on as a nursery
+    except BaseException:  # noqa: BLE001  # after any failure this child must not serve further requests
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -52,7 +52,7 @@ def run(order: dict) -> None:
 
 
 def main() -> None:
-    """Answer orders until the input ends."""
+    """Serve requests until the input ends."""
     import numpy as np
 
     import vfl.cli.ledger

@@ -1,11 +1,13 @@
-"""The fault table: every kind of fault at every kind of moment, provoked on a real Ray, and what became of the run and its ε.
+"""The fault table: faults of every kind at every kind of moment on a real Ray, with the outcome of the run and its ε.
 
     python -m tests.faults.table [--only WORDS] [--list] [--json] [--hosts]
 
-Of each row is checked: all noise that was drawn is in the ledger and in the book of who drew it; ε as charged and as
-stated is at most ε as planned; the run finishes, or says how it goes on and does. Noise is true, every party keeps a book,
-and the run is evaluated on records held out. Rows on several nodes have a Ray of their own, as has the one on memory.
---hosts adds the rows on three hosts in network namespaces, for which tests.faults.test_hosts is run.
+Each row checks the following. All noise that was drawn is in the ledger and in the book of the party that drew it. The
+ε charged and the ε stated are at most the ε planned. The run finishes, or says how to continue it and then can be
+continued. Noise is true, every party keeps a book, and the run is evaluated on held-out records.
+
+Rows on several nodes have a Ray of their own, and so has the row on memory. --hosts adds the rows on three hosts in
+network namespaces, by running tests.faults.test_hosts.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def job() -> vfl.Job:
 
 @cache
 def moments() -> dict[str, int]:
-    """Return {moment: number of a query that is put to both parties then, or to the bank}."""
+    """Return {moment: number of a query that goes to both parties, or to the bank, at that moment}."""
     seen: list[Round] = []
     vfl.train(job(), table(), engine="inprocess", watch=lambda e: seen.append(e) if isinstance(e, Round) else None)
     of_bank = [event.number for event in seen if event.kind == "Descend" and "bank" in event.parties]
@@ -89,10 +91,11 @@ def moments() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Fault:
-    """One row before it is provoked.
+    """Specification of one row.
 
-    kind : what fails. moment : when, in words. policy : of the job. how : sets the trap or says at which event to kill.
-    on : which Ray it needs: 'one node', 'nodes', 'memory', 'driver'. quick : whether the ordinary suite provokes it.
+    kind : what fails. moment : description of the time. policy : of the job. how : sets the trap, or names the event at
+        which to kill. on : the Ray that it needs: 'one node', 'nodes', 'memory', 'driver'. quick : True if the ordinary
+        suite runs it.
     """
 
     kind: str
@@ -108,7 +111,7 @@ class Fault:
 
     @property
     def place(self) -> str:
-        """Which Ray it needs."""
+        """The Ray that it needs."""
         return "one node" if self.on == "driver" else self.on
 
     @property
@@ -169,11 +172,11 @@ HEAD = """\
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table.
+    """Result of one row of the table.
 
-    outcome : what became of the run. told : what its user read, '' when nothing. lost : attempts that were lost.
+    outcome : of the run. told : the message for the user; '' without one. lost : number of lost attempts.
     planned, charged, stated : ε of the plan, of the ledger's charges, of the certificate.
-    uncovered : releases for which noise was drawn and that are in no ledger or book.
+    uncovered : number of releases whose noise was drawn without an entry in ledger or book.
     """
 
     kind: str
@@ -188,13 +191,13 @@ class Row:
     uncovered: int
 
     def markdown(self) -> str:
-        """Return it as a line of a table."""
+        """Return it as a row of a Markdown table."""
         epsilons = (f"{value:.6g}" for value in (self.planned, self.charged, self.stated))
         told = self.told.replace("|", "/") or "–"
         return f"| {' | '.join((self.kind, self.moment, self.policy, self.outcome, told, str(self.lost), *epsilons))} |"
 
     def check(self) -> None:
-        """Raise AssertionError where the row breaks the promise."""
+        """Raise AssertionError if the row breaks a promise."""
         assert self.uncovered == 0, self
         assert self.charged <= self.planned, self
         assert self.stated <= self.planned, self
@@ -215,19 +218,19 @@ class Site:
         (folder / "gone").unlink(missing_ok=True)
 
     def sources(self) -> dict[str, Callable[[], Any]]:
-        """Return sources that arm the parties' processes."""
+        """Return sources that set traps in the parties' processes."""
         columns = table()
         return {p: source(self.folder, p, {c: columns[c] for c in PARTITION.wanted(p)}) for p in PARTITION.parties}
 
     def faults(self) -> Armed:
-        """Return the policy, which arms the coordinator's process."""
+        """Return the policy that sets traps in the coordinator's process."""
         wait = NODE_SECONDS if self.fault.on != "one node" else WAIT_SECONDS
         answer = NODE_SECONDS if self.fault.on != "one node" else ANSWER_SECONDS
         wait = AWAY_SECONDS if self.fault.for_good or "for good" in self.fault.kind else wait
         return Armed(folder=str(self.folder), on_party_lost=self.fault.policy, wait_seconds=wait, answer_seconds=answer)
 
     def watch(self, event: object) -> None:
-        """Count losses, and kill at an event."""
+        """Count losses, and kill at the given event."""
         if isinstance(event, Lost):
             self.lost += 1
             if "for good" not in self.fault.kind:
@@ -243,7 +246,7 @@ class Site:
             os.kill(os.getpid() if driver else pid_of(self.folder, self.fault.who), signal.SIGKILL)
 
     def begin(self, **options: Any) -> vfl.Result:
-        """Run the job, with the trap set."""
+        """Run the job with the trap set."""
         if self.fault.at in ("before", "after", "settling") and self.fault.on != "driver":
             number = moments()[self.fault.number] if self.fault.number else 0
             Trap(self.fault.who, number, self.fault.at, self.fault.act).set(self.folder)
@@ -258,19 +261,19 @@ class Site:
         )
 
     def resume(self, **options: Any) -> vfl.Result:
-        """Go on with it, the fault mended."""
+        """Continue the run after the fault has been removed."""
         (self.folder / "gone").unlink(missing_ok=True)
         self.mend()
         return resume(self.run, self.sources(), faults=self.faults(), watch=self.watch, **options)
 
     def uncovered(self) -> int:
-        """Return how many releases were noised and are not in the ledger, or not in the book of who noised them."""
+        """Return the number of noised releases that the ledger, or the book of the noising party, does not hold."""
         ledger, missing = _charges(self.run / "ledger.db"), set()
         for who in (*PARTITION.parties, COORDINATOR):
             path = self.folder / f"{who}.draws"
             drawn = Counter(ReleaseKey(*map(int, line.split())) for line in path.read_text().splitlines())
             assert max(drawn.values(), default=0) <= 1, f"{who} drew noise twice for one release"
-            # The joint release of the moments is one charge in the ledger, and a draw at each party.
+            # The joint release of the moments has one charge in the ledger and one draw per party.
             missing |= {key for key in drawn if (key not in ledger) and not (key.round == 0 and _first(key) in ledger)}
             if who != COORDINATOR:
                 missing |= set(drawn) - _charges(self.folder / f"{who}.book")
@@ -289,7 +292,7 @@ def _charges(path: Path) -> set[ReleaseKey]:
 
 
 def provoke(fault: Fault, address: str, mend: Callable[[], None]) -> Row:
-    """Provoke a fault on the Ray that runs there, and return the row."""
+    """Cause a fault on the running Ray, and return the row."""
     options = {"placement": Placement(pin="always" if fault.on == "nodes" else "never", ready_seconds=60.0)}
     folder = Path(tempfile.mkdtemp(prefix="vfl-fault-"))
     site, told = Site(folder, fault, mend), []
@@ -331,7 +334,7 @@ def provoke(fault: Fault, address: str, mend: Callable[[], None]) -> Row:
 
 
 def _driven(site: Site, address: str) -> None:
-    """Begin the run in another process, which kills itself on the way."""
+    """Begin the run in another process, which kills itself during it."""
     command = [sys.executable, "-m", "tests.faults.table", "--only", site.fault.name]
     command += ["--begin", str(site.folder), "--address", address]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -350,7 +353,7 @@ SMALL: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 100_
 
 @contextlib.contextmanager
 def one_node() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Start a Ray of one node; yields its address, and how it is mended."""
+    """Start a Ray of one node; yield its address and a function that repairs it."""
     import ray
 
     context = ray.init(_system_config={"automatic_object_spilling_enabled": False}, **ALONE, **SMALL, **QUIET)
@@ -361,14 +364,14 @@ def one_node() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def memory() -> tuple[int, int]:
-    """Return the bytes that this machine has, and those that are free."""
+    """Return the total and the free bytes of memory of this machine."""
     said = dict(line.split()[:2] for line in Path("/proc/meminfo").read_text().splitlines())
     return int(said["MemTotal:"]) * 1024, int(said["MemAvailable:"]) * 1024
 
 
 @contextlib.contextmanager
 def short_of_memory() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Start a Ray that takes the machine for full when three gigabytes more than now are used."""
+    """Start a Ray that treats the machine as full once three more gigabytes are used."""
     import ray
 
     total, free = memory()
@@ -382,7 +385,7 @@ def short_of_memory() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 class Nodes:
-    """A Ray of three nodes on one machine, a head and one for each party."""
+    """A Ray of three nodes on one machine: a head, and one node per party."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -395,7 +398,7 @@ class Nodes:
         return self.cluster.add_node(num_cpus=1, resources={f"party:{party}": 1}, object_store_memory=100_000_000)
 
     def mend(self) -> None:
-        """Replace nodes that have lost their raylets."""
+        """Replace nodes whose raylets have died."""
         for node in list(self.parties):
             if node.all_processes["raylet"][0].process.poll() is not None:
                 self.cluster.remove_node(node, allow_graceful=False)
@@ -405,7 +408,7 @@ class Nodes:
 
 @contextlib.contextmanager
 def nodes() -> Iterator[tuple[str, Callable[[], None]]]:
-    """Start a Ray of three nodes; yields its address, and how its nodes are mended."""
+    """Start a Ray of three nodes; yield its address and a function that repairs its nodes."""
     import ray
 
     several = Nodes()
@@ -418,14 +421,14 @@ def nodes() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def _nothing() -> None:
-    """Mend a Ray that needs no mending."""
+    """Do nothing: this Ray needs no repair."""
 
 
 PLACES = {"one node": one_node, "nodes": nodes, "memory": short_of_memory}
 
 
 def main() -> None:
-    """Provoke faults and print the table, as Markdown."""
+    """Cause faults and print the table as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="rows whose name begins so")
     parser.add_argument("--list", action="store_true", help="print names")

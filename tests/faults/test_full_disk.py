@@ -1,4 +1,4 @@
-"""A file that cannot grow, as on a full disk: the run ends in words, without a model, and goes on when there is room."""
+"""A file that cannot grow, as on a full disk: the run ends with a message, leaves no model, and can be continued."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FEATURES = [f"x{j}" for j in range(6)]
 
 @contextlib.contextmanager
 def room(n_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond so many bytes."""
+    """Limit the size of every file to some bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
     try:
@@ -48,7 +48,9 @@ def table() -> dict[str, np.ndarray]:
     ],
     ids=["the log", "the ledger"],
 )
-def test_no_room(tmp_path: Path, n_bytes: int, private: bool, kind: type[VflError], said: str) -> None:
+def test_a_full_disk_ends_the_run_with_a_message(
+    tmp_path: Path, n_bytes: int, private: bool, kind: type[VflError], said: str
+) -> None:
     job = vfl.Job(
         partition=vfl.FeaturePartition({"bank": FEATURES[:3], "telco": FEATURES[3:]}, label=("telco", "y")),
         bounds=dict.fromkeys(FEATURES, (-1.0, 1.0)),
@@ -56,7 +58,7 @@ def test_no_room(tmp_path: Path, n_bytes: int, private: bool, kind: type[VflErro
         solver=vfl.SkGD(passes=100, block_size=1, sweep="block"),
     )
     run = tmp_path / "run"
-    whole = vfl.train(job, table(), engine="inprocess")  # compiled kernels are kept, so there is room for them
+    whole = vfl.train(job, table(), engine="inprocess")  # cached kernels need no space
     with room(n_bytes), pytest.raises(kind) as raised:
         vfl.train(job, table(), engine="inprocess", output=run)
     assert type(raised.value) is kind
@@ -74,7 +76,7 @@ def test_no_room(tmp_path: Path, n_bytes: int, private: bool, kind: type[VflErro
         assert result.coef_.tobytes() == whole.coef_.tobytes()
 
 
-def test_the_command_line_says_how_to_go_on(tmp_path: Path, call: Callable[..., Said]) -> None:
+def test_the_command_line_says_how_to_continue(tmp_path: Path, call: Callable[..., Said]) -> None:
     job = vfl.Job(
         partition=vfl.FeaturePartition({"bank": FEATURES[:3], "telco": FEATURES[3:]}, label=("telco", "y")),
         bounds=dict.fromkeys(FEATURES, (-1.0, 1.0)),

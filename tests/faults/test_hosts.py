@@ -1,4 +1,4 @@
-"""A job on three hosts by `vfl submit`: one is cut off and healed while it runs; once with TLS and a token."""
+"""A job on three hosts by `vfl submit`: one is cut off and reconnected during the run; once with TLS and a token."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def hosts() -> Iterator[Hosts]:
 
 
 def furnish(hosts: Hosts) -> None:
-    """Give each host what is its own: the job file is on none, the data of a party on its host alone."""
+    """Give each host its own files: the data of a party lie on its host only, and no host has the job file."""
     rng = np.random.default_rng(0)
     columns = {
         "income": rng.uniform(1e4, 1.5e5, N),
@@ -123,20 +123,20 @@ def ended(hosts: Hosts, sent: dict[str, str], seconds: float) -> str:
 
 
 def test_cut_off_and_healed(hosts: Hosts) -> None:
-    """The run waits for the host, pays for what was lost, makes fewer releases, and ends under its ε."""
+    """The run waits for the host, pays for lost releases, makes fewer releases, and ends below its ε."""
     started(hosts)
     assert hosts.run(1, "ls", hosts.folder).stdout.split() == ["bank.csv", "ray"]
     sent = submitted(hosts)
     wait(lambda: rounds(hosts, sent) > 300, 120)
     hosts.cut(2)
     time.sleep(1)
-    hosts.heal(2)  # for a moment: nobody need notice
+    hosts.heal(2)  # a short interruption, which nobody has to notice
     before = rounds(hosts, sent)
     wait(lambda: rounds(hosts, sent) > before + 100, 60)
     hosts.cut(2)
     time.sleep(1)
     stopped = rounds(hosts, sent)
-    time.sleep(8)  # Ray takes the node for dead
+    time.sleep(8)  # Ray considers the node dead
     assert rounds(hosts, sent) <= stopped + 40
     assert status(hosts, sent["id"])["status"] == "RUNNING"
     hosts.kill(2)
@@ -155,7 +155,7 @@ def test_cut_off_and_healed(hosts: Hosts) -> None:
 
 
 def test_a_host_that_stays_away_is_left_out(hosts: Hosts) -> None:
-    """Its power is cut: the run goes on without its blocks, and says so in the certificate."""
+    """The host loses power. The run continues without its blocks, and the certificate says so."""
     started(hosts)
     sent = submitted(hosts, JOB.replace('"wait"', '"skip"').replace("wait_seconds = 90", "wait_seconds = 5"))
     wait(lambda: rounds(hosts, sent) > 200, 120)
@@ -187,7 +187,7 @@ def test_cancelled_then_resumed(hosts: Hosts) -> None:
     assert certificate["epsilon"] <= 1.0
 
 
-def test_a_host_that_is_not_there_is_named_with_the_line_that_adds_it(hosts: Hosts) -> None:
+def test_an_unreachable_host_is_named_with_the_line_that_adds_it(hosts: Hosts) -> None:
     furnish(hosts)
     hosts.start(0, coordinator=1)
     hosts.start(1, **{"party:bank": 1})
@@ -199,7 +199,7 @@ def test_a_host_that_is_not_there_is_named_with_the_line_that_adds_it(hosts: Hos
 
 
 def test_with_tls_and_a_token(hosts: Hosts) -> None:
-    """With the certificates that deploy/certificates.py makes; without them nobody gets in."""
+    """With the certificates of deploy/certificates.py; a connection without them fails."""
     keys = hosts.scratch / "keys"
     addresses = [hosts.address(k) for k in range(hosts.count)]
     subprocess.run([sys.executable, str(ROOT / "deploy/certificates.py"), str(keys), *addresses], check=True)

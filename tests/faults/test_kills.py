@@ -1,4 +1,4 @@
-"""kill -9 at random moments of `vfl run`, then `vfl resume`: no ledger ever shows less than the noise that was drawn."""
+"""kill -9 at random moments of `vfl run`, then `vfl resume`: a ledger never shows less than the drawn noise."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def nursery() -> Iterator[Nursery]:
 
 
 class Site:
-    """A folder with a table, a ledger, policies (or none) and a job file."""
+    """A folder with a table, a ledger, a job file, and policies if wanted."""
 
     def __init__(self, folder: Path, *, seeded: bool, books: bool = True) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.run = folder, folder / "run"
-        # A data set's ledger takes no seeded noise; then the run keeps one of its own.
+        # A data set's ledger refuses seeded noise, so such a run keeps its own ledger.
         self.ledger = self.run / "ledger.db" if seeded else folder / "ledger.db"
         self.books = {party: folder / f"{party}.book" for party in PARTITION.parties}
         rng = np.random.default_rng(0)
@@ -109,7 +109,7 @@ class Site:
         return nursery.start(self.folder, "run", "job.toml", "--engine", "inprocess", "--output", "run", "--json")
 
     def complete(self, nursery: Nursery) -> float:
-        """Run without a fault; returns the seconds from the log's first line to the end."""
+        """Run without a fault; return the seconds from the first line of the log to the end."""
         self.begin(nursery)
         started = self.started()
         assert nursery.wait() == 0, (self.folder / "output").read_text()
@@ -126,7 +126,7 @@ class Site:
         return nursery.wait()
 
     def drawn(self) -> list[ReleaseKey]:
-        """Every draw of noise, of all processes."""
+        """Return all draws of noise, of all processes."""
         with contextlib.suppress(FileNotFoundError):
             return [ReleaseKey(*map(int, line.split())) for line in (self.folder / "draws").read_text().splitlines()]
         return []
@@ -136,8 +136,8 @@ class Site:
 
 
 def charges(path: Path) -> list[ReleaseKey]:
-    """Return all keys charged in a ledger, verified on the way; none where there is no ledger yet."""
-    if not path.exists() or not path.stat().st_size:  # a kill while it was being made leaves an empty file
+    """Return all keys charged in a ledger after verifying it; none if there is no ledger yet."""
+    if not path.exists() or not path.stat().st_size:  # a kill during its creation leaves an empty file
         return []
     ledger = SqliteLedger(path)
     ledger.verify()
@@ -146,12 +146,12 @@ def charges(path: Path) -> list[ReleaseKey]:
 
 
 def paid(keys: list[ReleaseKey]) -> set[ReleaseKey]:
-    """Return what ledger keys cover; the joint release of moments is one charge and a draw at each party."""
+    """Return the draws that ledger keys pay for; the joint release of moments is one charge and one draw per party."""
     return {*keys, *(ReleaseKey(0, k, key.attempt) for key in keys if key.round == 0 for k in range(2))}
 
 
 def require_covered(site: Site) -> None:
-    """Whatever drew noise is in the ledger, and in the book of a party."""
+    """Assert that all drawn noise is in the ledger and in the book of a party."""
     drawn = set(site.drawn())
     assert drawn <= paid(charges(site.ledger))
     books = {key for path in site.books.values() for key in charges(path)}
@@ -165,7 +165,7 @@ def kill(pid: int) -> None:
 
 @pytest.fixture(scope="module")
 def whole(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, bytes]:
-    """Seconds of a run with seeded noise that nobody disturbs, and its model."""
+    """Return the seconds of an undisturbed run with seeded noise, and its model."""
     site = Site(tmp_path_factory.mktemp("whole") / "site", seeded=True)
     seconds = site.complete(nursery)
     require_covered(site)
@@ -173,10 +173,10 @@ def whole(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> tuple[f
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_killed_and_resumed_is_the_run_that_was_not(
+def test_killed_and_resumed_runs_end_with_the_same_model(
     nursery: Nursery, whole: tuple[float, bytes], tmp_path: Path, moment: int
 ) -> None:
-    """A run is killed, most resumed ones are killed again, and the last one ends with the same model to the bit."""
+    """The run is killed, most resumed runs are killed again, and the last one ends with the same model to the bit."""
     seconds, model = whole
     chance = np.random.default_rng(moment)
     site = Site(tmp_path / "site", seeded=True)
@@ -197,7 +197,7 @@ def test_killed_and_resumed_is_the_run_that_was_not(
     assert site.model() == model
     (credit,) = SqliteLedger(site.ledger).show()
     (run,) = credit.runs
-    assert run.status in ("settled", "stopped early")  # a resumed run states all that it reserved
+    assert run.status in ("settled", "stopped early")  # a resumed run states its whole reservation
     assert run.spent <= run.reserved <= 1.0
     for path in site.books.values():
         assert [run.status for run in SqliteLedger(path).show()[0].runs] == ["settled"]
@@ -207,7 +207,7 @@ def test_killed_and_resumed_is_the_run_that_was_not(
 def test_true_noise_is_never_drawn_twice_for_one_charge(
     nursery: Nursery, whole: tuple[float, bytes], tmp_path: Path, moment: int
 ) -> None:
-    """A repeated release is a new attempt with a charge of its own, and all of them stay under the cap."""
+    """A repeated release is a new attempt with its own charge, and all charges stay under the cap."""
     site = Site(tmp_path / "site", seeded=False)
     pid = site.begin(nursery)
     site.started()
@@ -227,11 +227,11 @@ def test_true_noise_is_never_drawn_twice_for_one_charge(
 
 
 class Cut(Exception):
-    """A run that is cut off."""
+    """Cut a run off."""
 
 
 def cut_off(folder: Path, *, books: bool = True) -> Site:
-    """Return the site of a seeded run that was cut off after forty rounds, in this process."""
+    """Return the site of a seeded run that was cut off after forty rounds in this process."""
 
     def stop(event: Any) -> None:
         if getattr(event, "number", 0) == 40:
@@ -263,7 +263,7 @@ def go_on(site: Site, **options: Any) -> vfl.Result:
 
 
 def test_two_resumes_at_once(nursery: Nursery, cut: Site) -> None:
-    """The second is told so and ends; the first is not disturbed."""
+    """The second ends with a message; the first is not disturbed."""
     said = []
 
     def meanwhile(event: Any) -> None:
@@ -275,13 +275,13 @@ def test_two_resumes_at_once(nursery: Nursery, cut: Site) -> None:
     output = (cut.folder / "output").read_text()
     assert output == "error: another process is at work on the run in 'run'\n"
     assert (cut.run / "model.json").exists()
-    assert cut.resume(nursery) == 0  # a finished run is only shown
+    assert cut.resume(nursery) == 0  # resuming a finished run only shows it
 
 
-def test_killed_while_ledger_and_books_were_being_made(
+def test_killed_while_ledger_and_books_were_created(
     tmp_path: Path, nursery: Nursery, whole: tuple[float, bytes]
 ) -> None:
-    """It leaves none, or one without an entry: nothing was charged or drawn, so the run goes on from its beginning."""
+    """The kill leaves no ledger, or one without an entry. Nothing was charged or drawn, so the run starts again."""
     site = Site(tmp_path / "site", seeded=True)
     for book in site.books.values():
         SqliteStore(book, 1.0, readonly=False).create()
@@ -302,7 +302,7 @@ def test_killed_while_ledger_and_books_were_being_made(
 
 
 class TestRefused:
-    """Nothing is drawn, nothing is published, and the message says what is wrong."""
+    """Nothing is drawn or published, and the message names the problem."""
 
     def refused(self, site: Site, kind: type[VflError], said: str) -> None:
         with pytest.raises(VflError) as raised:
@@ -319,30 +319,30 @@ class TestRefused:
         path.write_bytes(content)
         self.refused(cut, OutputError, "is damaged at line")
 
-    def test_a_line_that_is_left_out(self, cut: Site) -> None:
+    def test_a_missing_line(self, cut: Site) -> None:
         path = cut.run / "rounds.log"
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join(lines[:9] + lines[10:]))
         self.refused(cut, OutputError, "is damaged at line 10")
 
-    def test_a_torn_last_line_is_what_a_crash_leaves(self, cut: Site, whole: tuple[float, bytes]) -> None:
+    def test_a_torn_last_line_is_accepted_as_a_crash(self, cut: Site, whole: tuple[float, bytes]) -> None:
         path = cut.run / "rounds.log"
         path.write_bytes(path.read_bytes()[:-20])
         go_on(cut)
         assert cut.model() == whole[1]
 
-    def test_a_log_that_is_gone(self, cut: Site) -> None:
+    def test_a_missing_log(self, cut: Site) -> None:
         (cut.run / "rounds.log").unlink()
         self.refused(cut, OutputError, "there is no run to resume")
 
-    def test_a_ledger_that_is_gone(self, cut: Site) -> None:
+    def test_a_missing_ledger(self, cut: Site) -> None:
         _delete(cut.ledger)
         self.refused(cut, LedgerError, "is gone, and the book of party 'bank' has noted its head")
 
     @pytest.mark.parametrize("books", [True, False], ids=["with books", "without"])
     @pytest.mark.parametrize("taken", ["before the run", "in the middle", "before the last charges"])
     def test_an_older_copy_of_the_ledger(self, tmp_path: Path, books: bool, taken: str) -> None:
-        """With books or without: the log knows what was released. A backup is a prefix of the chain."""
+        """With or without books, since the log knows the releases. A backup is a prefix of the chain."""
         site = cut_off(tmp_path / "site", books=books)
         last = len(json.loads(SqliteLedger(site.ledger).export())["entries"])
         kept = {"before the run": 1, "in the middle": 10, "before the last charges": last - 64}[taken]

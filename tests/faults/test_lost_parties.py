@@ -1,6 +1,6 @@
-"""The fault table: a party is lost at every kind of moment, under every policy, and what the budget says afterwards.
+"""Loss of a party at every kind of moment under every policy, and the budget afterwards.
 
-In one process, with a transport that loses parties on purpose: the policy is the same however messages travel.
+In one process, with a transport that loses parties on purpose: the policy does not depend on the transport.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def job(*, noise: str = "seeded", solver: Any = None, passes: int = 6) -> vfl.Jo
 
 @dataclass
 class Lossy:
-    """A transport that loses the party at question number `at`: 'before' it answered, or 'after', or brings it 'late'.
+    """A transport that loses the party at query number `at`: 'before' or 'after' it answered, or answers too 'late'.
 
-    returns : whether a lost party comes back. times : how often it is lost in a row. closing : over the end of the
-    run, not over a question. policies : folder of the owners' policies, with books; None for none.
+    returns : True if a lost party comes back. times : number of losses in a row. closing : lose it when the run is
+        closed, not during a query. policies : folder of the owners' policies, with books; None for none.
     """
 
     job: vfl.Job
@@ -111,7 +111,7 @@ class Lossy:
     def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
         number = len(self.asked)
         self.asked.append((key, tuple(shares)))
-        batch = next((share.batch for share in shares.values()), None)  # replayed, a query may ask nobody
+        batch = next((share.batch for share in shares.values()), None)  # a replayed query may address nobody
         self.folds.append(-1 if batch is None else batch.number)
         assert not self.gone & set(shares), "a party that was given up is asked"
         if self.party in shares and self.at <= number and self.times and not self.closing:
@@ -130,7 +130,7 @@ class Lossy:
 
 
 def policies(folder: Path) -> Path:
-    """Write a policy for every party, which keeps its book beside it."""
+    """Write a policy for every party, which keeps its book next to it."""
     for party in PARTITION.parties:
         (folder / f"{party}.toml").write_text(
             'format = 1\njobs = ["*"]\nallow_non_private = true\n[total]\nepsilon = 4.0\ndelta = 1e-6\n'
@@ -154,13 +154,13 @@ MOMENTS = {"the moments": 0, "the first visit": 1, "a visit": 3, "the last visit
 
 @pytest.fixture(scope="module")
 def whole() -> dict[str, tuple[list[Any], Outcome]]:
-    """Runs that nobody disturbs."""
+    """Undisturbed runs."""
     return {noise: drive(Lossy(job(noise=noise), times=0), WAIT) for noise in ("seeded", "true", "none")}
 
 
 @pytest.fixture(params=MOMENTS.values(), ids=list(MOMENTS))
 def at(request: Any) -> int:
-    """Number of the question over which the party is lost."""
+    """Number of the query during which the party is lost."""
     transport = Lossy(job(noise="seeded"), times=0)
     drive(transport, WAIT)
     return [number for number, (_, parties) in enumerate(transport.asked) if "shop" in parties][request.param]
@@ -168,12 +168,12 @@ def at(request: Any) -> int:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 class TestWait:
-    """The party comes back: no policy but 'abort' gives it up."""
+    """The party comes back, and only the policy 'abort' gives it up."""
 
     @pytest.mark.parametrize("noise", ["seeded", "none"])
     @pytest.mark.parametrize("faults", [WAIT, SKIP], ids=["wait", "skip"])
     def test_the_same_model_to_the_bit(self, whole: Any, at: int, moment: str, noise: str, faults: Faults) -> None:
-        """Xw is as it was, and seeded noise repeats itself under the same key and charge."""
+        """Xw is restored, and seeded noise repeats itself under the same key and charge."""
         events, outcome = drive(Lossy(job(noise=noise), at=at, moment=moment), faults)
         assert [event.party for event in events if isinstance(event, Lost)] == ["shop"]
         assert outcome.w.tobytes() == whole[noise][1].w.tobytes()
@@ -181,7 +181,7 @@ class TestWait:
         assert outcome.left == ()
 
     def test_true_noise_pays_again_and_makes_fewer_releases(self, whole: Any, at: int, moment: str) -> None:
-        """The lost attempt stays charged, its repeat has keys of its own, and ε is that of the plan."""
+        """The lost attempt stays charged, its repetition has keys of its own, and ε is that of the plan."""
         transport = Lossy(job(noise="true"), at=at, moment=moment)
         events, outcome = drive(transport, WAIT)
         undisturbed, planned = whole["true"]
@@ -206,9 +206,9 @@ class TestWait:
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 @pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
 def test_lost_within_a_pass_over_disjoint_batches(tmp_path: Path, solver: Any, noise: str, books: bool) -> None:
-    """A fold is paid for with the first of its pass; repeated it pays for itself, and state at the margins is put back.
+    """A pass is paid for with its first fold. A repeated fold pays for itself, and the margins' state is restored.
 
-    In the owners' books too, those of the lost party and of the others that were asked twice.
+    This also holds in the books of the owners: of the lost party, and of the others that were asked twice.
     """
     spec = job(noise=noise, solver=solver)
     undisturbed = Lossy(spec, times=0)
@@ -233,8 +233,8 @@ def test_lost_within_a_pass_over_disjoint_batches(tmp_path: Path, solver: Any, n
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("noise", ["seeded", "true"])
-def test_lost_over_the_end_of_the_run(tmp_path: Path, noise: str, moment: str) -> None:
-    """All releases are made by then: it is waited for, and every book is closed."""
+def test_lost_while_the_run_is_closed(tmp_path: Path, noise: str, moment: str) -> None:
+    """All releases have been made, so the run waits for the party and closes every book."""
     transport = Lossy(job(noise=noise), moment=moment, closing=True, policies=policies(tmp_path))
     _, outcome = drive(transport, WAIT)
     assert transport.times == 0
@@ -246,8 +246,8 @@ def test_lost_over_the_end_of_the_run(tmp_path: Path, noise: str, moment: str) -
         drive(Lossy(job(noise=noise), closing=True, policies=policies(tmp_path)), ABORT)
 
 
-def test_a_party_that_stays_away_over_the_end_is_in_the_model_all_the_same(tmp_path: Path) -> None:
-    """With 'skip' only its book stays open; nothing of it is left out."""
+def test_a_party_lost_for_good_while_the_run_is_closed_stays_in_the_model(tmp_path: Path) -> None:
+    """With 'skip' only the party's book stays open; all its releases are in the model."""
     _, outcome = drive(Lossy(job(noise="true"), closing=True, returns=False, policies=policies(tmp_path)), SKIP)
     assert set(outcome.books) == {"bank", "telco"}
     assert outcome.left == ()
@@ -255,7 +255,7 @@ def test_a_party_that_stays_away_over_the_end_is_in_the_model_all_the_same(tmp_p
 
 
 def test_lost_between_the_parts_of_one_query() -> None:
-    """The margins have moved by then, and are put back: the same model to the bit."""
+    """The margins have changed by then and are restored, which gives the same model to the bit."""
     spec = job()
 
     def expanded(transport: Lossy) -> bytes:
@@ -270,8 +270,8 @@ def test_lost_between_the_parts_of_one_query() -> None:
 
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 @pytest.mark.parametrize(("faults", "returns"), [(WAIT, True), (SKIP, False)], ids=["wait", "skip"])
-def test_what_the_certificate_says(noise: str, faults: Faults, returns: bool) -> None:
-    """With a budget in memory too it counts what was charged, lost attempts included, and names who was left out."""
+def test_the_certificate_counts_lost_attempts(noise: str, faults: Faults, returns: bool) -> None:
+    """With a budget in memory too, it counts all charges, lost attempts included, and names parties left out."""
     spec, budget = job(noise=noise, passes=12), Budget("run")
     events, outcome = drive(Lossy(spec, at=5, returns=returns, times=2), faults, budget)
     witness = Witness(budget, Log())
@@ -285,7 +285,7 @@ def test_what_the_certificate_says(noise: str, faults: Faults, returns: bool) ->
 
 
 @pytest.mark.parametrize("faults", [WAIT, ABORT], ids=["wait", "abort"])
-def test_gone_for_good_ends_the_run(faults: Faults) -> None:
+def test_lost_for_good_ends_the_run(faults: Faults) -> None:
     with pytest.raises(PartyLost) as raised:
         drive(Lossy(job(), at=5, returns=False), faults)
     expected = {
@@ -297,8 +297,8 @@ def test_gone_for_good_ends_the_run(faults: Faults) -> None:
     assert raised.value.party == "shop"
 
 
-def test_lost_over_the_same_query_again_and_again() -> None:
-    """A query that kills its party is not paid for without end."""
+def test_repeated_loss_during_one_query_ends_the_run() -> None:
+    """A query that kills its party is not paid for without limit."""
     transport = Lossy(job(noise="true"), at=5, times=99)
     with pytest.raises(PartyLost, match="came back 3 times and was lost again over the same query"):
         drive(transport, WAIT)
@@ -314,11 +314,11 @@ def test_back_with_other_records() -> None:
 
 
 class TestSkip:
-    """The party is gone for good, and the run goes on without its blocks."""
+    """The party is lost for good, and the run continues without its blocks."""
 
     @pytest.mark.parametrize("noise", ["seeded", "true", "none"])
     @pytest.mark.parametrize("at", [1, 5, 15, 18])
-    def test_its_coefficients_are_zero_and_it_is_not_asked_again(self, at: int, noise: str) -> None:
+    def test_its_coefficients_are_zero_and_it_gets_no_more_queries(self, at: int, noise: str) -> None:
         spec = job(noise=noise, passes=12)
         events, outcome = drive(Lossy(spec, at=at, returns=False), SKIP)
         assert outcome.left == ("shop",)
@@ -350,8 +350,10 @@ class TestSkip:
         np.testing.assert_allclose(outcome.w[kept], other.w, rtol=0, atol=1e-9)
 
     @pytest.mark.parametrize("at", [5, "held out"])
-    def test_the_model_is_measured_without_it(self, at: int | str) -> None:
-        """Lost while it trains it is not asked for held-out margins; lost over those it ends the run, to be resumed."""
+    def test_the_model_is_evaluated_without_it(self, at: int | str) -> None:
+        """A party lost in training is not asked for held-out margins.
+
+        A loss during these ends the run, which can be resumed."""
         spec = dataclasses.replace(job(), holdout=0.25, evaluation=vfl.Evaluation())
         undisturbed = Lossy(spec, times=0)
         drive(undisturbed, SKIP)
@@ -378,7 +380,7 @@ class TestSkip:
 
 
 class TestLedger:
-    """The same with a durable ledger and a log: what is lost is found, and a resumed run knows who left."""
+    """The same with a durable ledger and a log: a resumed run finds the losses and the parties that were left out."""
 
     def begin(self, folder: Path, transport: Lossy, faults: Faults, stop: int = 10**9) -> Outcome | None:
         budget = Budget("run", str(folder / checkpoint.LEDGER))
@@ -430,8 +432,8 @@ class TestLedger:
     @pytest.mark.parametrize("faults", [WAIT, ABORT], ids=["wait", "abort"])
     @pytest.mark.parametrize("noise", ["seeded", "true"])
     @pytest.mark.parametrize("at", ["the moments", "the held out"])
-    def test_gone_for_good_then_resumed(self, tmp_path: Path, at: str, noise: str, faults: Faults) -> None:
-        """The run ends over it, without an outcome; with the party back it goes on, and pays for what was lost."""
+    def test_lost_for_good_then_resumed(self, tmp_path: Path, at: str, noise: str, faults: Faults) -> None:
+        """The run ends without an outcome. With the party back it continues, and pays for the lost releases."""
         spec = dataclasses.replace(job(noise=noise), holdout=0.25, evaluation=vfl.Evaluation())
         undisturbed = Lossy(spec, times=0)
         whole = drive(undisturbed, faults)[1]
@@ -449,12 +451,12 @@ class TestLedger:
         if noise == "seeded":
             assert outcome.w.tobytes() == whole.w.tobytes()
         else:
-            # Over the held-out records no party releases anything.
+            # On held-out records no party releases anything.
             assert any(attempt for _, _, attempt in keys) == (at == "the moments")
 
     @pytest.mark.parametrize("noise", ["seeded", "true"])
     def test_resumed_within_a_pass_over_disjoint_batches(self, tmp_path: Path, noise: str) -> None:
-        """New processes of all parties, whose books know of the pass that was begun."""
+        """All parties are restarted, and their books know that the pass had begun."""
         spec = job(noise=noise, solver=vfl.SGD(sampling="disjoint"))
         lossy = Lossy(spec, times=0, policies=policies(tmp_path))
         undisturbed = Lossy(spec, times=0)
@@ -470,8 +472,8 @@ class TestLedger:
             assert outcome.w.tobytes() == whole.w.tobytes()
 
     @pytest.mark.parametrize("size", [1, 2])
-    def test_what_was_charged_stays_charged_and_no_more_is(self, tmp_path: Path, size: int) -> None:
-        """Blocks of other sizes have other events: what follows a skip must not claim keys that were charged for them."""
+    def test_charges_stay_and_no_further_ones_are_made(self, tmp_path: Path, size: int) -> None:
+        """Blocks of other sizes have other events: releases after a skip must not claim the keys that were charged."""
         spec = job(noise="true", solver=vfl.SkGD(passes=60, block_size=size, clip="coordinate"))
         budget = Budget("run", str(tmp_path / checkpoint.LEDGER))
         events, outcome = drive(Lossy(spec, at=5, returns=False), SKIP, budget)
@@ -490,7 +492,7 @@ class TestLedger:
         }
         assert any(attempt == 1 for _, _, attempt in paid)
 
-    def test_a_run_that_moved_takes_its_own_ledger_along(self, tmp_path: Path) -> None:
+    def test_a_moved_run_keeps_its_own_ledger(self, tmp_path: Path) -> None:
         spec = job(noise="true")
         (tmp_path / "here").mkdir()
         self.begin(tmp_path / "here", Lossy(spec, times=0), WAIT, stop=5)
@@ -500,7 +502,7 @@ class TestLedger:
 
 
 def test_a_restarted_party_of_an_aligned_job(tmp_path: Path) -> None:
-    """It loads the rows that were aligned from what the run kept, and refuses where nothing was kept."""
+    """It loads the aligned rows that the run kept, and refuses if none were kept."""
     from coordinator.alignment import align
     from parties.actor import PartyActor
     from vfl.alignment import Keeping

@@ -1,4 +1,4 @@
-"""Kills on a real Ray: the party's process, the coordinator's, the driver's. What each policy makes of it is tested apart."""
+"""Kills on a real Ray of the party's process, the coordinator's and the driver's; policies are tested elsewhere."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
-N = 4000  # of which a party's table is too large to travel with a call
+N = 4000  # one party's table is too large to be passed in a call
 
 
 def table() -> dict[str, np.ndarray]:
@@ -48,7 +48,7 @@ def job(*, seeded: bool = True, passes: int = 60) -> vfl.Job:
 
 
 def sources(folder: Path) -> dict[str, Callable[[], Any]]:
-    """Return sources that leave the process id of whoever opens them."""
+    """Return sources that record the process id of the process that opens them."""
 
     def source(party: str) -> Callable[[], Any]:
         part = {c: table()[c] for c in PARTITION.wanted(party)}
@@ -69,7 +69,7 @@ def pids(folder: Path, party: str) -> list[int]:
 
 
 def killing(folder: Path, party: str, number: int, signals: int = signal.SIGKILL) -> tuple[list[Any], Any]:
-    """Return what went by, and a watch that kills the party's process at a round."""
+    """Return the list of events, and a watcher that kills the party's process at a round."""
     seen: list[Any] = []
 
     def watch(event: Any) -> None:
@@ -89,7 +89,7 @@ def test_a_killed_party_comes_back_and_the_model_is_the_same(local_ray: Any, tmp
     assert result.coef_.tobytes() == vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
 
 
-def test_true_noise_pays_for_what_was_lost(local_ray: Any, tmp_path: Path) -> None:
+def test_true_noise_is_charged_again_after_a_loss(local_ray: Any, tmp_path: Path) -> None:
     seen, watch = killing(tmp_path, "bank", 20)
     result = vfl.train(job(seeded=False), sources(tmp_path), output=tmp_path / "run", watch=watch)
     assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
@@ -101,7 +101,7 @@ def test_true_noise_pays_for_what_was_lost(local_ray: Any, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_party_that_hangs_is_given_up_in_time(local_ray: Any, tmp_path: Path) -> None:
-    """Stopped, not dead: the answer is late, then the restart is."""
+    """The process is stopped, not dead: first its answer is late, then its restart."""
     _, watch = killing(tmp_path, "bank", 20, signal.SIGSTOP)
     policy = Faults(on_party_lost="skip", wait_seconds=2.0, answer_seconds=2.0)
     began = time.monotonic()
@@ -116,7 +116,7 @@ def test_a_party_that_hangs_is_given_up_in_time(local_ray: Any, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_aborted_then_resumed(local_ray: Any, tmp_path: Path) -> None:
-    """The end leaves no model, an intact ledger, and a run that goes on to the same model."""
+    """The aborted run leaves no model, an intact ledger, and a run that resumes to the same model."""
     _, watch = killing(tmp_path, "bank", 20)
     with pytest.raises(PartyLost, match="'bank' died"):
         vfl.train(job(), sources(tmp_path), output=tmp_path / "run", watch=watch, faults=Faults(on_party_lost="abort"))
@@ -143,7 +143,7 @@ def test_a_killed_coordinator_leaves_a_run_to_resume(local_ray: Any, tmp_path: P
 
 @pytest.mark.slow
 def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
-    """And no process: a local Ray ends with who started it."""
+    """No process is left either: a local Ray ends with the driver that started it."""
     rows = np.column_stack([table()[name] for name in (*PARTITION.features, "y")])
     names = ",".join((*PARTITION.features, "y"))
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
@@ -171,8 +171,8 @@ def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_machines_read_is_not_mixed_with_what_ray_says(tmp_path: Path) -> None:
-    """A party is killed; standard output is JSON all the same."""
+def test_json_output_is_not_mixed_with_messages_of_ray(tmp_path: Path) -> None:
+    """A party is killed, and standard output is still JSON."""
     rows = np.column_stack([table()[name] for name in (*PARTITION.features, "y")])
     names = ",".join((*PARTITION.features, "y"))
     np.savetxt(tmp_path / "all.csv", rows, delimiter=",", header=names, comments="", fmt="%.17g")
@@ -192,17 +192,17 @@ def test_what_machines_read_is_not_mixed_with_what_ray_says(tmp_path: Path) -> N
 
 
 def coordinators(party: int) -> list[int]:
-    """Return the ids of the processes that are coordinators on the node of this party's process."""
+    """Return the process ids of the coordinators on the node of this party's process."""
     return [pid for pid in processes(b"ray::CoordinatorActor") if _parent(pid) == _parent(party)]
 
 
 def processes(name: bytes) -> list[int]:
-    """Return the ids of the processes whose names begin so."""
+    """Return the ids of the processes whose names begin with this prefix."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if (path / "cmdline").read_bytes().startswith(name):
-                _parent(int(path.name))  # gone meanwhile: not one of them
+                _parent(int(path.name))  # ended meanwhile
                 found.append(int(path.name))
         except OSError:
             continue
@@ -214,12 +214,12 @@ def _parent(pid: int) -> int:
 
 
 class TestPlacement:
-    def test_pinned_where_the_resource_is(self, local_ray: Any) -> None:
+    def test_actors_are_placed_on_the_node_with_the_resource(self, local_ray: Any) -> None:
         result = vfl.train(job(passes=2), table(), placement=Placement(pin="always"))
         assert result.certificate.epsilon <= 1.0
 
-    def test_a_resource_that_nobody_offers(self, local_ray: Any) -> None:
-        """Within seconds, with what is asked, what is offered, and the line that adds it."""
+    def test_a_resource_that_no_node_offers(self, local_ray: Any) -> None:
+        """Fails within seconds, naming the requested and the offered resources, and the line that adds one."""
         began = time.monotonic()
         with pytest.raises(PlacementError) as raised:
             vfl.train(
@@ -236,7 +236,7 @@ class TestPlacement:
         assert f"party 'bank': ray start --address={address} --num-cpus=1 --resources='{{\"vault\": 1}}'" in said
 
     def test_nodes_that_share_an_address(self) -> None:
-        """Several on one machine: each of them is seen, whichever is told of last."""
+        """Several nodes on one machine: each is seen, whatever their order."""
 
         class Machine:
             def nodes(self) -> list[dict[str, Any]]:
@@ -249,7 +249,7 @@ class TestPlacement:
         asked = {party: {f"party:{party}": 0.001, "CPU": 1.0} for party in PARTITION.parties}
         require_offered(Machine(), asked, 0.0)
 
-    def test_a_place_that_others_hold(self, local_ray: Any) -> None:
+    def test_a_place_that_other_actors_hold(self, local_ray: Any) -> None:
         @local_ray.remote(num_cpus=8)
         class Greedy:
             def here(self) -> bool:
@@ -275,7 +275,7 @@ class TestPlacement:
         assert "is Ray Client, behind which this process is no node of the cluster" in done.stderr
 
 
-def test_a_local_ray_is_started_whatever_else_runs_here() -> None:
+def test_a_local_ray_is_started_whatever_else_runs() -> None:
     """Without an address neither RAY_ADDRESS, which is meant for vfl submit, nor somebody's cluster here is connected to."""
     program = (
         "from vfl.launch.engines.connection import connected\n"

@@ -1,4 +1,4 @@
-"""Rows of the fault table (tests.faults.table), each provoked by a process of its own; the quick ones always."""
+"""Rows of the fault table (tests.faults.table), each in its own process; the ordinary suite runs the quick ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = list(dict.fromkeys(fault.kind for fault in FAULTS))
 
 
 def rows(only: str) -> list[Row]:
-    """Provoke the faults whose names begin so. A row that breaks a promise ends the process."""
+    """Cause the faults whose names begin with this prefix. A row that breaks a promise ends the process."""
     command = [sys.executable, "-m", "tests.faults.table", "--json", "--only", only]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def test_quick_rows(name: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_rows_of_a_kind(kind: str) -> None:
-    """And whoever reads an error is told how the run goes on."""
+    """Every error also says how to continue the run."""
     found = rows(f"{kind}, ")
     assert len(found) == sum(fault.name.startswith(f"{kind}, ") for fault in FAULTS)
     for row in found:

@@ -1,7 +1,8 @@
-"""Traps in the processes of a run: what happens to whom, exactly when it is asked, charges or settles.
+"""Traps in the processes of a run: a fault in a given process at an exact query, charge or settlement.
 
-A party's trap is armed by the source that it opens, the coordinator's by the policy that it is sent: both are unpickled
-where they work. A trap springs once, whichever process comes to it first. All of them note what noise they draw.
+The source of a party sets its trap when it is unpickled in the party's process; the policy sent to the coordinator sets
+the coordinator's. A trap springs once, in the first process that reaches it. All processes record the noise that they
+draw.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ GULP = 1 << 26
 class Trap:
     """Waits for `who` at query number `number`.
 
-    moment : 'before' or 'after' it has answered; for the coordinator before or after the charge is in the ledger, or
+    moment : 'before' or 'after' its answer; for the coordinator before or after the charge is in the ledger, or
         'settling'.
-    act : what happens, a name in ACTS.
+    act : the fault, a name in ACTS.
     """
 
     who: str
@@ -42,12 +43,12 @@ class Trap:
     act: str
 
     def set(self, folder: Path) -> None:
-        """Set it in a folder that all processes see."""
+        """Set the trap in a folder that all processes see."""
         (folder / "trap").write_text(json.dumps(asdict(self)))
 
 
 def sprung(folder: Path) -> bool:
-    """Return whether it has sprung, or was never set."""
+    """Return True if the trap has sprung, or was never set."""
     return not (folder / "trap").exists()
 
 
@@ -82,7 +83,7 @@ def _slow(folder: Path) -> None:
 
 
 def _fill(folder: Path) -> None:
-    """Let no file of this process grow: a full disk, as far as it can tell."""
+    """Let no file of this process grow, as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
@@ -129,7 +130,7 @@ def source(folder: Path, party: str, part: Any) -> Callable[[], Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Armed(Faults):
-    """A policy that arms the coordinator which it is sent to."""
+    """A policy that sets the trap in the coordinator's process."""
 
     folder: str = ""
 
@@ -165,5 +166,5 @@ def _leave_pid(folder: Path, who: str) -> None:
 
 
 def pid_of(folder: Path, who: str) -> int:
-    """Return the process id of a party or the coordinator: the newest."""
+    """Return the newest process id of a party or the coordinator."""
     return int((folder / f"{who}.pids").read_text().split()[-1])

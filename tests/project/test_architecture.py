@@ -1,7 +1,7 @@
-"""The layering: imports flow one way, read from the sources with `ast`, and each rule is shown to catch a breach.
+"""The layering of imports, read from the sources with `ast`; each rule is also shown to catch a breach.
 
-A rule is a function from the sources to a list of complaints. TYPE_CHECKING blocks are free; imports inside functions
-count, since they are arrows all the same.
+A rule is a function from the sources to a list of complaints. Imports in TYPE_CHECKING blocks do not count; imports
+inside functions do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("vfl", "coordinator", "parties")
 
-# From the bottom up. A unit is a module or a package with all that is in it; a trailing * takes siblings of that prefix.
+# From the bottom up. A unit is a module or a package with all its content; a trailing * adds siblings with that prefix.
 ROWS: tuple[tuple[str, ...], ...] = (
     (
         "vfl.types",
@@ -52,7 +52,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}
-# Written as a user writes them; nothing imports them.
+# Scripts written like a user's; nothing imports them.
 SCRIPTS = ("vfl.examples.companies", "vfl.examples.partitions", "vfl.examples.steward")
 PUBLIC = ("vfl", "vfl.errors", "vfl.examples")
 
@@ -63,7 +63,7 @@ HEAVY = ("ray", "numba", "scipy", "flint", "pyarrow", "sklearn", "pandas")
 
 @dataclass(frozen=True)
 class Import:
-    """One imported name: `target` is a module of ours where there is one, else the dotted name as written."""
+    """One imported name: `target` is one of our modules if it exists, else the dotted name as written."""
 
     target: str
     line: int
@@ -72,7 +72,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Module:
-    """One source file, with the imports that happen at run time."""
+    """One source file, with its imports at run time."""
 
     name: str
     path: Path
@@ -87,7 +87,7 @@ def _guards_types(test: ast.expr) -> bool:
 
 
 def _statements(node: ast.AST, *, deferred: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """Yield nodes that run, and whether only when a function is called."""
+    """Yield executed nodes, each with True if it runs only inside a function."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and _guards_types(child.test):
             for statement in child.orelse:
@@ -100,7 +100,7 @@ def _statements(node: ast.AST, *, deferred: bool = False) -> Iterator[tuple[ast.
 
 
 def _written(module: Module) -> Iterator[tuple[str, tuple[str, ...], int, bool]]:
-    """Yield (module as written, names taken from it, line, deferred)."""
+    """Yield (module as written, names imported from it, line, deferred)."""
     package = module.name if module.path.stem == "__init__" else module.name.rpartition(".")[0]
     for node, deferred in _statements(module.tree):
         if isinstance(node, ast.Import):
@@ -137,7 +137,7 @@ def _under(name: str, package: str) -> bool:
 
 
 def unit_of(name: str) -> str | None:
-    """Return the unit of ROWS that a module belongs to; a script belongs to none."""
+    """Return the unit of ROWS that a module belongs to; None for a script."""
     if name in SCRIPTS:
         return None
     for unit in (unit for row in ROWS for unit in row):
@@ -147,7 +147,7 @@ def unit_of(name: str) -> str | None:
 
 
 def row_of(unit: str) -> int:
-    """Return the height of a unit."""
+    """Return the row number of a unit."""
     return next(height for height, row in enumerate(ROWS) if unit in row)
 
 
@@ -156,11 +156,11 @@ def _at(module: Module, line: int) -> str:
 
 
 def arrows_upwards(modules: dict[str, Module]) -> list[str]:
-    """Each module is in a row, and imports from its own row or below; coordinator and parties never meet."""
+    """Each module is in a row and imports from it or from below; coordinator and parties never import each other."""
     found = []
     for module in modules.values():
         unit = unit_of(module.name)
-        if module.name == "vfl":  # it loads its names lazily, so it stands on the lowest row
+        if module.name == "vfl":  # it loads its names lazily, so it counts as the lowest row
             above = [i for i in module.imports if _ours(i.target) and unit_of(i.target) not in ROWS[0]]
             found += [f"{_at(module, i.line)} the facade imports {i.target}" for i in above]
             continue
@@ -211,7 +211,7 @@ def cycles(modules: dict[str, Module]) -> list[str]:
 
 
 def _circles(modules: dict[str, Module]) -> list[set[str]]:
-    """Return the strongly connected components of two or more files, deferred imports counted."""
+    """Return the strongly connected components of two or more files, counting deferred imports."""
     arrows = {
         name: {i.target for i in module.imports if i.target in modules} - {name} for name, module in modules.items()
     }
@@ -234,7 +234,7 @@ def _circles(modules: dict[str, Module]) -> list[set[str]]:
 
 
 def circles_of_files(modules: dict[str, Module]) -> list[str]:
-    """No files import each other in a circle, deferred imports counted."""
+    """No files import each other in a circle, counting deferred imports."""
     return [f"files import each other in a circle: {', '.join(sorted(circle))}" for circle in _circles(modules)]
 
 
@@ -253,9 +253,9 @@ def third_parties(modules: dict[str, Module]) -> list[str]:
 
 
 def bookkeeping_in_parties(modules: dict[str, Module]) -> list[str]:
-    """Parties cannot name ledger, accountants or calibration; they draw noise from an event that they are given.
+    """Parties cannot import ledger, accountants or calibration; they draw noise from an event that they are given.
 
-    parties.book alone may name the ledger: an owner's own log of what was released is a ledger of the same make, so that
+    Only parties.book may import the ledger. An owner's log of releases is a ledger of the same implementation, so that
     there is one chain, one exact sum and one durable store to trust. It decides nothing about noise.
     """
     barred = [f"vfl.privacy.{name}" for name in ("ledger", "accountants", "calibration", "gaussian_dp")]
@@ -270,7 +270,7 @@ def bookkeeping_in_parties(modules: dict[str, Module]) -> list[str]:
 
 
 def halves_of_privacy(modules: dict[str, Module]) -> list[str]:
-    """Drawing noise and accounting for it know the events alone, not each other."""
+    """Drawing noise and accounting for it import the events only, not each other."""
     halves = {f"vfl.privacy.{name}": half for half in (DRAWING, ACCOUNTING) for name in half}
 
     def half_of(name: str) -> tuple[str, ...] | None:
@@ -285,7 +285,7 @@ def halves_of_privacy(modules: dict[str, Module]) -> list[str]:
 
 
 def reached_at_import(modules: dict[str, Module], name: str) -> set[str]:
-    """Return the modules of ours that importing one executes, packages on the way included."""
+    """Return our modules that importing one of them executes, packages included."""
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -300,7 +300,7 @@ def reached_at_import(modules: dict[str, Module], name: str) -> set[str]:
 
 
 def sklearn_in_actors(modules: dict[str, Module]) -> list[str]:
-    """Nothing that an actor's process imports names scikit-learn, not even inside a function."""
+    """No module imported by an actor's process names scikit-learn, not even inside a function."""
     actors = [name for name in modules if name.endswith(".actor")]
     return [
         f"{_at(modules[name], i.line)} (reached from {actor}) imports {i.target}"
@@ -312,7 +312,7 @@ def sklearn_in_actors(modules: dict[str, Module]) -> list[str]:
 
 
 def cases_on_solvers(modules: dict[str, Module]) -> list[str]:
-    """Nobody outside vfl.solvers asks which solver it has."""
+    """Only vfl.solvers distinguishes between solvers."""
     solvers = {
         node.name
         for module in modules.values()
@@ -359,7 +359,7 @@ def modules() -> dict[str, Module]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_the_sources_keep_the_rule(rule, modules):
+def test_the_sources_keep_every_rule(rule, modules):
     assert rule(modules) == []
 
 
@@ -431,18 +431,18 @@ BREACHES = [
 
 
 @pytest.mark.parametrize(("rule", "sources", "complaint"), BREACHES)
-def test_the_rule_catches_a_breach(rule, sources, complaint, tmp_path):
+def test_every_rule_catches_a_breach(rule, sources, complaint, tmp_path):
     _plant(tmp_path, sources)
     assert any(found.startswith(complaint) for found in rule(read(tmp_path)))
 
 
-def test_circles_of_type_checkers_are_free(tmp_path):
+def test_circles_for_type_checkers_are_allowed(tmp_path):
     guarded = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import vfl.job.b\n"
     _plant(tmp_path, {"vfl/job/a.py": guarded, "vfl/job/b.py": "import vfl.job.a"})
     assert circles_of_files(read(tmp_path)) == []
 
 
-def test_imports_for_type_checkers_are_free_and_their_else_branch_is_not(tmp_path):
+def test_imports_for_type_checkers_are_allowed_but_not_their_else_branch(tmp_path):
     guarded = "import typing\nif typing.TYPE_CHECKING:\n    import vfl.job\nelse:\n    import vfl.planning\n"
     _plant(tmp_path, {"vfl/errors.py": guarded})
     assert arrows_upwards(read(tmp_path)) == ["vfl.errors:5 imports upwards: vfl.planning"]
@@ -456,7 +456,7 @@ def _plant(root: Path, sources: dict[str, str]) -> None:
 
 
 def _loaded_after(code: str) -> set[str]:
-    """Run code in a fresh interpreter; return the top names of what it imported."""
+    """Run code in a fresh interpreter; return the top-level names of the modules that it imported."""
     report = "\nimport sys; print('\\n' + ' '.join({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -476,7 +476,7 @@ def test_import_and_help_load_nothing_heavy(code):
     assert _loaded_after(code) & set(HEAVY) == set()
 
 
-def test_the_probe_sees_what_is_loaded():
+def test_the_probe_sees_loaded_modules():
     assert "scipy" in _loaded_after("import scipy.special")
 
 
@@ -484,7 +484,7 @@ def _named_by_us() -> list[Path]:
     return [path for top in (*PACKAGES, "tests", "deploy", "docs") for path in sorted((ROOT / top).rglob("*.py"))]
 
 
-def test_no_file_is_named_after_nothing():
+def test_no_file_has_a_vague_name():
     vague = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc", "base2"}
     names = {path: {path.stem, *path.stem.split("_"), *path.relative_to(ROOT).parts} for path in _named_by_us()}
     assert [str(path) for path, words in names.items() if words & vague] == []

@@ -1,4 +1,4 @@
-"""What deploy/ holds, as far as it can be checked without Docker, Kubernetes or other machines: shape, sense, agreement."""
+"""Files of deploy/, checked as far as possible without Docker, Kubernetes or other machines."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def named(resources: Mapping[str, Any]) -> set[str]:
     return set(resources)
 
 
-def test_the_job_fits_the_nodes() -> None:
+def test_the_job_requests_resources_that_the_nodes_offer() -> None:
     job, _ = jobfile.read(DEPLOY / "jobs" / "credit.toml")
     assert {f"party:{name}" for name in job.partition.parties} | {"coordinator"} == NODES
 
@@ -51,7 +51,7 @@ def test_compose() -> None:
         assert "--block" in service["command"]
         assert "--disable-usage-stats" in service["command"]
         assert service["environment"]["RAY_AUTH_MODE"] == "token"
-        assert service["restart"] == "unless-stopped"  # a party that comes back is waited for
+        assert service["restart"] == "unless-stopped"  # the run waits for a restarted party
         offered |= named(json.loads(given["resources"]))
         if name == "head":
             assert json.loads(given["system-config"]) == SPILLING_OFF
@@ -91,7 +91,7 @@ def test_ray_up() -> None:
     assert named(json.loads(spoken.stdout)) == {"party:bank"}
     assert (
         options(head.split())["dashboard-host"] == config["provider"]["head_ip"]
-    )  # on no other network of the machine
+    )  # reachable on no other network of the machine
     assert config["file_mounts"] == {}
 
 
@@ -104,12 +104,12 @@ def test_kubernetes(name: str) -> None:
     site = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "site.yaml").read_text(encoding="utf-8")))
     kept = {(thing["kind"], thing["metadata"]["name"]) for thing in site}
     assert cluster["authOptions"] == {"mode": "token"}
-    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52)  # the first with tokens
+    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52)  # the first version with tokens
     offered: set[str] = set()
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         start = group["rayStartParams"]
         assert all(isinstance(value, str) for value in start.values())
-        # KubeRay writes the value into a shell's command line as it is: the inner JSON is quoted for that.
+        # KubeRay copies the value into a shell's command line, so the inner JSON is quoted for the shell.
         offered |= named(json.loads(json.loads(start["resources"])))
         pod = group["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -130,7 +130,7 @@ def test_kubernetes(name: str) -> None:
         assert "/vfl/runs/" in whole["spec"]["entrypoint"]
 
 
-def test_the_job_in_kubernetes_is_the_one_to_start_from(tmp_path: Path) -> None:
+def test_the_job_in_kubernetes_equals_the_template(tmp_path: Path) -> None:
     site = list(yaml.safe_load_all((DEPLOY / "kubernetes" / "site.yaml").read_text(encoding="utf-8")))
     (text,) = [thing["data"]["credit.toml"] for thing in site if thing["kind"] == "ConfigMap"]
     (tmp_path / "credit.toml").write_text(text)
@@ -147,18 +147,18 @@ def test_the_image() -> None:
     root = DEPLOY.parent
     assert all((root / source).exists() for source in copied)
     allowed = {line[1:] for line in (root / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[0] == "!"}
-    assert copied == allowed  # nothing else lies in the build's context
+    assert copied == allowed  # the build's context contains nothing else
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) <= copied
     users = [line.split()[1] for line in lines if line.startswith("USER")]
     assert users == ["vfl"]
-    assert "ENV XDG_STATE_HOME=/vfl/state" in lines  # on the volume: a party that is restarted needs its index
+    assert "ENV XDG_STATE_HOME=/vfl/state" in lines  # on the volume, because a restarted party needs its index
     assert any("[cluster]" in line for line in lines)
     assert "cluster" in project["project"]["optional-dependencies"]
 
 
 def test_certificates(tmp_path: Path) -> None:
-    """One command; a server and a client that have them meet, and the key of the authority is nowhere."""
+    """One command makes them. A server and a client with certificates connect, and the authority's key is not kept."""
     folder = tmp_path / "keys"
     command = [sys.executable, str(DEPLOY / "certificates.py"), str(folder), "127.0.0.1", "head"]
     subprocess.run(command, check=True)
@@ -188,4 +188,4 @@ def test_certificates(tmp_path: Path) -> None:
             c_in.write(s_out.read())
     assert len(done) == 2
     again = subprocess.run(command, capture_output=True, text=True)
-    assert again.returncode != 0  # keys are never overwritten
+    assert again.returncode != 0  # existing keys are never overwritten

@@ -1,14 +1,16 @@
-"""Every snippet of README.md, CONTRIBUTING.md and docs/ is run, and what a page says it prints is compared.
+"""Run every snippet of README.md, CONTRIBUTING.md and docs/, and compare its output with the page.
 
 How a page is read, from the top:
 
-- `python` blocks run in one namespace, in a folder of the page's own that holds deploy/ and nothing else. Training is
-  in-process unless a block says which engine it wants.
+- `python` blocks run in one namespace, in a folder per page that holds only deploy/. Training is in-process unless a
+  block names an engine.
 - `toml title="NAME"` is written to that file, and must be a job or a policy.
-- `bash`: lines that call `vfl` run in this process (in-process training, unless they say which engine), and so do those
-  that run a module of ours; others in a shell, but for installing and testing the project itself (NOT_RUN).
-- `text` is what the last block printed. `…` stands for anything, a line of `…` for any lines. Under the comment
-  `<!-- numbers move -->` numbers, digests and the lengths of spaces are not compared: noise is fresh in every run.
+- `bash`: lines that call `vfl` run in this process (in-process training unless they name an engine), and so do lines
+  that run one of our modules. Other lines run in a shell, except those that install and test the project itself
+  (NOT_RUN).
+- `text` is the output of the last block. `…` stands for anything, and a line of `…` for any lines. Under the comment
+  `<!-- numbers move -->` numbers, digests and the lengths of spaces are not compared, because noise is fresh in every
+  run.
 - Blocks without a language are formulas and drawings.
 """
 
@@ -67,7 +69,7 @@ NOT_RUN = (
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. line : where it begins in its page."""
+    """One fenced block. line : its first line in the page."""
 
     language: str
     title: str
@@ -96,7 +98,7 @@ MOVED = {"digest": "[0-9a-f]+", "number": r"-?\d[\d.]*(?:e[-+]?\d+)?", "space": 
 
 
 def pattern_of(said: str, *, moving: bool) -> re.Pattern[str]:
-    """Return what output has to match for a page that says `said`."""
+    """Return the pattern that output must match for the text `said` of a page."""
     lines = []
     for line in said.rstrip().splitlines():
         if line.strip() == "…":
@@ -113,7 +115,7 @@ def pattern_of(said: str, *, moving: bool) -> re.Pattern[str]:
 
 
 def matches(said: str, printed: str, *, moving: bool = False) -> bool:
-    """Return whether what was printed is what a page says, all of it."""
+    """Return True if the whole output matches the page."""
     return pattern_of(said, moving=moving).fullmatch(printed.strip("\n") + "\n") is not None
 
 
@@ -125,7 +127,7 @@ class Reader:
         self.printed = ""
 
     def follow(self, block: Block, page: str) -> None:
-        """Do what the block says."""
+        """Execute the block."""
         run = getattr(self, f"_{block.language or 'drawing'}", None)
         assert run is not None, f"{page}:{block.line}: nobody knows how to run a block of {block.language!r}"
         run(block, f"{page}:{block.line}")
@@ -153,7 +155,7 @@ class Reader:
         self.printed = ""
         for line in block.body.replace("\\\n", " ").splitlines():
             words = line.split("#")[0].strip() if not line.strip().startswith("#") else ""
-            words = re.sub(r"^.*&& \.venv/bin/(?=vfl )", "", words)  # what follows an installation
+            words = re.sub(r"^.*&& \.venv/bin/(?=vfl )", "", words)  # the line after an installation
             if words.startswith("vfl ") and not re.search(r"[|<>;&]", words):
                 self._vfl(shlex.split(words)[1:], where)
             elif words.startswith("python -m vfl."):
@@ -193,7 +195,7 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def desk(tmp_path, monkeypatch):
-    """A folder with no more of a checkout than deploy/, no fits before, in-process training, registries that forget."""
+    """Make a folder with only deploy/ of the checkout, no earlier fits, in-process training, and empty registries."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     monkeypatch.setenv("COLUMNS", "200")
@@ -218,7 +220,7 @@ def follow(text, page, **given):
 
 
 def readers_own_data():
-    """Make what README.md takes the reader to have: a frame, and two files of its columns."""
+    """Make the data that README.md assumes: a frame, and two files with its columns."""
     rng = np.random.default_rng(0)
     ranges = {"income": 2e5, "age": 100, "calls": 500, "data_mb": 1e5}
     frame = pd.DataFrame({column: rng.uniform(0, top, 500) for column, top in ranges.items()})
@@ -251,7 +253,7 @@ PRINTED = "round 3/7  ε 0.805 of 2\nmodel: runs/x-20261121-054953\n"
         ("round 4/12  ε 1.1\nmodel: runs/x-20270101-000000", True, False),
     ],
 )
-def test_what_pages_say_is_compared(said, moving, holds):
+def test_output_on_pages_is_compared(said, moving, holds):
     assert matches(said, PRINTED, moving=moving) is holds
 
 
@@ -266,7 +268,7 @@ def test_what_pages_say_is_compared(said, moving, holds):
         ("```cobol\nSTOP RUN.\n```\n", AssertionError),
     ],
 )
-def test_a_page_that_is_wrong_is_noticed(text, error):
+def test_a_wrong_page_is_noticed(text, error):
     with pytest.raises(error):
         follow(text, "page")
 
@@ -275,14 +277,14 @@ LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     targets = [found["target"].split("#")[0] for found in LINK.finditer(text)]
     local = [target for target in targets if target and not target.startswith(("http:", "https:", "mailto:"))]
     assert [target for target in local if not (page.parent / target).exists()] == []
 
 
-def test_every_module_that_the_mathematics_names_exists():
+def test_modules_named_in_the_mathematics_exist():
     text = (ROOT / "docs" / "mathematics.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:vfl|coordinator|parties)/[\w/]+\.py)`", text))
     assert len(named) > 20
@@ -296,7 +298,7 @@ def test_help_fits_one_screen():
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_shells_can_complete(shell):
+def test_completion_scripts_are_offered(shell):
     environment = os.environ | {"_VFL_COMPLETE": f"{shell}_source", "PYTHONPATH": str(ROOT)}
     program = "import sys; from vfl.cli import main; sys.argv = ['vfl']; main()"
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -317,14 +319,14 @@ def test_shells_can_complete(shell):
         (("run", "job.toml", "--engine"), "in", [("plain", "inprocess")]),
     ],
 )
-def test_what_shells_complete(words, incomplete, offered):
+def test_completions(words, incomplete, offered):
     shell = click.shell_completion.BashComplete(command_line, {}, "vfl", "_VFL_COMPLETE")
     assert [(item.type, item.value) for item in shell.get_completions(list(words), incomplete)] == offered
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_fits_a_terminal(name):
-    """Eighty columns; a screen of 40 lines, since those of commands are read one at a time."""
+    """Eighty columns and 40 lines: users read the help of one command at a time."""
     said = CliRunner().invoke(command_line, [name, "--help"]).output.splitlines()
     assert len(said) <= 40
     assert max(map(len, said)) <= 80

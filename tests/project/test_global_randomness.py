@@ -1,7 +1,7 @@
-"""No global random generator: NumPy's or Python's, in the packages and in their tests.
+"""Packages and tests never use the global random generator of NumPy or Python.
 
-A habitual seed would void privacy where noise is drawn, and an unseeded generator makes a run unrepeatable elsewhere:
-generators are injected.
+A habitual seed would void privacy where noise is drawn. An unseeded generator makes a run unrepeatable elsewhere.
+Generators are therefore injected.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GENERATORS = {
 
 
 def global_randomness(tree: ast.Module) -> list[int]:
-    """Return the lines that use NumPy's or Python's global generator, or make one without a seed."""
+    """Return the lines that use the global generator of NumPy or Python, or make one without a seed."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -89,10 +89,10 @@ def test_no_global_random_generator():
         "import random\nrandom.shuffle(x)",
     ],
 )
-def test_global_randomness_is_seen(code):
+def test_global_randomness_is_detected(code):
     assert global_randomness(ast.parse(code)) == [2]
 
 
-def test_seeded_generators_are_fine():
+def test_seeded_generators_are_allowed():
     code = "import numpy as np\nnp.random.default_rng(3).random()\nnp.random.Generator(np.random.Philox(key=1))"
     assert global_randomness(ast.parse(code)) == []

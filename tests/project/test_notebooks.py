@@ -1,4 +1,4 @@
-"""What objects show of themselves: readable, whole, and escaped where a notebook renders it."""
+"""Notebook displays of objects: readable, well-formed and escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = (
 
 
 class Reader(HTMLParser):
-    """Collects tags and text; complains about a tag that is not closed."""
+    """Collects tags and text; reports tags that are not closed."""
 
     def __init__(self):
         super().__init__()
@@ -50,7 +50,7 @@ def read(markup):
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """{name: object} of all that a notebook may end a cell with, under names that try to be HTML."""
+    """Return {name: object} for all objects that a notebook may display, with names that try to inject HTML."""
     partition = vfl.FeaturePartition({"bank": [EVIL, "age"], "telco": ["calls&"]}, label=("bank", "de<fault"))
     job = vfl.Job(
         partition=partition,
@@ -82,26 +82,26 @@ def shown(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_markup_is_whole_and_escaped(shown, name):
+def test_markup_is_well_formed_and_escaped(shown, name):
     markup = shown[name]._repr_html_()
     assert "<script" not in markup
     assert "".join(read(markup)).strip()
 
 
 @pytest.mark.parametrize("name", ["job", "partition", "result", "certificate", "classes", "balance"])
-def test_names_are_shown_as_they_are(shown, name):
+def test_names_are_shown_unchanged(shown, name):
     assert any(EVIL in text for text in read(shown[name]._repr_html_()))
     assert EVIL in repr(shown[name])
 
 
 @pytest.mark.parametrize("name", [name for name in SHOWN if name != "ledger"])
-def test_a_repr_is_words_not_fields(shown, name):
+def test_a_repr_describes_the_object_in_words(shown, name):
     said = repr(shown[name])
     assert not re.search(r"\b[A-Z]\w+\(\w+=", said), said
     assert len(said.splitlines()) < 40
 
 
-def test_a_result_says_what_its_certificate_says_and_its_largest_coefficients(shown):
+def test_a_result_shows_its_guarantee_and_its_largest_coefficients(shown):
     result = shown["result"]
     assert str(result.certificate) in repr(result)
     lines = [line.split() for line in repr(result).splitlines() if line.startswith("  ")]
@@ -111,13 +111,13 @@ def test_a_result_says_what_its_certificate_says_and_its_largest_coefficients(sh
     assert {name: float(value) for name, value in lines[1:]} == pytest.approx(by_name, rel=1e-5)
 
 
-def test_a_ledger_that_is_not_made_yet_is_not_made_by_looking(tmp_path):
+def test_displaying_a_ledger_does_not_create_its_file(tmp_path):
     ledger = vfl.SqliteLedger(tmp_path / "none.db")
     assert "not made yet" in ledger._repr_html_()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_job_shows_what_it_lacks(shown):
+def test_a_job_shows_missing_declarations(shown):
     seeded = vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0))
     assert "NOT PRIVATE" in repr(dataclasses.replace(shown["job"], privacy=seeded))
     assert "not differentially private" in repr(dataclasses.replace(shown["job"], privacy=None))

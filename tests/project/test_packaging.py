@@ -1,4 +1,4 @@
-"""What is shipped: one distribution with three typed packages, a console script, and the examples as files inside."""
+"""The shipped distribution: three typed packages, a console script, and the examples as package files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_console_script_can_be_called(pyproject):
     assert callable(getattr(importlib.import_module(module), attribute))
 
 
-def test_the_version_has_one_home(pyproject):
+def test_the_version_is_defined_once(pyproject):
     assert "version" in pyproject["project"]["dynamic"]
     home = ROOT / pyproject["tool"]["hatch"]["version"]["path"]
     assigned = [node for node in ast.parse(home.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign)]
@@ -62,7 +62,7 @@ def test_the_installed_distribution_is_this_one():
     ]
 
 
-def test_files_named_for_readers_and_lawyers_exist(pyproject):
+def test_readme_licence_and_citation_exist(pyproject):
     named = [pyproject["project"]["readme"], *pyproject["project"]["license-files"], "CHANGELOG.md", "SECURITY.md"]
     assert [name for name in named if not (ROOT / name).is_file() or not (ROOT / name).stat().st_size] == []
 
@@ -73,12 +73,12 @@ def test_the_changelog_knows_the_version():
 
 
 class TestLock:
-    """The lock file of development, made by `uv lock`."""
+    """The lock file for development, made by `uv lock`."""
 
     TEXT = (ROOT / "uv.lock").read_text(encoding="utf-8")
 
-    def test_it_is_that_of_this_pyproject(self, pyproject):
-        """Run `uv lock` after a change of the dependencies."""
+    def test_it_matches_pyproject(self, pyproject):
+        """If this fails, run `uv lock` after the change of the dependencies."""
         (ours,) = [package for package in tomllib.loads(self.TEXT)["package"] if package["name"] == "vfl"]
         locked = {(entry["name"], entry.get("marker")) for entry in ours["metadata"]["requires-dist"]}
         wanted = {(Requirement(text).name, None) for text in pyproject["project"]["dependencies"]} | {
@@ -88,7 +88,7 @@ class TestLock:
         }
         assert locked == wanted
 
-    def test_it_names_the_public_index_alone(self):
+    def test_it_names_only_the_public_index(self):
         assert set(re.findall(r'"[a-z+]+://([^/"]+)', self.TEXT)) == {"pypi.org", "files.pythonhosted.org"}
 
 
@@ -97,7 +97,7 @@ def test_the_citation_names_the_version():
     assert cited == [__version__]
 
 
-def test_no_dependency_is_pinned_but_the_accountant(pyproject):
+def test_only_the_accounting_library_is_pinned(pyproject):
     optional = pyproject["project"]["optional-dependencies"]
     lists = (pyproject["project"]["dependencies"], *optional.values())
     wanted = {Requirement(text) for texts in lists for text in texts}
@@ -139,8 +139,8 @@ class TestPublicNames:
         with pytest.raises(AttributeError, match="no attribute 'nonesuch'"):
             vfl.nonesuch  # noqa: B018  # the access is the test
 
-    def test_none_is_hidden_by_a_module_of_the_same_name(self):
-        # Importing vfl.NAME sets NAME on the package; users do not see whether this happens before the lazy lookup.
+    def test_no_name_is_hidden_by_a_module_of_the_same_name(self):
+        # Importing vfl.NAME sets NAME on the package; users cannot tell whether that precedes the lazy lookup.
         code = (
             "import importlib, vfl\n"
             "modules = {name: importlib.import_module(module) for name, module in vfl._MODULES.items()}\n"
@@ -149,7 +149,7 @@ class TestPublicNames:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
         assert (done.stdout, done.stderr) == ("[]\n", "")
 
-    def test_the_stub_holds_nothing_but_exports(self):
+    def test_the_stub_holds_only_exports(self):
         """A stub without an alias exports nothing, and any other statement would not reach `vfl.__all__`."""
         stub = ast.parse((ROOT / "vfl" / "__init__.pyi").read_text(encoding="utf-8")).body[1:]  # after the docstring
         assert {type(statement) for statement in stub} == {ast.ImportFrom}
@@ -185,7 +185,7 @@ def test_the_package_runs_as_the_command():
     assert (done.stdout, done.stderr) == (f"vfl, version {__version__}\n", "")
 
 
-def test_the_wheel_holds_all_of_it(tmp_path):
+def test_the_wheel_holds_all_files(tmp_path):
     pytest.importorskip("hatchling", reason="the build backend is not installed here; .ci/run builds the wheel")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     built = subprocess.run(command, capture_output=True, text=True, timeout=60)

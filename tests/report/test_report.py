@@ -1,4 +1,4 @@
-"""The pages: what they say is what the folder holds, whatever is named cannot break out, and they load nothing."""
+"""HTML pages: they agree with the run's folder, escape all names, and load nothing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def trained(folder: Path, of: vfl.Job | None = None, **options: Any) -> vfl.Resu
 
 
 class Page(HTMLParser):
-    """A page as a browser reads it: its tags, its attributes, and its text outside of the style sheet."""
+    """A page as a browser reads it: its tags, its attributes, and its text outside the style sheet."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestPage:
-    def test_it_says_what_the_folder_holds(self, run: Path, tmp_path: Path) -> None:
+    def test_the_page_agrees_with_the_folder(self, run: Path, tmp_path: Path) -> None:
         path, report = write_run(run, tmp_path / "page.html")
         page, result = Page(path), Result.load(run)
         certificate = result.certificate
@@ -159,7 +159,7 @@ class TestPage:
         assert "It is not a confidence interval" in page.said
         assert "That is post-processing: it adds nothing to the stated ε" in page.said
 
-    def test_it_loads_nothing_and_is_one_file(self, run: Path, tmp_path: Path) -> None:
+    def test_the_page_is_one_file_that_loads_nothing(self, run: Path, tmp_path: Path) -> None:
         page = Page(write_run(run, tmp_path / "page.html")[0])
         assert page.loads_nothing()
         assert ("http-equiv", "Content-Security-Policy") in page.attributes
@@ -171,14 +171,14 @@ class TestPage:
     def test_the_command(self, run: Path) -> None:
         said = CliRunner().invoke(cli.vfl, ["report", str(run)])
         assert (said.exit_code, said.output) == (0, f"report: {run / 'report.html'}\n")
-        again = CliRunner().invoke(cli.vfl, ["report", str(run)])  # its own page is drawn anew
+        again = CliRunner().invoke(cli.vfl, ["report", str(run)])  # its own page is drawn again
         assert again.exit_code == 0
 
-    def test_no_path_of_this_machine_is_on_it(self, run: Path, tmp_path: Path) -> None:
+    def test_the_page_names_no_local_path(self, run: Path, tmp_path: Path) -> None:
         page = Page(write_run(run, tmp_path / "page.html")[0])
         assert str(run.parent) not in page.source
 
-    def test_time_is_shown_only_where_it_is_asked_for(self, run: Path, tmp_path: Path) -> None:
+    def test_time_is_shown_only_on_request(self, run: Path, tmp_path: Path) -> None:
         lines = timing.read(run)
         assert [line.round for line in lines] == list(range(len(lines)))
         assert (run / timing.NAME).read_text(encoding="utf-8").startswith("# not for release")
@@ -207,11 +207,11 @@ class TestPage:
         with pytest.raises(OutputError, match="is not finished: go on with vfl resume"):
             write_run(tmp_path / "run")
 
-    def test_a_resumed_run_tells_what_it_lost(self, tmp_path: Path) -> None:
+    def test_a_resumed_run_shows_its_losses(self, tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "run", watch=_interrupt_at(5))
         log = tmp_path / "run" / checkpoint.NAME
-        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # killed between charge and log
+        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))  # killed after the charge
         result = resume(tmp_path / "run", data(), engine="inprocess")
         told = _told(tmp_path / "run")
         lost = result.certificate.releases - sum(map(len, told.charged))
@@ -221,7 +221,9 @@ class TestPage:
         assert f"releases charged and not used {lost}" in page.said
 
     @pytest.mark.parametrize("held_out", [False, True])
-    def test_a_party_that_was_waited_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_out: bool) -> None:
+    def test_a_party_that_the_run_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_out: bool
+    ) -> None:
         _lose(monkeypatch, "wait", returns=True)
         result = trained(tmp_path / "run", SOLVERS["held out"] if held_out else None)
         told = _told(tmp_path / "run")
@@ -238,7 +240,7 @@ class TestPage:
     def test_a_party_that_was_given_up(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_out: bool, noise: str
     ) -> None:
-        """The log is told to its end: the schedule hears of the loss where the run's did."""
+        """The history reaches the end of the log: the schedule learns of the loss at the same round as in the run."""
         _lose(monkeypatch, "skip", returns=False)
         spec = SOLVERS["held out"] if held_out else job()
         spec = spec if noise == "true" else dataclasses.replace(spec, privacy=None, solver=vfl.SkGD(passes=6))
@@ -259,12 +261,12 @@ class TestPage:
         assert " 0 (0%)" in page.said
         assert "Not drawn" not in page.said
 
-    def test_a_file_is_no_folder(self, run: Path) -> None:
+    def test_a_file_is_not_a_run_folder(self, run: Path) -> None:
         with pytest.raises(OutputError, match="is a file: name the folder that a run left"):
             write_run(run / "certificate.json")
 
     @pytest.mark.parametrize("name", ["model.json", "certificate.json", "rounds.log", "job.toml"])
-    def test_what_was_altered_is_drawn_as_false(self, tmp_path: Path, name: str) -> None:
+    def test_alterations_are_shown_as_failed_checks(self, tmp_path: Path, name: str) -> None:
         trained(tmp_path / "run")
         path = tmp_path / "run" / name
         if name == "certificate.json":
@@ -296,7 +298,7 @@ class TestPage:
             ({"privacy": vfl.Privacy(epsilon=2.0, smoothness="data")}, "not charged (smoothness='data')"),
         ],
     )
-    def test_what_is_not_private_says_so_first(self, tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    def test_a_page_without_privacy_says_so_first(self, tmp_path: Path, options: dict[str, Any], said: str) -> None:
         trained(tmp_path / "run", job(**options))
         page = Page(write_run(tmp_path / "run")[0])
         assert "Not private" in page.said
@@ -306,10 +308,10 @@ class TestPage:
 
 
 class TestNames:
-    """Whoever names a column must not thereby write the page."""
+    """Names of columns must not become markup."""
 
-    def test_nothing_that_is_named_becomes_markup(self, tmp_path: Path) -> None:
-        """The page has the same tags as that of the same run under harmless names."""
+    def test_no_name_becomes_markup(self, tmp_path: Path) -> None:
+        """The page has the same tags as the page of the same run with harmless names."""
         pages = []
         for names, title in ((EVIL, EVIL[2]), (COLUMNS, "credit")):
             folder = tmp_path / f"run{len(pages)}"
@@ -324,7 +326,7 @@ class TestNames:
         assert not set(evil.source) & {"\x00", "\x1b", "\u202e"}
 
     @pytest.mark.parametrize("ending", [".html", ".svg"])
-    def test_nor_on_a_plan(self, tmp_path: Path, ending: str) -> None:
+    def test_no_name_becomes_markup_on_a_plan(self, tmp_path: Path, ending: str) -> None:
         path = write_plan(make_plan(job(EVIL, name=EVIL[2]), N), tmp_path / f"plan{ending}")
         page = Page(path)
         assert page.loads_nothing()
@@ -346,7 +348,7 @@ class TestNames:
 
 
 def _lose(monkeypatch: pytest.MonkeyPatch, policy: str, *, returns: bool, at: int = 4) -> None:
-    """Have runs in this process lose telco over its question number `at`; once, or for good."""
+    """Make in-process runs lose telco at its query number `at`, once or for good."""
 
     class Lossy(inprocess.InProcessTransport):
         asked = 0
@@ -397,7 +399,7 @@ SOLVERS = {
 
 class TestHistory:
     @pytest.mark.parametrize("name", SOLVERS)
-    def test_the_log_told_again_is_what_was_charged(self, tmp_path: Path, name: str) -> None:
+    def test_the_history_of_the_log_gives_the_charges(self, tmp_path: Path, name: str) -> None:
         seen: list[Round] = []
         result = trained(tmp_path / "run", SOLVERS[name], watch=seen.append)  # type: ignore[arg-type]
         rounds = [event for event in seen if isinstance(event, Round)]
@@ -425,7 +427,7 @@ class TestHistory:
         expected = step / 0.25 * math.sqrt(0.25) * sigma / N
         assert _told(tmp_path / "run").noise == dict.fromkeys(range(5), pytest.approx(expected, rel=1e-12))
 
-    def test_a_log_of_another_schedule_is_not_told(self, run: Path) -> None:
+    def test_a_log_that_does_not_fit_the_schedule_is_not_drawn(self, run: Path) -> None:
         read, _ = jobfile.read(run / jobfile.NAME)
         log = checkpoint.read(run, read)[2]
         last = log.released[-1]
@@ -439,7 +441,7 @@ class TestHistory:
         lost = dataclasses.replace(job(), solver=vfl.GD(passes=5))  # which cannot go on without a party
         assert not history(make_plan(lost, N), dataclasses.replace(log, left={0: "telco"})).whole
 
-    def test_a_sealed_run_draws_the_noise_of_its_one_release(self, tmp_path: Path) -> None:
+    def test_a_sealed_run_shows_the_noise_of_its_one_release(self, tmp_path: Path) -> None:
         sealed = job(solver=vfl.OutputPerturbation(), penalty=vfl.L2(0.1))
         trained(tmp_path / "run", sealed)
         page = Page(write_run(tmp_path / "run")[0])
@@ -449,7 +451,7 @@ class TestHistory:
 
 
 class TestFindings:
-    def test_what_was_found_beside_the_model(self, tmp_path: Path) -> None:
+    def test_measures_are_shown(self, tmp_path: Path) -> None:
         result = trained(tmp_path / "run", SOLVERS["held out"])
         told = _told(tmp_path / "run")
         assert told.findings == result.findings
@@ -461,7 +463,7 @@ class TestFindings:
         assert f"records, {found.n_records} of them held out {result.certificate.n_records}" in page.said
         assert "No record is in both parts of the split" in page.said
 
-    def test_numbers_that_the_log_does_not_bear_out_are_not_shown(self, tmp_path: Path) -> None:
+    def test_numbers_that_the_log_does_not_confirm_are_not_shown(self, tmp_path: Path) -> None:
         result = trained(tmp_path / "run", SOLVERS["held out"])
         path = tmp_path / "run" / "findings.json"
         path.write_text(path.read_text(encoding="utf-8").replace('"value": ', '"value": 77'), encoding="utf-8")
@@ -481,14 +483,14 @@ class TestSignal:
         cells = [size(noise[k : k + 4]) for k in range(0, len(noise), 4)]
         assert np.mean(np.array(cells) > noise_reach(12)) == pytest.approx(CHANCE, abs=0.01)
 
-    def test_signal_stands_above(self) -> None:
+    def test_signal_exceeds_size_one(self) -> None:
         block = Block(0, "bank", 0, 1, 0)
         assert size([Gradient(block, np.array([6.0]), 2.0)]) == 3.0
 
 
 class TestPlot:
     @pytest.mark.parametrize("ending", [".html", ".svg"])
-    def test_it_needs_no_data(self, tmp_path: Path, ending: str) -> None:
+    def test_a_plan_is_drawn_without_data(self, tmp_path: Path, ending: str) -> None:
         path = write_plan(make_plan(job(), 30_000), tmp_path / f"plan{ending}")
         page = Page(path)
         assert page.loads_nothing()
@@ -499,7 +501,7 @@ class TestPlot:
             assert "no data were read, and no budget was spent" in page.said
 
     @pytest.mark.parametrize("name", [name for name in SOLVERS if name != "plain"])
-    def test_the_point_of_the_job_is_its_plan(self, name: str) -> None:
+    def test_the_point_at_the_jobs_epsilon_is_its_plan(self, name: str) -> None:
         from vfl.report.plan import points
 
         planned = make_plan(SOLVERS[name], N)
@@ -527,12 +529,12 @@ class TestPlot:
             ({"privacy": None}, ".html", "a job without privacy has no noise to plot"),
         ],
     )
-    def test_what_cannot_be_plotted(self, tmp_path: Path, options: dict[str, Any], ending: str, said: str) -> None:
+    def test_jobs_that_cannot_be_plotted(self, tmp_path: Path, options: dict[str, Any], ending: str, said: str) -> None:
         with pytest.raises(SpecificationError, match=said):
             write_plan(make_plan(job(**options), N), tmp_path / f"plan{ending}")
         assert not list(tmp_path.iterdir())
 
-    def test_a_cost_that_hardly_varies_is_said_and_not_drawn(self) -> None:
+    def test_a_nearly_constant_cost_is_stated_and_not_drawn(self) -> None:
         from vfl.report.plan import panels, points
 
         drawn = points(make_plan(job(), N))
@@ -593,7 +595,7 @@ class TestCharts:
             (("x" * 30, "x" * 31), 67, ["…x", "…"]),
         ],
     )
-    def test_names_that_differ_in_the_middle_are_told_apart(
+    def test_names_that_differ_in_the_middle_stay_distinguishable(
         self, names: tuple[str, ...], width: float, cut: list[str]
     ) -> None:
         found = charts.told_apart(names, width)
@@ -601,16 +603,16 @@ class TestCharts:
         assert all(len(name) <= width / charts.DIGIT for name in found)
         assert sorted(found) == sorted(cut)
 
-    def test_what_counts_has_whole_ticks(self) -> None:
+    def test_counts_have_whole_ticks(self) -> None:
         assert charts.Axis("round", 0, 3, whole=True).ticks(9) == pytest.approx([0, 1, 2, 3])
 
-    def test_a_strip_has_no_ground_where_nothing_was_released(self) -> None:
+    def test_a_strip_has_no_background_where_nothing_was_released(self) -> None:
         drawing = charts.heat(350, [charts.Strip("a", [0.0, None, 1.0, 0.0], "1")], "x")
         grounds = [rect for rect in ET.fromstring(drawing).iter("rect") if rect.attrib["class"] == "empty"]  # noqa: S314
         one, two = (float(rect.attrib["width"]) for rect in grounds)
         assert two == pytest.approx(2 * one, abs=1e-3)
 
-    def test_more_parties_than_colours_are_strips(self, tmp_path: Path) -> None:
+    def test_more_parties_than_colours_are_drawn_as_strips(self, tmp_path: Path) -> None:
         names = [f"c{k}" for k in range(charts.COLOURS + 2)]
         partition = vfl.FeaturePartition({f"p{k}": [name] for k, name in enumerate(names)}, label=("p0", "y"))
         many = dataclasses.replace(job(), partition=partition, bounds=dict.fromkeys(names, (-1.0, 1.0)))
@@ -623,7 +625,7 @@ class TestCharts:
         assert "size in units of σ against" not in page.said
 
     @pytest.mark.parametrize("values", [[0.0], [0.0, 0.0], [-1.0, -2.0], [1e-300, 5.0], [3.0]])
-    def test_bars_stay_inside(self, values: list[float]) -> None:
+    def test_bars_stay_inside_the_drawing(self, values: list[float]) -> None:
         drawing = charts.bars(350, [charts.Bar(f"x{k}", v, "0", abs(v) / 3) for k, v in enumerate(values)], "x")
         for rect in ET.fromstring(drawing).iter("rect"):  # noqa: S314
             assert 0 <= float(rect.attrib["x"]) <= float(rect.attrib["x"]) + float(rect.attrib["width"]) <= 351
