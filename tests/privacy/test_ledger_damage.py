@@ -268,7 +268,7 @@ def test_opened_for_reading_it_refuses_writes(ledger):
     assert len(auditor.show()[0].runs) == 3
     with pytest.raises(LedgerError, match="nothing was charged or released: it is not writable"):
         DatasetBook(auditor, "credit").reserve([(EVENT, 1)], job="j", run="new")
-    with pytest.raises(LedgerError, match="cannot be written"):
+    with pytest.raises(LedgerError, match="is not writable"):
         auditor.set_cap("credit", epsilon=9.0, delta=1e-9)
 
 
