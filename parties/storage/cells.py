@@ -45,8 +45,7 @@ def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
 
 def numbers(cells: pa.Array, column: str, origin: Origin) -> Vector:
     """Return a column's cells as (m,) float64 of its own, NaN where missing. Raises DataError for other content."""
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
+    cells = _decoded(cells)
     kind = cells.type
     if _is_text(kind):
         raise origin.not_a_number(column)
@@ -65,14 +64,24 @@ def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
 
     The caller checks that what is not missing is 0 or 1. Raises DataError.
     """
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
+    cells = _decoded(cells)
     if _is_text(cells.type):
         text = cells
         cells = _unless_refused(lambda: text.cast(pa.string()).cast(pa.bool_()))
         if cells is None:
             raise origin.not_boolean(column)
     return numbers(cells, column, origin)
+
+
+def _decoded(cells: pa.Array) -> pa.Array:
+    """Return the cells of a dictionary-encoded array one by one, other arrays as they are."""
+    if not pa.types.is_dictionary(cells.type):
+        return cells
+    # Arrow cannot decode dictionaries of views, which Polars makes.
+    for is_view, plain in (("is_string_view", pa.large_string()), ("is_binary_view", pa.large_binary())):
+        if getattr(pa.types, is_view, lambda _: False)(cells.type.value_type):
+            cells = pa.DictionaryArray.from_arrays(cells.indices, cells.dictionary.cast(plain))
+    return cells.dictionary_decode()
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -106,9 +106,6 @@ def test_a_cell_of_a_column_with_a_type_changes_no_other_record(form: str, data:
     assert says_nothing(found, first, second)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a dictionary of Polars' string views raises Arrow's own error, and no DataError"
-)
 @pytest.mark.parametrize("declared", ["numbers", "boolean"])
 def test_a_categorical_column_of_polars_is_read_or_refused(declared: str) -> None:
     whole = columns(["1", "2", "1", "2", "1"])
