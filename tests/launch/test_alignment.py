@@ -1,4 +1,4 @@
-"""Records aligned by private set intersection, as a step of a job and alone: what is trained on, what is kept, what fails."""
+"""Alignment of records by private set intersection, in a job and alone: models, stored indexes and failures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KEPT = Keeping()
 
 
 def people(n: int = N) -> pd.DataFrame:
-    """Return one table of all columns, its ids text."""
+    """Return one table of all columns, with text ids."""
     rng = np.random.default_rng(3)
     X = pd.DataFrame(rng.uniform(-1, 1, (n, 3)), columns=["income", "calls", "dose"])
     default = (X.income - X.calls + X.dose / 2 + rng.logistic(scale=0.2, size=n) > 0).astype(int)
@@ -55,7 +55,7 @@ def people(n: int = N) -> pd.DataFrame:
 
 
 def frames(n: int = N, parties: int = 2, kept: float = 0.8) -> dict[str, pd.DataFrame]:
-    """Return what each party holds of them: some rows, in an order of its own."""
+    """Return each party's part: some of the rows, in an order of its own."""
     whole = people(n)
     owned = dict(list(OWNED.items())[:parties])
     return {
@@ -67,7 +67,7 @@ def frames(n: int = N, parties: int = 2, kept: float = 0.8) -> dict[str, pd.Data
 
 
 def joined(data: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Return what pandas makes of them."""
+    """Return the join that pandas computes."""
     first, *others = data.values()
     for other in others:
         first = first.merge(other, on="customer")
@@ -92,7 +92,7 @@ def train(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
 
 
 def files(folder: Path, data: dict[str, pd.DataFrame]) -> dict[str, str]:
-    """Write the first party's data as Parquet and the others' as CSV."""
+    """Write the first party's data as Parquet and the other parties' as CSV."""
     paths = {}
     for party, frame in data.items():
         path = folder / f"{party}.{'csv' if paths else 'parquet'}"
@@ -108,8 +108,8 @@ def indexes(tmp_path: Path) -> dict[str, str]:
 
 class TestTraining:
     @pytest.mark.parametrize("parties", [2, 3])
-    def test_it_is_training_on_the_join_to_the_bit(self, parties: int) -> None:
-        """Sums are exact, so the order of records leaves no trace in a model with the same seeded noise."""
+    def test_aligned_training_equals_training_on_the_join_to_the_bit(self, parties: int) -> None:
+        """Sums are exact, so a model with the same seeded noise does not depend on the order of records."""
         data, spec, seen = frames(parties=parties), job(parties), []
         result = train(spec, data, watch=seen.append)
         expected = train(replace(spec, id=None), joined(data))
@@ -122,14 +122,14 @@ class TestTraining:
         assert progress[-1].done == progress[-1].total == parties * sum(outcome.sizes.values())
 
     @pytest.mark.parametrize("parties", [2, 3])
-    def test_on_ray_too(self, local_ray: Any, parties: int) -> None:
+    def test_training_on_ray_gives_the_same_model(self, local_ray: Any, parties: int) -> None:
         data, spec, seen = frames(parties=parties), job(parties), []
         result = train(spec, data, engine="ray", watch=seen.append)
         assert result.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
         assert [type(event) for event in seen[:1]] == [Aligning]
         assert sum(isinstance(event, Aligned) for event in seen) == 1
 
-    def test_errors_come_through_ray_as_they_are(self, local_ray: Any) -> None:
+    def test_errors_pass_through_ray_unchanged(self, local_ray: Any) -> None:
         data = frames()
         data["telco"] = pd.concat([data["telco"], data["telco"][:1]])
         with pytest.raises(DataError, match=r"^party 'telco', id column 'customer': an id occurs more than once"):
@@ -141,7 +141,7 @@ class TestTraining:
                 engine="ray",
             )
 
-    def test_a_party_that_dies_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
+    def test_a_dead_party_is_named_in_time(self, local_ray: Any, tmp_path: Path) -> None:
         data, pid = frames(n=20_000), tmp_path / "pid"
 
         def telco() -> pd.DataFrame:
@@ -163,14 +163,14 @@ class TestTraining:
         assert train(two_names, whole.assign(number=whole.customer)).coef_.tobytes() == expected.coef_.tobytes()
 
     @pytest.mark.parametrize("storage", ["float64", "float32"])
-    def test_two_names_of_the_id_and_every_storage(self, storage: str) -> None:
+    def test_different_id_names_and_every_storage(self, storage: str) -> None:
         data = frames()
         other = {**data, "telco": data["telco"].rename(columns={"customer": "subscriber"})}
         spec = job(storage=storage)
         named = replace(spec, id={"bank": "customer", "telco": "subscriber"})
         assert train(named, other).coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
 
-    def test_rows_that_not_all_have_may_hold_anything(self) -> None:
+    def test_rows_outside_the_intersection_may_hold_any_cells(self) -> None:
         data = frames()
         common = set(joined(data).customer)
         data["telco"].loc[~data["telco"].customer.isin(common), "calls"] = np.nan
@@ -191,7 +191,7 @@ class TestTraining:
         ):
             train(job(), text)
         assert train(job(id_kind="integer"), text).coef_.tobytes() == expected
-        with pytest.raises(DataError, match="no id is common"):  # '00012' is not '12' as text
+        with pytest.raises(DataError, match="no id is common"):  # as text, '00012' differs from '12'
             train(job(id_kind="text"), text)
 
     def test_ids_of_every_kind_of_source(self, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ BAD_DATA = {
 
 class TestBadInput:
     @pytest.mark.parametrize(("change", "message"), BAD_DATA.values(), ids=BAD_DATA)
-    def test_bad_ids_are_errors_of_their_owner(self, change: Callable[..., pd.DataFrame], message: str) -> None:
+    def test_bad_ids_are_errors_at_their_owner(self, change: Callable[..., pd.DataFrame], message: str) -> None:
         data = broken(change)
         with pytest.raises(DataError) as caught:
             train(job(), data)
@@ -276,7 +276,7 @@ class TestBadInput:
         ):
             train(job(), broken(lambda f: f.assign(customer="x" + f.customer)))
 
-    def test_a_column_one_letter_off(self) -> None:
+    def test_a_misspelt_column(self) -> None:
         missing = r"party 'telco', the table: there is no column 'customer' \(did you mean 'custumer'\?\)"
         with pytest.raises(DataError, match=missing):
             train(job(), broken(lambda f: f.rename(columns={"customer": "custumer"})))
@@ -327,7 +327,7 @@ class TestBadInput:
 
 
 class TestKept:
-    def test_a_later_run_begins_with_the_indexes(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+    def test_a_later_run_reuses_the_indexes(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         data = frames()
         paths, spec, seen = files(tmp_path, data), job(), []
         outcome = vfl.align(spec, paths, engine="inprocess", indexes=indexes)
@@ -341,14 +341,14 @@ class TestKept:
         assert [event for event in seen if isinstance(event, Aligning | Aligned)] == [replace(outcome, reused=True)]
         assert result.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
 
-    def test_a_file_that_changed_since_is_an_error_until_it_is_aligned_again(
+    def test_a_changed_file_is_an_error_until_it_is_aligned_again(
         self, tmp_path: Path, indexes: dict[str, str]
     ) -> None:
         data = frames()
         paths, spec = files(tmp_path, data), job()
         vfl.align(spec, paths, engine="inprocess", indexes=indexes)
         os.utime(paths["telco"])
-        train(spec, paths, indexes=indexes)  # its content is what it was
+        train(spec, paths, indexes=indexes)  # only its time changed
         data["telco"].sample(frac=1, random_state=9).to_csv(paths["telco"], index=False)
         with pytest.raises(
             DataError, match="party 'telco', id column 'customer': the data changed after their records"
@@ -372,8 +372,8 @@ class TestKept:
             train(job(), paths, watch=meddle, output=tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
-    def test_a_file_that_changes_while_it_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """After its digest was taken: the last moment."""
+    def test_a_file_that_changes_during_reading(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The file changes at the last moment, after its digest was computed."""
         data = frames()
         paths, spec = files(tmp_path, data), job()
         checked = aligned.check_unchanged
@@ -387,7 +387,7 @@ class TestKept:
         with pytest.raises(DataError, match=r"party 'telco', file '.*': changed while it was read"):
             train(spec, paths)
 
-    def test_a_source_that_gives_other_rows_each_time(self) -> None:
+    def test_a_source_with_different_rows_at_each_reading(self) -> None:
         data, calls = frames(), []
 
         def telco() -> pd.DataFrame:
@@ -397,7 +397,7 @@ class TestKept:
         with pytest.raises(DataError, match="party 'telco', id column 'customer': the data changed"):
             train(job(), {**data, "telco": telco})
 
-    def test_an_index_of_one_party_alone_does_not_count(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+    def test_an_index_of_a_single_party_does_not_count(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         paths = files(tmp_path, frames())
         vfl.align(job(), paths, engine="inprocess", indexes=indexes)
         elsewhere, seen = {**indexes, "telco": str(tmp_path / "elsewhere")}, []
@@ -412,7 +412,7 @@ class TestKept:
         with pytest.raises(OutputError, match="is damaged: remove it and align again"):
             train(job(), paths, indexes=indexes)
 
-    def test_where_it_lies(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_place_of_the_index(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("VFL_INDEX", raising=False)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
         assert place(None) == tmp_path / "vfl" / "alignments"
@@ -420,7 +420,7 @@ class TestKept:
         monkeypatch.setenv("VFL_INDEX", str(tmp_path / "own"))
         assert place(str(tmp_path / "given")) == tmp_path / "own"
 
-    def test_nothing_is_left_where_nothing_is_to_be_kept(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+    def test_nothing_is_stored_when_nothing_is_to_be_kept(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         train(job(), files(tmp_path, frames()), indexes=indexes)
         assert not (tmp_path / "indexes").exists()
 
@@ -442,7 +442,7 @@ def cut_at(kind: type, number: int, of: str | None = None) -> Callable[[object],
 
 
 class TestResume:
-    def test_an_alignment_repeats_only_what_is_missing(
+    def test_an_interrupted_alignment_repeats_only_missing_pieces(
         self, tmp_path: Path, indexes: dict[str, str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         data = frames(n=3000)
@@ -463,12 +463,12 @@ class TestResume:
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in left)
         multiplied.clear()
         assert vfl.align(spec, paths, **options).n_records == len(joined(data))
-        assert size <= sum(multiplied) < size + 200  # the others' sets, and a sample of what was stored
+        assert size <= sum(multiplied) < size + 200  # the others' sets, and a sample of the stored pieces
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert [path.suffix for path in left] == [".index", ".index"]  # neither secret nor points
 
-    def test_other_ids_begin_anew(self, tmp_path: Path, indexes: dict[str, str]) -> None:
-        """Under the old secret they would be a second question to the others."""
+    def test_other_ids_start_a_new_alignment(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+        """Under the old secret they would be a second question to the other parties."""
         data = frames()
         paths, spec = files(tmp_path, data), job()
         options: dict[str, Any] = {"engine": "inprocess", "indexes": indexes, "cores": 1}
@@ -488,7 +488,7 @@ class TestResume:
         left = [path for folder in (tmp_path / "indexes").iterdir() for path in folder.iterdir()]
         assert [path.suffix for path in left] == [".index", ".index"]
 
-    def test_two_at_once_both_end_well(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+    def test_two_concurrent_alignments_both_succeed(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         data = frames()
         paths, spec, found = files(tmp_path, data), job(), []
         options: dict[str, Any] = {"engine": "inprocess", "indexes": indexes, "cores": 1}
@@ -500,7 +500,7 @@ class TestResume:
         assert vfl.align(spec, paths, watch=another, **options).n_records == found[0].n_records == len(joined(data))
 
     @pytest.mark.parametrize("when", ["aligning", "before the first round", "later"])
-    def test_a_run_that_was_cut_off_is_the_run_that_was_not(
+    def test_a_resumed_run_equals_an_uninterrupted_one(
         self, tmp_path: Path, indexes: dict[str, str], when: str
     ) -> None:
         data = frames()
@@ -514,8 +514,8 @@ class TestResume:
         assert outcome.reused is (when != "aligning")
         assert again.coef_.tobytes() == train(replace(spec, id=None), joined(data)).coef_.tobytes()
 
-    def test_data_in_memory_are_resumed_too(self, tmp_path: Path) -> None:
-        """In the user's own place, which the parties share and where nothing else is named."""
+    def test_runs_on_data_in_memory_are_resumed(self, tmp_path: Path) -> None:
+        """Indexes are kept in the user's own folder, which the parties share if no other place is named."""
         data, spec, again = frames(), job(), []
         with pytest.raises(Cut):
             train(spec, data, output=tmp_path / "run", watch=cut_at(Round, 2))
@@ -527,7 +527,7 @@ class TestResume:
             resume(tmp_path / "run", {**data, "telco": data["telco"][::-1]}, engine="inprocess")
 
     @pytest.mark.parametrize("before", [False, True], ids=["its own", "one that was kept"])
-    def test_a_run_keeps_its_order_whatever_is_aligned_in_between(
+    def test_a_run_keeps_its_order_when_the_data_are_aligned_again(
         self, tmp_path: Path, indexes: dict[str, str], before: bool
     ) -> None:
         paths, spec, first, again = files(tmp_path, frames()), job(), [], []
@@ -546,7 +546,7 @@ class TestResume:
         names = [[e.alignment for e in events if isinstance(e, Aligned)] for events in (first, again)]
         assert names[0] == names[1]
 
-    def test_an_index_that_is_gone(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+    def test_a_missing_index(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         paths = files(tmp_path, frames())
         with pytest.raises(Cut):
             train(job(), paths, indexes=indexes, output=tmp_path / "run", watch=cut_at(Round, 2))
@@ -555,7 +555,7 @@ class TestResume:
         with pytest.raises(DataError, match="party 'telco' no longer holds the index that this run was aligned with"):
             resume(tmp_path / "run", paths, engine="inprocess")
 
-    def test_a_file_that_changed_while_the_run_was_cut_off(self, tmp_path: Path, indexes: dict[str, str]) -> None:
+    def test_a_file_that_changed_before_the_run_was_resumed(self, tmp_path: Path, indexes: dict[str, str]) -> None:
         data = frames()
         paths = files(tmp_path, data)
         with pytest.raises(Cut):
@@ -566,7 +566,7 @@ class TestResume:
 
 
 class Recording(InProcessAlignment):
-    """Keeps what the coordinator is shown, and can change it."""
+    """Records the messages to the coordinator, and can change them."""
 
     def __init__(self, parties: Any, lie: Callable[[Indexed], Indexed] = lambda said: said) -> None:
         super().__init__(parties)
@@ -602,7 +602,7 @@ def outcome_of(transport: Any, **options: Any) -> Aligned:
 
 class TestProtocol:
     def test_the_common_order_is_the_blinded_one(self) -> None:
-        """Not that of any file or of the ids, and another one each time."""
+        """The common order is that of no file and not that of the ids, and differs each time."""
         data, orders = frames(parties=3), []
         for _ in range(2):
             parties = sides(data, 3)
@@ -624,7 +624,7 @@ class TestProtocol:
             assert not hashes & {points[k : k + psi.SIZE] for k in range(0, len(points), psi.SIZE)}
         assert SALT.hex() not in repr(greetings)
 
-    def test_hashes_that_differ_are_noticed(self) -> None:
+    def test_different_hashes_are_detected(self) -> None:
         with pytest.raises(FederationError, match="the parties' aligned ids differ"):
             outcome_of(Recording(sides(frames()), lambda said: replace(said, hash="0" * 64)))
         with pytest.raises(DataError, match="aligned differently"):
@@ -638,7 +638,7 @@ class TestProtocol:
         with pytest.raises(VersionMismatch, match=r"party 'telco' runs vfl 0\.0\.0"):
             outcome_of(Older(sides(frames())))
 
-    def test_messages_out_of_turn(self) -> None:
+    def test_messages_in_wrong_order(self) -> None:
         side = sides(frames())["bank"]
         with pytest.raises(FederationError, match="before its alignment began"):
             side.conclude(np.arange(3))
@@ -647,7 +647,7 @@ class TestProtocol:
         with pytest.raises(FederationError, match="go on with an alignment that it does not have"):
             side.begin(alignment_name(SALT))
 
-    def test_an_index_file_says_what_was_written(self, tmp_path: Path) -> None:
+    def test_an_index_file_holds_the_written_values(self, tmp_path: Path) -> None:
         index = Index(SALT, "ab", "cd", np.array([5, 2, 9]))
         index.write(tmp_path / "a.index")
         again = Index.read(tmp_path / "a.index")
@@ -657,7 +657,7 @@ class TestProtocol:
 
 
 class TestSaid:
-    def test_the_certificate_and_the_plan_say_what_the_alignment_shows(self) -> None:
+    def test_certificate_and_plan_state_the_disclosures_of_an_alignment(self) -> None:
         result = train(job(3), frames(parties=3))
         said, plan = result.certificate.who_sees_what, str(vfl.plan(job(3), 1000))
         assert "in the alignment the size of every party's set of ids" in said["party"]
@@ -670,7 +670,7 @@ class TestSaid:
         sizes = {str(len(frame)) for frame in frames(parties=3).values()}
         assert not any(size in text for size in sizes for text in said.values())
 
-    def test_the_plan_foresees_the_time(self) -> None:
+    def test_the_plan_estimates_the_time(self) -> None:
         assert vfl.plan(job(), 10**6).alignment_seconds == psi.seconds([10**6] * 2, 1)
         assert vfl.plan(job(id=None), 10**6).alignment_seconds == 0.0
         assert "align" not in str(vfl.plan(job(id=None), 100))

@@ -1,4 +1,4 @@
-"""Addresses at which no Ray answers: one line, in seconds, before Ray is asked."""
+"""Addresses without a Ray: they fail in one line within seconds, before Ray tries to connect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 @contextlib.contextmanager
 def server(answer: bytes | None) -> Iterator[str]:
-    """Yield host:port of a server that sends `answer` to whoever connects; None says nothing."""
+    """Yield host:port of a server that sends `answer` to every client; None sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         opened: list[socket.socket] = []
 
@@ -42,14 +42,14 @@ def server(answer: bytes | None) -> Iterator[str]:
 
 
 def free_address() -> str:
-    """Return an address at which nothing listens."""
+    """Return an address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return "{}:{}".format(*listener.getsockname())
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Stand in for Ray, and list the addresses to which it is asked to connect."""
+    """Replace Ray by a fake, and list the addresses that it should connect to."""
     addresses: list[str] = []
     stub = SimpleNamespace(
         is_initialized=lambda: False,
@@ -82,13 +82,13 @@ def test_an_address_without_ray_fails_in_one_line(
     assert asked == []
 
 
-def test_ray_is_asked_once_its_server_answers(asked: list[str]) -> None:
+def test_ray_connects_once_its_server_answers(asked: list[str]) -> None:
     with server(SETTINGS) as address, connection.connected(2, address):
         pass
     assert asked == [address]
 
 
-def test_the_limit_holds_for_names_that_take_long_to_resolve(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_covers_slow_name_resolution(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
 
     def resolve(*_: object, **__: object) -> None:
@@ -104,7 +104,7 @@ def test_the_limit_holds_for_names_that_take_long_to_resolve(asked: list[str], m
     assert asked == []
 
 
-def test_a_job_server_that_is_not_there_fails_in_one_line() -> None:
+def test_a_missing_job_server_fails_in_one_line() -> None:
     address = free_address()
     with pytest.raises(PlacementError, match="no job server answers at") as refused:
         JobServer(f"http://{address}")

@@ -1,4 +1,4 @@
-"""`vfl init`: a draft is refused until what it took from the data has been declared, and then trains."""
+"""`vfl init`: a draft is refused until its values from the data have been declared, and then trains."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def declared(text: str) -> str:
-    """Return a draft in which somebody has looked at every marked line and taken the comment sign away."""
+    """Return a draft in which every marked line has been checked and its comment sign removed."""
     return re.sub(rf"^# (.*?)  # .*{re.escape(MARK)}$", r"\1", text, flags=re.MULTILINE)
 
 
@@ -74,7 +74,7 @@ def test_a_draft_is_refused_until_its_marks_are_resolved(files: dict[str, Path],
     assert vfl.train(job, dict(environment.data), engine="inprocess", cores=1).certificate.n_records == N
 
 
-def test_what_a_draft_leaves_is_told_until_it_is_declared(files: dict[str, Path], tmp_path: Path) -> None:
+def test_missing_declarations_are_listed_until_they_are_made(files: dict[str, Path], tmp_path: Path) -> None:
     text = draft(files, folder=tmp_path, label="telco.city", ids="customer_id")
     left = {
         "": ["classes"],
@@ -88,12 +88,12 @@ def test_what_a_draft_leaves_is_told_until_it_is_declared(files: dict[str, Path]
     assert left_in("[bounds") == {}
 
 
-def test_what_a_draft_shows_of_the_data_is_in_comments(files: dict[str, Path]) -> None:
+def test_values_from_the_data_are_comments(files: dict[str, Path]) -> None:
     kept = [line for line in draft(files, folder=files["bank"].parent).splitlines() if not line.startswith("#")]
     assert not any(word in line for line in kept for word in ("Bern", "Zürich", "79", "free text 1"))
 
 
-def test_several_parties_with_one_name_of_a_column(files: dict[str, Path], tmp_path: Path) -> None:
+def test_several_parties_with_the_same_column_name(files: dict[str, Path], tmp_path: Path) -> None:
     pd.read_parquet(files["bank"]).drop(columns="default").to_csv(tmp_path / "shop.csv", index=False)
     text = draft({**files, "shop": tmp_path / "shop.csv"})
     assert '# "income" is a column of several parties: rename it in all files but one' in text
@@ -139,7 +139,7 @@ def test_label_and_id(case: str, files: dict[str, Path]) -> None:
         draft(files, **given)
 
 
-def test_what_may_be_an_id_is_no_feature_and_says_so(tmp_path: Path) -> None:
+def test_a_possible_id_is_not_a_feature_and_is_marked(tmp_path: Path) -> None:
     path, other = tmp_path / "a.csv", tmp_path / "b.csv"
     path.write_text("msisdn,user_id,y\n" + "".join(f"t{k},{k},{k % 2}\n" for k in range(MANY + 1)), encoding="utf-8")
     other.write_text("x\n1\n2\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Hard inputs beside every solver: each ends in a finite model within its budget, or in an error with its remedy.
+"""Hard inputs for every solver: each ends in a finite model within its budget, or in an error with its remedy.
 
 `python -m tests.launch.test_edge_table` prints the table.
 """
@@ -51,9 +51,9 @@ BOUNDS_OR_CLIP = (PrivacyError, r"no bounds for column 'a': declare bounds=.*exp
 class Edge:
     """One hard input.
 
-    change : what is done to a table of well-behaved columns within [−1, 1].
-    plain, private : the error that is expected, with words of it; None for a model.
-    kinds : whether it is tried without privacy, and with. skip : solvers that it says nothing of.
+    change : change of a table of well-behaved columns within [−1, 1]. plain, private : the expected error, with words
+        of it; None for a model. kinds : the runs to try, without and with privacy. skip : solvers that the input does
+        not concern.
     """
 
     name: str
@@ -184,7 +184,7 @@ def job_of(edge: Edge, solver: Any, *, private: bool) -> tuple[vfl.Job, Table]:
 
 
 def outcome(edge: Edge, solver: Any, *, private: bool, engine: str = "inprocess") -> vfl.Result:
-    """Train with every warning an error; the model is finite, and within what was asked for."""
+    """Train with every warning as an error; the model must be finite and within its limits."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         job, table = job_of(edge, solver, private=private)
@@ -207,7 +207,7 @@ TRIED = [
 
 
 @pytest.mark.parametrize(("edge", "name", "private"), TRIED)
-def test_it_trains_or_says_what_to_do(edge: Edge, name: str, private: bool) -> None:
+def test_each_input_trains_or_names_a_remedy(edge: Edge, name: str, private: bool) -> None:
     expected = edge.private if private else edge.plain
     refusal: Any = contextlib.nullcontext() if expected is None else pytest.raises(expected[0], match=expected[1])
     with refusal:
@@ -226,8 +226,8 @@ def test_it_trains_or_says_what_to_do(edge: Edge, name: str, private: bool) -> N
         ("SVRG", "smoothed_hinge"),
     ],
 )
-def test_a_private_run_warns_of_no_cell(name: str, loss: str) -> None:
-    """Where warnings are errors, one record would decide whether there is a model; elsewhere it shows on standard error."""
+def test_a_private_run_never_warns_of_a_cell(name: str, loss: str) -> None:
+    """With warnings as errors one record would decide if there is a model; otherwise it would show on stderr."""
     solver = replace(SOLVERS[name], clip=1.0)
     table = table_of(Edge("largest numbers, of both signs"))
     if loss in ("logistic", "smoothed_hinge"):
@@ -254,20 +254,20 @@ def test_a_private_run_warns_of_no_cell(name: str, loss: str) -> None:
 @pytest.mark.parametrize(
     "name", ["1 record", "a label party without columns", "infinity within declared bounds", "columns of zeros"]
 )
-def test_both_transports_end_in_the_same_model(local_ray: object, name: str) -> None:
+def test_both_transports_give_the_same_model(local_ray: object, name: str) -> None:
     (edge,) = (edge for edge in EDGES if edge.name == name)
     ends = [outcome(edge, SOLVERS["SkGD"], private=True, engine=engine).w for engine in ("inprocess", "ray")]
     np.testing.assert_array_equal(*ends)
 
 
-def test_an_error_at_its_owner_keeps_its_kind_and_words_on_ray(local_ray: object) -> None:
+def test_an_error_at_its_owner_passes_through_ray_unchanged(local_ray: object) -> None:
     (edge,) = (edge for edge in EDGES if edge.name == "infinity without bounds")
     with pytest.raises(INFINITE[0], match=INFINITE[1]):
         outcome(edge, SOLVERS["SkGD"], private=False, engine="ray")
 
 
 def rows() -> list[str]:
-    """Return the table in Markdown: what was put in, and what came of it."""
+    """Return the table in Markdown: inputs and outcomes."""
     lines = ["| input | without privacy | private |", "|---|---|---|"]
     for edge in EDGES:
         cells = []

@@ -1,4 +1,4 @@
-"""Hard edges, in process: every job below ends in a finite model or in an error that says what to do. Nothing in between."""
+"""Edge cases in process: each job ends in a finite model, or in an error that names its remedy."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def columns_of(parties: Mapping[str, tuple[str, ...]], n: int = 60, seed: int = 
 
 
 def labelled(data: dict[str, np.ndarray], loss: str) -> dict[str, np.ndarray]:
-    """Labels for the loss: the sign in place of the number."""
+    """Return labels for the loss: numbers, or their signs."""
     return data | {"y": (data["y"] > 0).astype(int)} if loss == "logistic" else data
 
 
 def trained(spec: vfl.Job, data: object) -> vfl.Result:
-    """Train with every floating-point warning an error; the model is finite, and within what was asked for."""
+    """Train with every floating-point warning as an error; the model must be finite and within its limits."""
     with warnings.catch_warnings(), np.errstate(invalid="raise", divide="raise", over="raise"):
         warnings.simplefilter("error")
         result = vfl.train(spec, data, engine="inprocess")
@@ -66,7 +66,7 @@ def trained(spec: vfl.Job, data: object) -> vfl.Result:
 
 
 def ridge(data: dict[str, np.ndarray]) -> np.ndarray:
-    """Coefficients of the ridge with an intercept, for columns that are scaled already."""
+    """Return the ridge coefficients with an intercept, for columns that are scaled already."""
     X = np.column_stack([x for c, x in data.items() if c != "y"])
     Z = X - X.mean(axis=0)
     return np.linalg.solve(Z.T @ Z / len(X) + RIDGE * np.eye(X.shape[1]), Z.T @ (data["y"] - data["y"].mean()) / len(X))
@@ -104,7 +104,7 @@ class TestValues:
     @LOSSES
     @pytest.mark.parametrize("size", [1e-300, 1e-12, 1e12, 1e100, 1e300])
     def test_units_do_not_matter_where_bounds_are_declared(self, size: float, loss: str, private: bool) -> None:
-        """Bounds of ±10³⁰⁰ included: what is trained is the scaled column."""
+        """Even with bounds of ±10³⁰⁰ the scaled column is trained."""
         data = labelled(columns_of(TWO), loss)
         scaled = data | {"b": data["b"] * size}
         bounds = {"a": (-1, 1), "c": (-1, 1), "b": (-size, size), **({"y": (-1, 1)} if loss == "squared" else {})}
@@ -116,7 +116,7 @@ class TestValues:
 
     @pytest.mark.parametrize("size", [1e-100, 1e100])
     def test_raw_columns_of_any_unit_have_the_same_predictions(self, size: float) -> None:
-        """No penalty, no scaling: steps of 1/M_j know the unit."""
+        """Without penalty and scaling, steps of 1/M_j adapt to the unit."""
         data = columns_of(TWO)
         spec = job(TWO, scaling="none", bounds={}, penalty=vfl.NoPenalty())
         here = trained(spec, data).decision_function(data)
@@ -144,7 +144,9 @@ class TestColumns:
     @PRIVATELY
     @LOSSES
     @pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
-    def test_a_constant_column_takes_no_weight_and_harms_nobody(self, value: float, loss: str, private: bool) -> None:
+    def test_a_constant_column_gets_no_weight_and_disturbs_no_other(
+        self, value: float, loss: str, private: bool
+    ) -> None:
         data = labelled(columns_of(TWO), loss)
         data["b"] = np.full(60, value)
         result = trained(job(TWO, loss, private=private), data)
@@ -183,7 +185,7 @@ class TestColumns:
 
     @PRIVATELY
     @LOSSES
-    def test_a_column_equal_to_the_label(self, loss: str, private: bool) -> None:
+    def test_a_column_that_equals_the_label(self, loss: str, private: bool) -> None:
         data = labelled(columns_of(TWO), loss)
         data["c"] = 0.9 * data["y"]
         assert trained(job(TWO, loss, private=private), data).coef_[2] != 0.0
@@ -219,7 +221,7 @@ class TestShapes:
     def test_a_party_without_columns_may_own_the_label(
         self, draw: dict, intercept: bool, loss: str, private: bool
     ) -> None:
-        """With the intercept it owns a block; without, it is asked for nothing but labels."""
+        """With the intercept it owns a block; without, it is asked for its labels only."""
         parties = {"registry": (), "bank": ("a", "b"), "telco": ("c",)}
         data = labelled(columns_of(parties), loss)
         spec = job(
@@ -236,7 +238,7 @@ class TestShapes:
             np.testing.assert_allclose(result.coef_, trained(columns_first, data).coef_, rtol=0, atol=1e-6)
 
     @LOSSES
-    def test_nothing_but_an_intercept(self, loss: str) -> None:
+    def test_only_an_intercept(self, loss: str) -> None:
         data = labelled(columns_of({"registry": ()}), loss)
         for private in (False, True):
             result = trained(job({"registry": ()}, loss, private=private), {"y": data["y"]})
@@ -283,8 +285,10 @@ class TestBudgets:
     @pytest.mark.parametrize("epsilon", [1e-3, 50.0])
     @pytest.mark.parametrize("delta", [1e-30, 1e-9, None])
     @pytest.mark.parametrize("smoothness", ["private", "bounds"])
-    def test_tiny_and_loud_budgets(self, smoothness: str, delta: float | None, epsilon: float, loss: str) -> None:
-        """The certificate's ε is the asked one, not more, and not less by more than rounding."""
+    def test_very_small_and_very_large_budgets(
+        self, smoothness: str, delta: float | None, epsilon: float, loss: str
+    ) -> None:
+        """The certificate's ε equals the requested one up to rounding, and does not exceed it."""
         privacy = vfl.Privacy(epsilon=epsilon, delta=delta, noise=SeededNoise(0), smoothness=smoothness)
         data = labelled(columns_of(TWO, n=500), loss)
         result = trained(job(TWO, loss, privacy=privacy), data)
@@ -293,7 +297,7 @@ class TestBudgets:
     @pytest.mark.parametrize(
         "draw", [{}, {"sampling": "importance", "parallel": 2}, {"noise_geometry": "isotropic"}], ids=str
     )
-    def test_a_loud_budget_comes_near_the_optimum(self, draw: dict) -> None:
+    def test_a_very_large_budget_comes_near_the_optimum(self, draw: dict) -> None:
         privacy = vfl.Privacy(epsilon=50.0, delta=1e-30, noise=SeededNoise(0))
         data = columns_of(TWO, n=20_000)
         solver = vfl.SkGD(passes=20, clip=2.0, step_size=1.0, **draw)
@@ -302,16 +306,14 @@ class TestBudgets:
     @pytest.mark.parametrize("smoothness", ["private", "bounds"])
     @pytest.mark.parametrize("solver", [{}, {"noise_geometry": "isotropic"}, {"sampling": "importance"}], ids=str)
     @pytest.mark.parametrize("epsilon", [1e-300, 1e-12, 1e-6])
-    def test_a_budget_next_to_nothing_is_refused_by_the_plan(
-        self, epsilon: float, solver: dict, smoothness: str
-    ) -> None:
-        """More noise than integers can carry is a public fact: nothing is charged, and the remedy is one the user has."""
+    def test_a_tiny_budget_is_refused_by_the_plan(self, epsilon: float, solver: dict, smoothness: str) -> None:
+        """Noise beyond the range of integers is a public fact: nothing is charged, and the user has a remedy."""
         privacy = vfl.Privacy(epsilon=epsilon, delta=1e-30, noise=SeededNoise(0), smoothness=smoothness)
         with pytest.raises(PrivacyError, match="raise epsilon"):
             make_plan(job(TWO, privacy=privacy, solver=vfl.SkGD(**solver)), 60)
 
-    def test_the_least_budget_that_the_plan_accepts_can_be_drawn(self) -> None:
-        """Searched by halving: what lies a factor of two above what is refused is trained to its end."""
+    def test_the_smallest_budget_that_the_plan_accepts_can_be_drawn(self) -> None:
+        """Bisect for the limit; a budget at most twice a refused one trains to its end."""
         epsilon, data = 1e-4, columns_of(TWO)
         while True:
             spec = job(TWO, privacy=vfl.Privacy(epsilon=epsilon, delta=1e-30, noise=SeededNoise(0)))
@@ -327,7 +329,7 @@ class TestBudgets:
         assert trained(job(TWO, private=True, solver=vfl.SkGD(passes=2, clip=clip)), columns_of(TWO))
 
     @pytest.mark.parametrize("clip", [1e-200, 1e200])
-    def test_clips_beyond_what_exact_sums_can_hold_are_refused_before_there_is_a_job(self, clip: float) -> None:
+    def test_clips_beyond_exact_sums_are_refused_before_the_job_is_made(self, clip: float) -> None:
         with pytest.raises(SpecificationError, match="beyond what exact sums can hold"):
             vfl.SkGD(clip=clip)
 
@@ -335,7 +337,7 @@ class TestBudgets:
 class TestSinglePrecision:
     @PRIVATELY
     @LOSSES
-    def test_half_the_memory_nearly_the_same_model(self, loss: str, private: bool) -> None:
+    def test_single_precision_takes_half_the_memory_for_nearly_the_same_model(self, loss: str, private: bool) -> None:
         data = labelled(columns_of(TWO), loss)
         single, double = (trained(job(TWO, loss, private=private, storage=s), data) for s in ("float32", "float64"))
         np.testing.assert_allclose(single.coef_, double.coef_, rtol=1e-4, atol=1e-5)
@@ -350,7 +352,7 @@ class TestSinglePrecision:
                 vfl.train(job(TWO, storage="float32", scaling="none", bounds={}), data, engine="inprocess")
 
     def test_bounds_that_round_outwards_keep_their_sensitivity(self) -> None:
-        """0.1 is more in single precision than in double: stored values stay within the declared reach."""
+        """0.1 is larger in single precision than in double; stored values stay within the declared reach."""
         data = columns_of(TWO)
         bounds = {"a": (-0.1, 0.1), "b": (-0.7, 0.7), "c": (-1, 1), "y": (-1, 1)}
         assert float(np.float32(0.1)) > 0.1

@@ -1,4 +1,4 @@
-"""Where Ray's object store lies, which a certificate tells of: in memory, or on a disk."""
+"""Location of Ray's object store, in memory or on a disk, which a certificate states."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ OTHERS = (
         ([("00:1b", "/shm/plasmaaacVJt (deleted)")], MEMORY),
         ([("00:26", "/big/plasmaaacVJt (deleted)")], MEMORY),
         ([("fe:00", "/disk/ray/plasmaxdZeUD (deleted)")], DISK),
-        ([("08:01", "/disk/a b/plasmaxdZeUD (deleted)")], DISK),  # beneath an overlay: no mount is of this device
+        ([("08:01", "/disk/a b/plasmaxdZeUD (deleted)")], DISK),  # an overlay: no mount has this device
         ([("00:1b", "/shm/plasmaaacVJt (deleted)"), ("fe:00", "/disk/plasmaxdZeUD (deleted)")], DISK),
         ([], UNCERTAIN),
         ([("?", "/shm/plasmaaacVJt")], UNCERTAIN),
     ],
 )
-def test_what_is_mapped_tells(mapped: list[tuple[str, str]], lies: str) -> None:
+def test_mapped_files_reveal_the_location(mapped: list[tuple[str, str]], lies: str) -> None:
     assert store_here(OTHERS + "".join(LINE.format(*part) for part in mapped), MOUNTS) == lies
 
 
-def test_mounts_of_another_form_tell_nothing() -> None:
+def test_mounts_in_another_format_reveal_nothing() -> None:
     assert store_here(LINE.format("00:1b", "/plasmaaacVJt"), "none\n") == UNCERTAIN
 
 
 class Ray:
-    """What stands for Ray, where an answer is what was asked."""
+    """Fake of Ray, whose references are the answers themselves."""
 
     class exceptions:  # noqa: N801  # Ray's name
         """Its errors."""
@@ -58,25 +58,25 @@ class Ray:
         """Return at once."""
 
     def get(self, ref: str, timeout: float) -> str:
-        """Return what was asked, or lose it."""
+        """Return the answer, or lose it."""
         if ref == "lost":
             raise self.exceptions.RayError
         return ref
 
 
 class Actor:
-    """An actor whose store lies where it is told."""
+    """An actor whose object store is at a given place."""
 
     def __init__(self, lies: str) -> None:
         self.lies = lies
         self.__ray_call__ = self
 
     def remote(self, _: Any) -> str:
-        """Return what stands for a reference."""
+        """Return a stand-in for a reference."""
         return self.lies
 
 
-def test_the_flags_name_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flags_name_the_owners_of_stores_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vfl.launch.engines.spilling.store_here", lambda: MEMORY)
     lie = {"party 'a'": DISK, "party 'b'": MEMORY, "party 'c'": "lost", "the coordinator": DISK}
     flags = flags_of_stores(Ray(), {who: Actor(lies) for who, lies in lie.items()})
@@ -109,8 +109,8 @@ print(*vfl.train(job, table).certificate.flags, sep="\\n")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("disk", [False, True])
-def test_a_certificate_tells(tmp_path: Path, disk: bool) -> None:
-    """On a real Ray whose store is in /dev/shm, and on one whose store is in a folder of a disk."""
+def test_a_certificate_states_the_location(tmp_path: Path, disk: bool) -> None:
+    """On a real Ray whose store is in /dev/shm, and on one whose store is in a folder on a disk."""
     command = [sys.executable, "-c", CODE, *([str(tmp_path)] if disk else [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     told = "the Ray object store of party 'bank' and of party 'telco' and of the coordinator and of the driver lies on disk"

@@ -33,7 +33,7 @@ def job(**options: object) -> vfl.Job:
     return vfl.Job(partition=PARTITION, **(given | options))
 
 
-def test_each_model_is_the_peers_and_so_are_the_predictions() -> None:
+def test_models_and_predictions_are_the_peers() -> None:
     X = np.column_stack([TABLE[c] for c in COLUMNS])
     found = vfl.train_one_vs_rest(job(), TABLE, classes=CLASSES, n_records=N, engine="inprocess")
     margins = []
@@ -59,13 +59,13 @@ def test_the_budget_is_composed_exactly() -> None:
     assert all(plan(each, N).epsilon <= each.privacy.epsilon for each in jobs)
 
 
-def test_selections_are_composed_by_their_own_accountant() -> None:
+def test_selections_are_composed_by_a_suitable_accountant() -> None:
     spec = job(privacy=vfl.Privacy(epsilon=2.0, delta=1e-6), solver=vfl.GCD(rounds=3))
     assert 1.0 < jobs_of(spec, CLASSES, N)[1] <= 2.0
 
 
-def test_splits_of_different_classes_count_apart() -> None:
-    """Each class's run may align the records anew, so a record may be trained on in one and held out in another."""
+def test_the_classes_hold_out_different_splits() -> None:
+    """Each class may align the records anew, so one class may train on a record that another holds out."""
     spec = job(privacy=vfl.Privacy(epsilon=2.0, delta=1e-6), solver=vfl.SkGD(passes=2), holdout=0.5)
     plans = [plan(each, N) for each in jobs_of(spec, CLASSES, N)[0]]
     releases = _together(plans)
@@ -89,18 +89,18 @@ def test_a_ledger_bounds_all_classes_together(tmp_path: object) -> None:
         vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N, engine="inprocess", ledger=path)
 
 
-def test_other_data_than_planned_for_are_refused() -> None:
+def test_data_that_differ_from_the_plan_are_refused() -> None:
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6), solver=vfl.SkGD(passes=2))
     with pytest.raises(DataError, match="different number of records from n_records"):
         vfl.train_one_vs_rest(spec, TABLE, classes=CLASSES, n_records=N + 1, engine="inprocess")
 
 
-def test_a_label_that_is_not_declared_is_its_owners_error() -> None:
+def test_an_undeclared_label_is_an_error_at_its_owner() -> None:
     with pytest.raises(DataError, match="values other than the two declared classes"):
         vfl.train_one_vs_rest(job(), TABLE, classes=("setosa", "versicolor", "rose"), n_records=N, engine="inprocess")
 
 
-def test_jobs_of_one_class_survive_a_file(tmp_path: object) -> None:
+def test_job_files_keep_the_jobs_of_each_class(tmp_path: object) -> None:
     path = tmp_path / "job.toml"  # type: ignore[operator]
     (first, *_), _ = jobs_of(job(), CLASSES, N)
     path.write_text(first.to_toml(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Predicting over parties, models split by party, and plain scikit-learn ones: all give the answers of the result."""
+"""Predictions over parties, from split models and from plain scikit-learn pipelines all agree with the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OWNED = {"bank": ["age", "job", "member"], "telco": ["grade", "city", "calls"]}
 
 
 def table() -> pd.DataFrame:
-    """Return records with missing cells, values beyond bounds and a category that is not declared."""
+    """Return records with missing cells, values beyond bounds and an undeclared category."""
     rng = np.random.default_rng(7)
     frame = pd.DataFrame(
         {
@@ -56,7 +56,7 @@ def table() -> pd.DataFrame:
 
 
 def split(frame: pd.DataFrame, *, shuffled: bool = True) -> dict[str, pd.DataFrame]:
-    """Return what each party holds, each in an order of its own and without a few records."""
+    """Return each party's part, in an order of its own and without a few records."""
     own = {party: frame[["customer", *columns]] for party, columns in OWNED.items()}
     return {p: part.sample(frac=0.9, random_state=k) if shuffled else part for k, (p, part) in enumerate(own.items())}
 
@@ -79,12 +79,12 @@ def result() -> Result:
 
 @pytest.fixture(scope="module")
 def expected(result: Result) -> pd.Series:
-    """The margins of the records that all parties have, in the order of the label party's rows."""
+    """Return the margins of the common records, in the order of the label party's rows."""
     data, whole = split(table()), pd.Series(result.decision_function(table()), index=table()["customer"])
     return whole[[c for c in data["bank"].customer if c in set(data["telco"].customer)]]
 
 
-def test_the_records_that_all_have_are_predicted_with_their_ids(result: Result, expected: pd.Series) -> None:
+def test_common_records_are_predicted_with_their_ids(result: Result, expected: pd.Series) -> None:
     found = vfl.predict(result, split(table()))
     assert (found.id_column, list(found.ids or ())) == ("customer", list(expected.index))
     assert found.margins.tobytes() == expected.to_numpy().tobytes()
@@ -100,7 +100,7 @@ def test_the_records_that_all_have_are_predicted_with_their_ids(result: Result, 
     assert plain.margins.tobytes() == one.margins.tobytes()
 
 
-def test_predictions_are_a_frame_with_probabilities_and_show_no_ids(result: Result, expected: pd.Series) -> None:
+def test_predictions_are_a_frame_with_probabilities_and_hide_ids(result: Result, expected: pd.Series) -> None:
     found = vfl.predict(result, split(table()))
     frame = found.to_pandas()
     assert list(frame.columns) == ["label", "probability", "margin"]
@@ -131,7 +131,7 @@ def test_each_party_predicts_on_ray_from_its_own_part(
         vfl.predict(result, data, engine="ray", cores=1)
 
 
-def test_rows_as_they_are_have_to_be_as_many_everywhere(result: Result) -> None:
+def test_unaligned_rows_must_have_equal_numbers(result: Result) -> None:
     without = {party: part.drop(columns="customer") for party, part in split(table()).items()}
     with pytest.raises(DataError, match="party 'telco' holds a different number of records from the other parties"):
         vfl.predict(result, {**without, "telco": without["telco"][:-1]})
@@ -172,7 +172,7 @@ WRONG: dict[str, tuple[dict[str, str], type[VflError], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_parts_that_do_not_belong_together_are_refused(case: str, result: Result, tmp_path: Path) -> None:
+def test_parts_of_different_models_are_refused(case: str, result: Result, tmp_path: Path) -> None:
     named, kind, message = WRONG[case]
     files = result.save_parts(tmp_path / "parts")
     files["other"] = _other(result).save_parts(tmp_path / "other")["telco"]
@@ -184,7 +184,7 @@ def test_parts_that_do_not_belong_together_are_refused(case: str, result: Result
         vfl.predict({party: files[name] for party, name in named.items()}, split(table()))
 
 
-def test_a_party_that_is_left_out_is_named(result: Result, tmp_path: Path) -> None:
+def test_a_missing_party_is_named(result: Result, tmp_path: Path) -> None:
     parts = result.save_parts(tmp_path / "parts")
     with pytest.raises(SpecificationError, match="party 'telco' has columns in the model, and no part of it is given"):
         vfl.predict({"bank": parts["bank"]}, {"bank": split(table())["bank"]})
@@ -214,7 +214,7 @@ def test_a_plain_pipeline_agrees(loss: str, options: dict[str, Any]) -> None:
     assert np.abs(margins).max() > 0.01
 
 
-def test_a_plain_pipeline_refuses_what_the_result_refuses(result: Result) -> None:
+def test_a_plain_pipeline_refuses_the_inputs_that_the_result_refuses(result: Result) -> None:
     frame = table()
     frame.loc[0, "job"] = "priest"
     with pytest.raises(DataError, match="holds a category that is not declared"):

@@ -1,4 +1,4 @@
-"""Ranges that are bought: what a record can change, what they find, and what they cost."""
+"""Private bounds: their sensitivity, the ranges that they find, and their cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES = (0.0, -0.0, 1.0, -1.0, 0.75, 3.0, 1e-300, -1e-300, 2.0**40, 1e300, -1e3
 def table() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
     calls = rng.poisson(20, N).astype(float)
-    calls[0] = 1e9  # one record, not to be seen
+    calls[0] = 1e9  # one record must not show
     income = rng.lognormal(10, 0.5, N)
     return {"income": income, "age": rng.uniform(18, 99, N), "calls": calls, "y": rng.integers(0, 2, N)}
 
@@ -56,7 +56,7 @@ def test_a_value_lies_within_the_edges_of_its_cell(x: float) -> None:
     assert high <= 2 * low or low <= 2 * high or low == high == 0.0 or 0.0 in (low, high)
 
 
-def test_it_finds_the_range_that_most_records_have() -> None:
+def test_it_finds_the_range_of_most_records() -> None:
     data = table()
     found = buy(data)
     assert found.bounds.keys() == {"income", "calls"}
@@ -102,7 +102,7 @@ def test_transports_agree(local_ray: Any) -> None:
 
 
 def test_noise_for_fewer_columns_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the coordinator planned: a party knows what its own histograms need."""
+    """The coordinator may be wrong: a party computes the noise that its own histograms need."""
     event = Gaussian(Adjacency.REPLACE_ONE, 1.0, 1e3, 1)
     monkeypatch.setattr(ColumnRanges, "_event", lambda *_: event)
     with pytest.raises(PrivacyError, match="does not cover sums of sensitivity"):
@@ -120,7 +120,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_said(case: Any) -> None:
+def test_errors_name_the_remedy(case: Any) -> None:
     options, said = case
     with pytest.raises(SpecificationError, match=said):
         buy(**options)

@@ -1,4 +1,4 @@
-"""Jobs on sparse matrices: the model of the same dense columns to the bit, on either transport, without filling them."""
+"""Jobs on sparse matrices: the model equals that of the same dense columns to the bit, and zeros are never stored."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ SOLVERS = {
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_the_model_is_that_of_the_dense_columns_to_the_bit(name: str) -> None:
+def test_the_model_equals_that_of_the_dense_columns_to_the_bit(name: str) -> None:
     solver, changes = SOLVERS[name]
     spec, dense = job(solver, **changes), table()
     models = [vfl.train(spec, data, engine="inprocess") for data in (dense, scipy.sparse.csr_array(dense))]
@@ -108,7 +108,7 @@ def test_without_noise_the_optimum_is_the_same(loss: str) -> None:
     dense = table()
     one, other = (vfl.train(spec, data, engine="inprocess") for data in (dense, scipy.sparse.csc_array(dense)))
     np.testing.assert_allclose(one.w, other.w, atol=1e-8)
-    # Shifting and centring are another way to the same F, but for the penalty on scaled columns.
+    # Shifting and centring reparametrise F, except for a penalty on scaled columns.
     plain = replace(spec, sparse=(), penalty=vfl.NoPenalty())
     unpenalised = vfl.train(replace(spec, penalty=vfl.NoPenalty()), scipy.sparse.csc_array(dense), engine="inprocess")
     shifted = vfl.train(plain, dense, engine="inprocess")
@@ -129,8 +129,8 @@ def test_one_party_sparse_the_other_dense() -> None:
     assert "columns of a: scaled by a factor, neither shifted nor centred" in str(vfl.plan(spec, N))
 
 
-def test_moments_of_columns_that_are_not_centred_are_charged_for_what_is_released() -> None:
-    """Means for one party, none for the other: the worst record attains the joint sensitivity, and none exceeds it."""
+def test_moments_of_uncentred_columns_are_charged_for_the_released_sums() -> None:
+    """One party releases means, the other does not: the worst record attains the joint sensitivity, none exceeds it."""
     spec = job(vfl.SkGD(passes=1), sparse=["a"], bounds={"*": (-1, 1)})
     problem = problem_of(spec, 3)
     assert problem.centred_coordinates.tolist() == [False] * 5 + [True] * 2 + [False]
@@ -154,8 +154,8 @@ def test_moments_of_columns_that_are_not_centred_are_charged_for_what_is_release
     assert event.sensitivity == pytest.approx(math.sqrt(5 + 2 * PAIR), rel=2.0 ** (2 - GRID_BITS))
 
 
-def test_a_wide_sparse_job_is_never_filled() -> None:
-    """800 × 88,119: dense it takes 564 MB, and each of the greedy rounds is one pass over its stored entries."""
+def test_a_wide_sparse_job_is_never_made_dense() -> None:
+    """800 × 88,119: dense it takes 564 MB. Each greedy round is one pass over its stored entries."""
     n, p, stored = 800, 88_119, 200_000
     rng = np.random.default_rng(1)
     X = scipy.sparse.csc_array(

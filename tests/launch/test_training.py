@@ -1,4 +1,4 @@
-"""Training with the noise off: the solution is scikit-learn's on the scaled columns, whatever the way to it."""
+"""Training without noise: every setting reaches scikit-learn's solution on the scaled columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PENALTIES = {
 
 @functools.cache
 def table(loss: str) -> dict[str, np.ndarray]:
-    """Correlated columns within their bounds in units that differ by six orders of magnitude, and a noisy label."""
+    """Return correlated columns within bounds, in units that differ by six orders of magnitude, and a noisy label."""
     rng = np.random.default_rng(1)
     U = rng.uniform(0.05, 0.95, (N, len(COLUMNS)))
     U[:, 3] = 0.4 * U[:, 0] + 0.6 * U[:, 3]
@@ -55,7 +55,7 @@ def job(loss: str, penalty: str, *, blocks: dict[str, list[list[str]]] | None = 
 
 
 def scaled(loss: str, *, intercept: bool) -> np.ndarray:
-    """The scaling in one's own words: bounds to [−1, 1]; without an intercept by a factor only."""
+    """Scale the columns independently: bounds to [−1, 1], or only by a factor without an intercept."""
     lo, hi = np.array(list(BOUNDS.values())).T
     X = np.column_stack([table(loss)[c] for c in COLUMNS])
     return (2 * X - lo - hi) / (hi - lo) if intercept else X / np.maximum(abs(lo), abs(hi))
@@ -63,7 +63,7 @@ def scaled(loss: str, *, intercept: bool) -> np.ndarray:
 
 @functools.cache
 def peer(loss: str, penalty: str, *, intercept: bool = True) -> tuple[np.ndarray, float]:
-    """scikit-learn's minimiser on the scaled columns; λ translated by the conventions that our docstrings state."""
+    """Return scikit-learn's minimiser on the scaled columns; λ is converted as our docstrings state."""
     kinds = {
         ("squared", "none"): lambda: peers.LinearRegression(fit_intercept=intercept),
         ("squared", "l1"): lambda: peers.Lasso(0.02, fit_intercept=intercept, tol=1e-14, max_iter=10**6),
@@ -93,7 +93,7 @@ def fit(spec: vfl.Job) -> vfl.Result:
 
 
 def distance(result: vfl.Result, solution: tuple[np.ndarray, float]) -> float:
-    """Largest difference of a coordinate on the scaled columns, the intercept included."""
+    """Return the largest difference of a coordinate on the scaled columns, the intercept included."""
     w = dict(zip(result.coordinates, result.w, strict=True))
     intercept = w.pop("(intercept)", 0.0)
     return max(abs(intercept - solution[1]), *(abs(w[c] - v) for c, v in zip(COLUMNS, solution[0], strict=True)))
@@ -102,8 +102,8 @@ def distance(result: vfl.Result, solution: tuple[np.ndarray, float]) -> float:
 @pytest.mark.parametrize("sampling", SAMPLERS)
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_the_optimum_is_the_peers(loss: str, penalty: str, sampling: str) -> None:
-    passes = 800 if sampling == "full" else 150  # steps of 1/(p·M_j) where all blocks move at once
+def test_the_optimum_is_scikit_learns(loss: str, penalty: str, sampling: str) -> None:
+    passes = 800 if sampling == "full" else 150  # steps of 1/(p·M_j) when all blocks move at once
     spec = job(loss, penalty, sampling=sampling, tau=2 if sampling == "nice" else None, passes=passes)
     assert distance(fit(spec), peer(loss, penalty)) < TOLERANCE
 
@@ -111,7 +111,7 @@ def test_the_optimum_is_the_peers(loss: str, penalty: str, sampling: str) -> Non
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_without_an_intercept(loss: str, penalty: str) -> None:
-    # The columns lie far from 0 and are nearly parallel: more passes than with centred ones.
+    # The columns are far from 0 and nearly parallel, so they need more passes than centred ones.
     result = fit(job(loss, penalty, intercept=False, passes=1000 if penalty == "none" else 500))
     assert result.intercept_ == 0.0
     assert distance(result, peer(loss, penalty, intercept=False)) < TOLERANCE
@@ -126,7 +126,7 @@ def test_block_sizes_and_sweeps(block_size: int, sweep: str) -> None:
 
 @pytest.mark.parametrize("sampling", SAMPLERS)
 def test_explicit_blocks(sampling: str) -> None:
-    """Blocks that name a party's columns in another order than it declared them, for every sampler."""
+    """Blocks that list a party's columns in a different order from the declaration, for every sampler."""
     blocks = {"bank": [["a2", "a0"], ["a1"]], "telco": [["b1"], ["b0"]]}
     spec = job("squared", "l1", blocks=blocks, sampling=sampling, tau=2 if sampling == "nice" else None, passes=500)
     result = fit(spec)
@@ -135,42 +135,42 @@ def test_explicit_blocks(sampling: str) -> None:
 
 
 @pytest.mark.parametrize("clip", [1e3, float("inf")])
-def test_a_clip_that_binds_nobody_changes_nothing_but_rounding(clip: float) -> None:
-    """A finite clip goes through the integer kernels, with contributions rounded to κ/2²⁰ a record."""
+def test_a_clip_that_binds_no_record_changes_only_rounding(clip: float) -> None:
+    """A finite clip uses the integer kernels, which round contributions to κ/2²⁰ per record."""
     result = fit(job("logistic", "l2", clip=clip))
     assert distance(result, peer("logistic", "l2")) < (1e-4 if clip < 1e6 else TOLERANCE)
 
 
 def test_a_clip_that_binds_biases() -> None:
-    """The same test of the same thing: were clipping ignored, this would reach the peer."""
+    """This verifies the test above: if clipping were ignored, this run would reach the peer."""
     assert distance(fit(job("logistic", "l2", clip=0.05)), peer("logistic", "l2")) > 1e-2
 
 
-def test_outer_and_inner_rounds_are_passes_in_parts() -> None:
-    """Rebuilding Xθ between outer rounds moves the iterates by rounding only."""
+def test_outer_and_inner_rounds_divide_the_passes() -> None:
+    """Rebuilding Xθ between outer rounds changes the iterates by rounding only."""
     in_one = fit(job("squared", "l2", sampling="cyclic", passes=None, outer_rounds=1, inner_rounds=24))
     in_four = fit(job("squared", "l2", sampling="cyclic", passes=None, outer_rounds=4, inner_rounds=6))
     np.testing.assert_allclose(in_four.w, in_one.w, rtol=0, atol=1e-12)
-    assert distance(in_one, peer("squared", "l2")) > TOLERANCE  # far enough from the end to tell iterates apart
+    assert distance(in_one, peer("squared", "l2")) > TOLERANCE  # far enough from the optimum to tell iterates apart
 
 
 def test_sweeps_are_the_same_sequential_algorithm() -> None:
-    """With one order of blocks, joining them into visits changes messages and nothing else."""
+    """With one order of blocks, joining them into visits changes only the messages."""
     in_visits = fit(job("logistic", "l1", sampling="cyclic", sweep="visit", passes=7))
     one_by_one = fit(job("logistic", "l1", sampling="cyclic", sweep="block", passes=7))
     np.testing.assert_allclose(in_visits.w, one_by_one.w, rtol=0, atol=1e-12)
 
 
-def test_grouping_by_party_makes_a_pass_one_message_a_party() -> None:
+def test_grouping_by_party_makes_one_message_per_party_and_pass() -> None:
     plan = make_plan(job("logistic", "l2", sweep="party", passes=4, outer_rounds=1), N)
     visits = [q for q in queries(plan) if isinstance(q, Descend)]
     assert all(len(q.steps) == 1 for q in visits)
-    # Two parties a pass; where one pass ends with the party that begins the next, the two visits are one.
+    # Two parties per pass. If a pass ends with the party that begins the next one, their visits are joined.
     assert 5 <= len(visits) <= 8
     assert sum(len(q.ordered()) for q in visits) == 4 * (len(COLUMNS) + 1)
 
 
-def test_round_trips_are_what_the_plan_says() -> None:
+def test_round_trips_equal_the_plan() -> None:
     for options in ({}, {"sweep": "block"}, {"sampling": "nice", "tau": 2}, {"outer_rounds": 3, "inner_rounds": 5}):
         passes = {} if "inner_rounds" in options else {"passes": 6}
         spec = job("squared", "l2", **{"passes": None, **passes, **options})
@@ -181,7 +181,7 @@ def test_round_trips_are_what_the_plan_says() -> None:
 
 
 def queries(plan: vfl.Plan) -> list[object]:
-    """All queries of a plan, each answered with zeros (and ones where smoothness would stand)."""
+    """Return all queries of a plan, each answered with zeros (and with ones for smoothness)."""
     schedule, asked, answer = plan.solver.schedule(plan.problem), [], None
     while True:
         try:
@@ -196,10 +196,10 @@ def queries(plan: vfl.Plan) -> list[object]:
 
 
 class TestCentring:
-    """Columns are centred at released means where an intercept absorbs it: F and its minimiser stay."""
+    """Columns are centred at released means if an intercept absorbs the shift: F and its minimiser stay the same."""
 
-    def test_far_columns_have_the_same_model(self) -> None:
-        """A shift of the data moves the intercept alone; without centring 150 passes would not get near."""
+    def test_columns_far_from_zero_have_the_same_model(self) -> None:
+        """A shift of the data changes the intercept only; without centring 150 passes would not come near."""
         spec = job("squared", "l2", scaling="none", bounds={})
         X = {c: scaled("squared", intercept=True)[:, j] for j, c in enumerate(COLUMNS)}
         here, there = (
@@ -222,8 +222,8 @@ class TestCentring:
         assert distance(centred, peer("logistic", "l1")) < TOLERANCE
         np.testing.assert_allclose(plain.w, centred.w, rtol=0, atol=TOLERANCE)
 
-    def test_wrong_means_do_no_harm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Noisy means are wrong means: any centres lead to the same optimum."""
+    def test_wrong_means_do_not_change_the_optimum(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Noisy means are wrong means, and any centres lead to the same optimum."""
 
         def off(problem):
             yield from ()
@@ -235,8 +235,8 @@ class TestCentring:
         assert distance(fit(job("logistic", "l2", passes=500)), peer("logistic", "l2")) < TOLERANCE
 
 
-def test_the_objective_is_what_the_plan_prints() -> None:
-    """F of the problem, evaluated at the solution, is smaller than anywhere around it."""
+def test_the_objective_is_that_of_the_plan() -> None:
+    """F of the problem is smaller at the solution than anywhere around it."""
     spec = job("logistic", "elastic_net")
     result, problem = fit(spec), problem_of(spec, N)
     Z = np.column_stack([scaled("logistic", intercept=True), np.ones(N)])
@@ -250,8 +250,8 @@ def test_the_objective_is_what_the_plan_prints() -> None:
 
 @pytest.mark.parametrize("smoothness", ["private", "bounds", "data", dict.fromkeys(COLUMNS, 1.0)])
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_with_hardly_any_noise_every_way_to_smoothness_leads_near(loss: str, smoothness: object) -> None:
-    """ε = 10¹⁰: what is left is the grid and the clip, set so that it binds nobody."""
+def test_with_little_noise_every_source_of_smoothness_comes_near_the_optimum(loss: str, smoothness: object) -> None:
+    """ε = 10¹⁰: only the grid and the clip remain, and the clip binds no record."""
     privacy = vfl.Privacy(epsilon=1e10, delta=1e-5, noise=vfl.SeededNoise(3), smoothness=smoothness)
     bounds = BOUNDS | ({"y": (-10.0, 10.0)} if loss == "squared" else {})
     spec = job(loss, "l2", privacy=privacy, bounds=bounds, clip=50.0, passes=100)

@@ -1,4 +1,4 @@
-"""What a process is warned of: the sum of its private runs, whoever starts them, and a δ that is hardly meant."""
+"""Warnings of a process: the total ε of its private runs, and a δ that protects nobody."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def total(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("second", RUNS)
 @pytest.mark.parametrize("first", ["train", "bounds"])
-def test_the_second_private_run_is_told_the_sum(first: str, second: str) -> None:
+def test_the_second_private_run_warns_of_the_total(first: str, second: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", vfl.PrivacyWarning)
         RUNS[first]()
     with pytest.warns(vfl.PrivacyWarning, match="private run 2 ") as caught:
         RUNS[second]()
-    assert [warning.filename for warning in caught] == [__file__]  # once, at the line that asked
+    assert [warning.filename for warning in caught] == [__file__]  # once, at the calling line
     # Both of ε = 1, so μ grows by √2; a plan may fall short of its budget by its last digits, classes by a hundredth.
     together = brentq(lambda e: delta_of(e, math.sqrt(2) * mu_of(1.0, DELTA)) - DELTA, 1.0, 9.0)
     said = float(str(caught[0].message).partition("(ε = ")[2].partition(",")[0])
@@ -77,7 +77,7 @@ def test_the_second_private_run_is_told_the_sum(first: str, second: str) -> None
 
 
 @COUNTED
-def test_runs_that_are_counted_elsewhere_or_not_private_are_silent(tmp_path: Path) -> None:
+def test_runs_that_are_counted_elsewhere_or_not_private_do_not_warn(tmp_path: Path) -> None:
     SqliteLedger(tmp_path / "book.db").set_cap("credit", epsilon=3.0, delta=DELTA)
     train(replace(JOB, dataset="credit"), ledger=tmp_path / "book.db")
     train(replace(JOB, privacy=None))
@@ -86,7 +86,7 @@ def test_runs_that_are_counted_elsewhere_or_not_private_are_silent(tmp_path: Pat
 
 
 @COUNTED
-def test_a_run_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+def test_a_refused_run_is_not_counted(tmp_path: Path) -> None:
     train()
     for _ in range(2):
         with pytest.raises(vfl.PrivacyWarning, match="private run 2 "):
@@ -97,7 +97,7 @@ def test_a_run_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
 LOOSE = replace(JOB, privacy=vfl.Privacy(epsilon=1.0, delta=0.05, noise=vfl.SeededNoise(0)))
 
 
-def test_a_delta_that_is_hardly_meant_is_said_once_to_whoever_sees_no_plan() -> None:
+def test_a_weak_delta_is_warned_of_once_where_no_plan_is_shown() -> None:
     with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n = 0.01") as caught:
         train(LOOSE)
     assert [warning.filename for warning in caught] == [__file__]
@@ -109,7 +109,7 @@ def test_a_delta_that_is_hardly_meant_is_said_once_to_whoever_sees_no_plan() -> 
     assert any("is not below 1/n" in str(event) for event in shown if isinstance(event, vfl.Plan))
 
 
-def test_a_delta_that_is_hardly_meant_is_said_to_estimators_and_classes() -> None:
+def test_estimators_and_classes_warn_of_a_weak_delta() -> None:
     data = table() | {"y": np.arange(N) % 3}
     with pytest.warns(vfl.PrivacyWarning, match="is not below 1/n") as caught:
         vfl.train_one_vs_rest(LOOSE, data, classes=(0, 1, 2), n_records=N, engine="inprocess")

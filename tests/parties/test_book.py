@@ -1,4 +1,4 @@
-"""A party's book: on disk before the noise, whole jobs under the owner's cap, and heads that betray restored backups."""
+"""A party's book: entries precede noise, whole jobs count under the owner's cap, chain heads reveal old copies."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def table() -> dict[str, np.ndarray]:
 
 
 class Place:
-    """A folder with a ledger and both parties' policies and books."""
+    """Make a folder with a ledger and with policies and books of both parties."""
 
     def __init__(self, folder: Path, *, total: float = 4.0) -> None:
         self.ledger = folder / "ledger.db"
@@ -132,8 +132,8 @@ class TestRecording:
         # cap, reserve, note; the visits; the others' releases, settle, note
         assert len(writes) == 3 + len(visits) + 3
 
-    def test_a_job_counts_whole(self, place: Place) -> None:
-        """The margins carry every party's records into every release."""
+    def test_the_whole_job_counts(self, place: Place) -> None:
+        """Through the margins, every party's records enter every release."""
         outcome = place.run(job())
         for party in PARTITION.parties:
             (run,) = place.balance(party).runs
@@ -145,8 +145,8 @@ class TestRecording:
             assert whole.epsilon(DELTA) == pytest.approx(outcome.plan.epsilon, rel=1e-9)
             SqliteLedger(place.books[party]).verify()
 
-    def test_selections_are_added_up_as_the_ledger_does(self, place: Place) -> None:
-        """A mix of Gaussian and bounded-range events is counted in ρ; so is what is left of it."""
+    def test_selections_are_added_up_as_in_the_ledger(self, place: Place) -> None:
+        """A mix of Gaussian and bounded-range events is counted in ρ, and so is the rest of the reservation."""
         spec = dataclasses.replace(job(), solver=GCD(rounds=6))
         place.run(spec)
         for party in PARTITION.parties:
@@ -156,13 +156,13 @@ class TestRecording:
             assert run.spent == pytest.approx(run.reserved, rel=1e-12)
             assert {"bounded-range", "gaussian"} <= {kind for _, kind in recorded(place.books[party])}
 
-    def test_what_a_run_leaves_behind_names_the_books(self, place: Place) -> None:
+    def test_the_runs_certificate_and_files_name_the_books(self, place: Place) -> None:
         place.policies.pop("telco")
         outcome = place.run(job())
         assert outcome.books == {"bank": SqliteLedger(place.books["bank"]).head()}
         assert not place.books["telco"].exists()
 
-    def test_books_change_nothing_in_the_model(self, place: Place) -> None:
+    def test_books_do_not_change_the_model(self, place: Place) -> None:
         spec = job(noise=vfl.SeededNoise(5), dataset=None)
         there = place.run(spec, "with")
         place.policies.clear()
@@ -189,7 +189,7 @@ class TestCap:
         said = str(raised.value)
         assert said.startswith("party 'telco' refuses job 'job' by its policy's [total]: its book has ε = 1.5 of ε = 2")
         assert "the job asks for ε = 1.6 and ε = " in said
-        # What was set aside for it is free again, in the ledger and in the book that had agreed.
+        # Its reservation is free again, in the ledger and in the book that had agreed.
         (ledger,) = SqliteLedger(place.ledger).show()
         assert [run.status for run in ledger.runs] == ["settled", "refunded"]
         assert [run.status for run in place.balance("bank").runs] == ["settled", "refunded"]
@@ -201,7 +201,7 @@ class TestCap:
         with pytest.raises(ConsentRefused, match=r"\[job\]: it asks for delta = 0\.0002778"):
             place.run(spec)
 
-    def test_the_owner_may_change_it_and_the_chain_says_so(self, place: Place) -> None:
+    def test_the_owner_may_change_the_cap_and_the_chain_records_it(self, place: Place) -> None:
         place.run(job(1.5), "r1")
         place.allow("bank", 1.0)
         with pytest.raises(ConsentRefused, match=r"\[total\]: more than that was released before"):
@@ -214,7 +214,7 @@ class TestCap:
         ]
         assert kinds.count("cap") == 2
 
-    def test_a_run_that_never_closes_stays_set_aside(self, place: Place) -> None:
+    def test_a_run_that_never_closes_keeps_its_reservation(self, place: Place) -> None:
         events = place.events(job(1.5))
         next(event for event in events if isinstance(event, Round) and event.kind == "Descend")
         events.close()
@@ -226,7 +226,7 @@ class TestCap:
 
 
 class TestReleases:
-    """The party itself refuses these queries, with or without the coordinator's consent."""
+    """The party itself refuses these queries, whatever the coordinator does."""
 
     @pytest.fixture
     def party(self, place: Place) -> Any:
@@ -243,7 +243,7 @@ class TestReleases:
             query = dataclasses.replace(query, steps={"bank": (dataclasses.replace(first, **changed), *rest)})
         return query, Records(margins=np.zeros(N), labels=np.ones(N))
 
-    def test_a_release_made_before(self, party: Any) -> None:
+    def test_a_repeated_release(self, party: Any) -> None:
         party.answer(*self.visit(), ReleaseKey(1))
         with pytest.raises(ConsentRefused, match=r"made the release of round 1, attempt 0 before"):
             party.answer(*self.visit(), ReleaseKey(1))
@@ -259,7 +259,7 @@ class TestReleases:
         with pytest.raises(BudgetError, match="resumed by another process"):  # the first one was superseded
             party.answer(*self.visit(), ReleaseKey(2))
 
-    def test_killed_between_its_last_charge_and_settling(
+    def test_killed_between_the_last_charge_and_settling(
         self, party: Any, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def killed(*_: Any, **__: Any) -> None:
@@ -286,7 +286,7 @@ class TestReleases:
         monkeypatch.setattr(CryptographicNoise, "stream", _never)
         with pytest.raises(ConsentRefused, match="beyond the plan its book has set aside") as raised:
             party.answer(*self.visit(), ReleaseKey(7))
-        assert not isinstance(raised.value, BudgetExceeded)  # which a schedule takes for its own budget's end
+        assert not isinstance(raised.value, BudgetExceeded)  # the schedule treats it as the end of its own budget
 
     def test_a_release_without_noise(self, party: Any) -> None:
         with pytest.raises(PrivacyError, match=r"release without noise .Descend., which the job does not declare"):
@@ -298,20 +298,20 @@ class TestReleases:
         with pytest.raises(PrivacyError, match=r"noise for a sensitivity of .* does not cover sums of sensitivity"):
             party.answer(*self.visit(event=smaller), ReleaseKey(1))
 
-    def test_a_run_that_was_not_announced(self, place: Place) -> None:
+    def test_an_unannounced_run(self, place: Place) -> None:
         source = {c: table()[c] for c in PARTITION.wanted("bank")}
         party = load(job().for_party("bank"), source, str(place.policies["bank"]))
         with pytest.raises(ConsentRefused, match="this run was not announced to it"):
             party.answer(*self.visit(), ReleaseKey(1))
 
-    def test_what_releases_nothing_needs_no_entry(self, party: Any, place: Place) -> None:
+    def test_queries_without_releases_need_no_entry(self, party: Any, place: Place) -> None:
         before = SqliteLedger(place.books["bank"]).head()
         block = self.visit()[0].steps["bank"][0].block
         party.answer(Forward({"bank": (block, np.ones(block.size))}), Records(), ReleaseKey(1))
         assert SqliteLedger(place.books["bank"]).head() == before
 
     def test_a_pass_over_disjoint_batches_is_one_entry(self, party: Any, place: Place) -> None:
-        """And a batch that is not the next of its pass pays for itself."""
+        """A batch that is not the next of its pass pays for itself."""
         step = self.visit()[0].steps["bank"][0]
 
         def ask(number: int, fold: Fold) -> int:
@@ -322,13 +322,13 @@ class TestReleases:
         counts = [ask(k, Fold(fold, 3, (seed,))) for k, (fold, seed) in enumerate(FOLDS, 1)]
         assert counts == [1, 1, 1, 2, 3, 4, 4]
 
-    def test_exact_smoothness_is_declared_by_the_job(self, place: Place) -> None:
+    def test_exact_smoothness_is_allowed_when_the_job_declares_it(self, place: Place) -> None:
         place.run(job(smoothness="data", dataset=None))
         assert next(key.round for key, _ in recorded(place.books["bank"])) > 0  # the moments carried no noise
 
 
 class TestBackups:
-    """A copy put back in place of a newer file is noticed when the two next meet, and stays noticed."""
+    """A restored copy is detected when ledger and book next meet, and stays detected."""
 
     def test_of_a_partys_book(self, place: Place) -> None:
         place.run(job(0.2), "r1")
@@ -351,14 +351,14 @@ class TestBackups:
                 place.run(job(0.2), run)
         assert len(SqliteLedger(place.ledger).show()[0].runs) == 1
 
-    def test_a_book_that_is_gone(self, place: Place) -> None:
+    def test_a_missing_book(self, place: Place) -> None:
         place.run(job(0.2), "r1")
         _delete(place.books["bank"])
         with pytest.raises(LedgerError, match="the book of party 'bank' is gone"):
             place.run(job(0.2), "r2")
         assert not place.books["bank"].exists()
 
-    def test_a_ledger_that_is_gone_or_made_anew(self, place: Place) -> None:
+    def test_a_missing_or_new_ledger(self, place: Place) -> None:
         place.run(job(0.2), "r1")
         _delete(place.ledger)
         with pytest.raises(LedgerError, match="the ledger of 'credit' is gone"):
@@ -367,14 +367,14 @@ class TestBackups:
         with pytest.raises(LedgerError, match="the ledger is not the one that the book of party 'bank' knows"):
             place.run(job(0.2), "r2")
 
-    def test_other_data_sets_and_runs_of_their_own_do_not_matter(self, place: Place) -> None:
+    def test_other_data_sets_and_unrelated_runs_are_not_affected(self, place: Place) -> None:
         place.run(job(0.2), "r1")
         place.run(job(0.2, dataset=None), "r2")
         _delete(place.ledger)
         place.run(job(0.2, dataset=None), "r3")
 
 
-def test_a_run_that_was_cut_off_goes_on_in_the_same_books(place: Place, tmp_path: Path) -> None:
+def test_a_resumed_run_uses_the_same_books(place: Place, tmp_path: Path) -> None:
     class Cut(Exception):
         pass
 
@@ -422,7 +422,7 @@ def _schedule(spec: vfl.Job) -> Iterator[Any]:
 
 
 def _copy(path: Path) -> Callable[[], None]:
-    """Copy a ledger as it stands; returns what puts the copy in its place."""
+    """Copy a ledger in its present state; return a function that restores the copy."""
     copy = path.with_suffix(".backup")
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
         source.backup(target)

@@ -48,13 +48,13 @@ def test_the_order_is_that_of_the_coordinates_not_of_the_source():
     assert columns.array.tolist() == [[2.0, 1.0]]
 
 
-def test_the_users_own_array_is_left_alone():
+def test_the_users_own_array_is_not_changed():
     mine = {"a": np.array([NAN, 5.0, 99.0])}
     load(mine, Schema(bounds={"a": (0, 10)}, fill={"a": 3}), scaling="bounds")
     np.testing.assert_array_equal(mine["a"], [NAN, 5.0, 99.0])
 
 
-def test_a_party_with_the_label_alone():
+def test_a_party_with_only_the_label():
     columns, label = load({"y": [0, 1, 1]}, columns=[], label=("y", BinaryLabel()), intercept=True)
     assert columns.array.tolist() == [[1.0], [1.0], [1.0]]
     assert label.tolist() == [-1.0, 1.0, 1.0]
@@ -110,7 +110,7 @@ edge = st.floats(allow_nan=False, width=64)
     intercept=st.booleans(),
     dtype=st.sampled_from([np.float64, np.float32]),
 )
-def test_no_value_exceeds_the_reach_that_a_sensitivity_rests_on(ends, cells, scaling, intercept, dtype):
+def test_no_value_exceeds_the_reach_of_its_sensitivity(ends, cells, scaling, intercept, dtype):
     schema = Schema(bounds={"a": ends}, fill={"a": ends[0]})
     scale = Scaling.of(schema, ["a"], scaling=scaling, intercept=intercept)
     source = open_source({"a": np.array(cells)}, ["a"], party="bank")
@@ -194,7 +194,7 @@ def test_declared_classes(classes, cells):
 
 
 @pytest.mark.parametrize(("cells", "sign"), [([0, 0], -1.0), ([1, 1], 1.0), ([-1, -1], -1.0)])
-def test_a_label_of_one_class_is_no_error(cells, sign):
+def test_labels_of_a_single_class_are_accepted(cells, sign):
     _, y = load({"x": [1, 2], "y": cells}, columns=["x"], label=("y", BinaryLabel()))
     assert y.tolist() == [sign, sign]
 
@@ -218,7 +218,7 @@ def test_blank_lines_of_csv_leave_no_gap(tmp_path):
         assert y.tolist() == [1.0, -1.0]
 
 
-def test_many_chunks_give_what_one_does(tmp_path):
+def test_many_chunks_give_the_same_as_one(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(150_000, 3)).round(4), columns=["a", "b", "c"])
     frame.to_csv(tmp_path / "d.csv", index=False)
@@ -324,7 +324,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named_without_a_cell(case):
+def test_errors_name_the_column_without_a_cell(case):
     data, options, problem = WRONG[case]
     with pytest.raises(DataError) as caught:
         load(data, **options)

@@ -44,24 +44,24 @@ def refused(rule: str, chosen: Policy, spec: vfl.Job, party: str = "bank") -> st
     return said
 
 
-def test_a_refusal_is_the_books_kind_of_error() -> None:
+def test_a_refusal_is_a_budget_error() -> None:
     assert issubclass(ConsentRefused, BudgetError)
     assert ConsentRefused.exit_code == 4
 
 
 class TestJobs:
-    def test_by_digest_by_name_or_any(self) -> None:
+    def test_jobs_are_listed_by_digest_by_name_or_any(self) -> None:
         for listed in (job().digest, "credit", "*"):
             policy(jobs=("other", listed)).check(job(), "bank")
 
-    def test_what_is_not_listed_is_refused_and_the_digest_is_shown(self) -> None:
+    def test_an_unlisted_job_is_refused_and_its_digest_shown(self) -> None:
         assert job().digest in refused("jobs", policy(jobs=("credits",)), job())
         refused("jobs", policy(jobs=()), job())
 
     def test_a_digest_covers_every_option(self) -> None:
         refused("jobs", policy(jobs=(job().digest,)), job(intercept=False))
 
-    def test_a_job_cannot_take_anothers_digest_for_a_name(self) -> None:
+    def test_a_job_cannot_use_another_digest_as_its_name(self) -> None:
         refused("jobs", policy(jobs=(job().digest,)), job(name=job().digest, intercept=False))
 
 
@@ -86,7 +86,7 @@ def test_trust() -> None:
     ],
     ids=["none", "seeded", "smoothness from data"],
 )
-def test_what_a_certificate_calls_not_private_needs_its_own_consent(privacy: vfl.Privacy | None) -> None:
+def test_not_private_jobs_need_their_own_consent(privacy: vfl.Privacy | None) -> None:
     refused("allow_non_private", policy(), job(privacy=privacy))
     policy(allow_non_private=True).check(job(privacy=privacy), "bank")
 
@@ -99,7 +99,7 @@ def test_limits_of_one_job_hold_for_either_number() -> None:
 
 
 class TestAsking:
-    def test_the_owner_is_asked_for_jobs_that_are_not_listed_only(self) -> None:
+    def test_the_owner_is_asked_about_unlisted_jobs_only(self) -> None:
         asked: list[str] = []
 
         def ask(question: str) -> bool:
@@ -113,7 +113,7 @@ class TestAsking:
         for said in (job().digest, "'income', 'age', 'default'", "ε = 1 at δ = 1e-09", "'trusted'"):
             assert said in question
 
-    def test_agreeing_does_not_lift_other_rules(self) -> None:
+    def test_agreeing_does_not_override_other_rules(self) -> None:
         asked: list[str] = []
         with pytest.raises(ConsentRefused, match=r"\[job\]"):
             policy(jobs=(), interactive=True, job=Limit(0.5, 1e-9)).check(
@@ -121,7 +121,7 @@ class TestAsking:
             )
         assert not asked
 
-    def test_no_is_no_and_nobody_there_is_no(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_and_no_answer_both_refuse(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConsentRefused, match="policy's interactive"):
             policy(jobs=(), interactive=True).check(job(), "bank", lambda _: False)
         refused("interactive", policy(jobs=(), interactive=True), job())  # pytest has no terminal
@@ -140,7 +140,7 @@ class TestAsking:
 
 
 class TestFile:
-    def test_says_what_the_owner_means(self, tmp_path: Path) -> None:
+    def test_a_policy_is_read_as_written(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text(
             'format = 1\njobs = ["credit"]\ncolumns = ["income"]\ntrust = ["trusted"]\ninteractive = true\n'
             'allow_non_private = true\nbook = "sub/log.db"\n[job]\nepsilon = 1\ndelta = 1e-9\n' + TOTAL
@@ -156,7 +156,7 @@ class TestFile:
             allow_non_private=True,
         )
 
-    def test_what_is_left_out_allows_no_job(self, tmp_path: Path) -> None:
+    def test_an_empty_policy_allows_no_job(self, tmp_path: Path) -> None:
         (tmp_path / "bank.toml").write_text("format = 1\n" + TOTAL)
         read = Policy.read(tmp_path / "bank.toml")
         assert read == Policy(book=tmp_path / "bank.book", total=Limit(4.0, 1e-6))
@@ -181,20 +181,22 @@ class TestFile:
             ("format 1", "is not valid TOML"),
         ],
     )
-    def test_what_nobody_understands_is_refused(self, tmp_path: Path, text: str, said: str) -> None:
+    def test_unknown_entries_are_refused(self, tmp_path: Path, text: str, said: str) -> None:
         (tmp_path / "bank.toml").write_text(text)
         with pytest.raises(SpecificationError) as raised:
             Policy.read(tmp_path / "bank.toml")
         assert said in str(raised.value)
 
-    def test_a_file_that_cannot_be_read_is_no_consent(self, tmp_path: Path) -> None:
+    def test_an_unreadable_file_is_a_refusal(self, tmp_path: Path) -> None:
         with pytest.raises(SpecificationError, match="nothing is consented to: No such file"):
             Policy.read(tmp_path / "bank.toml")
         (tmp_path / "bank.toml").write_bytes(b"\xff")
         with pytest.raises(SpecificationError, match="nothing is consented to: it is not UTF-8"):
             Policy.read(tmp_path / "bank.toml")
 
-    def test_the_nodes_owner_has_the_last_word(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_policy_of_the_nodes_owner_takes_precedence(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "lax.toml").write_text('format = 1\njobs = ["*"]\n' + TOTAL)
         (tmp_path / "strict.toml").write_text("format = 1\n" + TOTAL)
         assert policy_of(None) is None
@@ -211,7 +213,7 @@ def test_the_module_documents_every_entry() -> None:
 
 
 class TestBeforeTheData:
-    """The party's process asks its policy first: a source that cannot even be opened does not matter."""
+    """The party's process checks its policy first, even if the source cannot be opened."""
 
     def data(self) -> dict[str, Any]:
         return {"bank": "nowhere.csv", "telco": {"calls": np.zeros(4)}}
@@ -222,12 +224,12 @@ class TestBeforeTheData:
             vfl.train(spec, self.data(), engine="inprocess", policies={"bank": tmp_path / "bank.toml"})
         return raised.value
 
-    def test_refused_before_and_read_after(self, tmp_path: Path) -> None:
+    def test_refusals_precede_reading(self, tmp_path: Path) -> None:
         assert type(self.run(job(), tmp_path, "format = 1\n" + TOTAL)) is ConsentRefused
         assert type(self.run(job(), tmp_path, 'format = 1\njobs = ["*"]\n' + TOTAL)) is DataError
         assert not (tmp_path / "bank.book").exists()
 
-    def test_a_policy_for_nobody(self) -> None:
+    def test_a_policy_for_an_unknown_party(self) -> None:
         with pytest.raises(SpecificationError, match=r"'bnak', which is no party \(did you mean 'bank'\?\)"):
             vfl.train(job(), self.data(), engine="inprocess", policies={"bnak": "x.toml"})
 
@@ -236,7 +238,7 @@ class TestBeforeTheData:
         with pytest.raises(ConsentRefused, match="party 'bank' refuses job 'credit' by its policy's jobs"):
             vfl.train(job(), self.data(), policies={"bank": tmp_path / "bank.toml"})
 
-    def test_a_job_file_names_them_beside_the_job(self, tmp_path: Path) -> None:
+    def test_policies_named_beside_the_job_file(self, tmp_path: Path) -> None:
         jobfile.write(job(), tmp_path / "job.toml")
         plain = (tmp_path / "job.toml").read_text()
         (tmp_path / "job.toml").write_text(plain + '\n[policy]\nbank = "rules/bank.toml"\n')
@@ -264,14 +266,14 @@ def result() -> Any:
 
 
 class TestPrediction:
-    """No model is applied to an owner's records, and none of their ids is read, unless the policy's [prediction] allows it."""
+    """Without consent in the policy's [prediction], no model is applied to an owner's records and no id is read."""
 
     def policy(self, folder: Path, section: str = "") -> Path:
         (folder / "bank.toml").write_text("format = 1\n" + TOTAL + section)
         return folder / "bank.toml"
 
     def predict(self, folder: Path, section: str, made: ModelPart, source: Any = None, **options: Any) -> Any:
-        """Apply a part to the bank's records alone, or with a part of the telco's that does nothing."""
+        """Apply a part to the bank's records alone, or together with a telco part without effect."""
         folder.joinpath("bank.part.json").write_text(made.to_json())
         folder.joinpath("telco.part.json").write_text(
             dataclasses.replace(made, party="telco", coordinates=("calls",), w=np.zeros(1)).to_json()
@@ -292,20 +294,18 @@ class TestPrediction:
         return said
 
     @pytest.mark.parametrize("source", [None, "nowhere.csv"])
-    def test_a_part_made_by_hand_reads_no_column_of_an_owner_who_allows_nothing(
-        self, tmp_path: Path, source: str | None
-    ) -> None:
-        """It gives the raw column otherwise: nobody is asked, and nothing is noised."""
+    def test_a_handmade_part_reads_no_column_without_consent(self, tmp_path: Path, source: str | None) -> None:
+        """Such a part would return the raw column, because predictions are not noised."""
         raw = {"bank": {"income": ROWS["income"], "age": ROWS["age"]}, "telco": {"calls": ROWS["calls"]}}
         self.refused("", tmp_path, "", part(income=1.0), source)
         (tmp_path / "bank.toml").unlink()
         parts = {"bank": tmp_path / "bank.part.json", "telco": tmp_path / "telco.part.json"}
         assert vfl.predict(parts, raw).margins.tolist() == ROWS["income"]
 
-    def test_on_ray_the_actor_asks(self, tmp_path: Path, local_ray: Any) -> None:
+    def test_on_ray_the_actor_checks_the_policy(self, tmp_path: Path, local_ray: Any) -> None:
         self.refused("", tmp_path, "", part(income=1.0), "nowhere.csv", engine="ray")
 
-    def test_a_digest_pins_the_part_to_the_last_weight(self, tmp_path: Path) -> None:
+    def test_a_digest_covers_every_weight(self, tmp_path: Path) -> None:
         chosen = part(income=0.5)
         section = f'[prediction]\nmodels = ["{chosen.digest}"]\n'
         assert self.predict(tmp_path, section, chosen).margins.tolist() == [0.125, 0.25, 0.5]
@@ -314,7 +314,7 @@ class TestPrediction:
         other = dataclasses.replace(chosen, job=dataclasses.replace(chosen.job, bounds=BOUNDS | {"income": (0, 2)}))
         assert other.digest in self.refused(" models", tmp_path, section, other)
 
-    def test_who_adds_up(self, tmp_path: Path) -> None:
+    def test_receivers_are_limited(self, tmp_path: Path) -> None:
         chosen = part(income=0.5)
         moved = dataclasses.replace(
             chosen,
@@ -331,7 +331,7 @@ class TestPrediction:
         assert "'telco' adds up" in self.refused(" parties", tmp_path, section, moved)
         self.predict(tmp_path, '[prediction]\nmodels = ["*"]\nparties = ["telco"]\n', moved)
 
-    def test_sources_are_the_owners(self, tmp_path: Path) -> None:
+    def test_sources_are_limited_by_the_owner(self, tmp_path: Path) -> None:
         (tmp_path / "new").mkdir()
         for name in ("new/march.csv", "train.csv"):
             (tmp_path / name).write_text("income,age\n0.5,1\n1,0\n0,0\n")
@@ -343,7 +343,7 @@ class TestPrediction:
         self.refused(" sources", tmp_path, section, part(), str(tmp_path / "new/link.csv"))
         self.predict(tmp_path, '[prediction]\nmodels = ["*"]\nsources = ["memory"]\n', part())
 
-    def test_records_of_a_day(self, tmp_path: Path) -> None:
+    def test_records_per_day_are_limited(self, tmp_path: Path) -> None:
         section = '[prediction]\nmodels = ["*"]\nrecords = 7\n'
         for _ in range(2):
             self.predict(tmp_path, section, part())
@@ -353,8 +353,10 @@ class TestPrediction:
         with pytest.raises(ConsentRefused, match=r"count of predicted records, 'bank.predictions', cannot be kept"):
             self.predict(tmp_path, section, part())
 
-    def test_a_result_and_measures_ask_too(self, tmp_path: Path, result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One file of all parties is opened by nobody before all owners are asked."""
+    def test_predictions_of_a_result_and_measures_check_policies(
+        self, tmp_path: Path, result: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A file of all parties is not opened before all owners have agreed."""
         path = self.policy(tmp_path)
         for data in (ROWS, "nowhere.csv"):
             for opens in (vfl.predict, vfl.launch.evaluate.evaluate):
@@ -371,7 +373,7 @@ class TestPrediction:
         with pytest.raises(ConsentRefused, match="left today"):
             vfl.predict(result, ROWS)
 
-    def test_training_and_alignment_open_no_table_of_all_parties_before(self, tmp_path: Path) -> None:
+    def test_training_and_alignment_check_policies_before_opening_a_common_table(self, tmp_path: Path) -> None:
         path = self.policy(tmp_path)
         for opens in (vfl.train, vfl.align):
             with pytest.raises(ConsentRefused, match="party 'bank' refuses job 'credit' by its policy's jobs"):
@@ -389,7 +391,7 @@ class TestPrediction:
             ("model = []", r"prediction.model is unknown .did you mean 'models'"),
         ],
     )
-    def test_a_section_that_nobody_understands(self, tmp_path: Path, section: str, said: str) -> None:
+    def test_an_invalid_section_is_refused(self, tmp_path: Path, section: str, said: str) -> None:
         with pytest.raises(SpecificationError, match=said):
             Policy.read(self.policy(tmp_path, f"[prediction]\n{section}\n"))
 
@@ -401,7 +403,7 @@ class TestDailyCount:
         assert sum(taken) == 25
         assert DailyCount(tmp_path / "count").take("telco", 25, 25)
 
-    def test_a_new_day_begins_anew_and_a_clock_that_is_set_back_does_not(self, tmp_path: Path) -> None:
+    def test_a_new_day_resets_the_count_but_a_clock_set_back_does_not(self, tmp_path: Path) -> None:
         count = DailyCount(tmp_path / "count")
         assert count.take("bank", 3, 3)
         with contextlib.closing(sqlite3.connect(tmp_path / "count")) as file, file:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PARTITION = vfl.FeaturePartition({"bank": ["a"], "court": ["b"]}, label=("court", "y"))
 
-# A declaration of column "a", and cells that fit it.
+# A declaration of column "a", and cells that satisfy it.
 DECLARED: dict[str, tuple[Any, list[Any]]] = {
     "numeric": (vfl.Numeric(bounds=(-2, 3)), [1, 2.5, -1, 0]),
     "numeric, filled": (vfl.Numeric(bounds=(-2, 3), fill=1), [1, None, -1, 2]),
@@ -112,7 +112,7 @@ def job(declared, **options):
 
 
 def stored(spec, source):
-    """Return what the bank stores of its records, or the text of its refusal."""
+    """Return the values that the bank stores of its records, or the text of its refusal."""
     try:
         return load(spec.for_party("bank"), source)._columns.array
     except DataError as error:
@@ -147,7 +147,7 @@ def test_one_odd_cell_changes_no_other_record(container, kind, cell):
 @pytest.mark.parametrize("container", ["list", "pandas", "polars"])
 @settings(deadline=None, max_examples=40)
 @given(kind=st.sampled_from(sorted(DECLARED)), cell=odd)
-def test_nor_does_it_in_one_table_of_all_parties(container, kind, cell):
+def test_one_odd_cell_changes_no_other_record_in_one_table_of_all_parties(container, kind, cell):
     declared, cells = DECLARED[kind]
     spec = job(declared)
 
@@ -193,7 +193,7 @@ def abs_digits(number):
 @example(kind="text", cell="2A")
 @example(kind="text", cell='x"\n01,1,0\n"')
 @example(kind="text", cell="a\r\nb")
-def test_nor_does_it_in_a_file_of_text(zipped, kind, cell, tmp_path):
+def test_one_odd_cell_changes_no_other_record_in_a_text_file(zipped, kind, cell, tmp_path):
     declared, cells = DECLARED[kind]
     assert_alone(job(declared), in_csv(tmp_path, zipped=zipped), cells, cell)
 
@@ -202,7 +202,7 @@ def test_nor_does_it_in_a_file_of_text(zipped, kind, cell, tmp_path):
 @given(kind=st.sampled_from(sorted(DECLARED)), cell=written)
 @example(kind="text", cell="2A")
 @example(kind="text", cell="x")
-def test_nor_does_it_in_one_file_of_all_parties(kind, cell, tmp_path):
+def test_one_odd_cell_changes_no_other_record_in_one_file_of_all_parties(kind, cell, tmp_path):
     declared, cells = DECLARED[kind]
     spec, write = job(declared), in_csv(tmp_path)
     assert_alone(spec, lambda cells: lambda: sources_of(spec, write(cells))["bank"], cells, cell)
@@ -228,8 +228,8 @@ FRAMES: dict[str, Callable[[list[Any]], Any]] = {
         (vfl.Boolean(fill=False), [True, True, False, True], None),
     ],
 )
-def test_a_type_that_a_library_takes_from_the_cells_changes_no_other_record(frame, declared, cells, cell):
-    """pandas makes integers floats where one is missing: equal numbers mean the same in either type."""
+def test_a_type_inferred_from_the_cells_changes_no_other_record(frame, declared, cells, cell):
+    """pandas turns integers into floats if one is missing; equal numbers mean the same in either type."""
     assert_alone(job(declared), FRAMES[frame], cells, cell)
 
 
@@ -245,7 +245,7 @@ def test_the_common_scale_of_decimals_changes_no_other_record(frame, declared, c
     assert_alone(job(declared), FRAMES[frame], cells, Decimal("2.12345678901"))
 
 
-def test_a_category_is_what_its_value_is():
+def test_a_category_is_identified_by_its_value():
     alike = [1, 1.0, True * 1, np.int8(1), np.float32(1), Decimal("1.00"), Fraction(2, 2), "1"]
     assert {vfl.schema.canonical_category(value) for value in alike} == {"1"}
     assert vfl.schema.canonical_category("01") == "01"

@@ -110,7 +110,7 @@ def read(source, columns=WANTED, rows=None):
 
 @pytest.mark.parametrize("rows", [None, 2])
 @pytest.mark.parametrize("make", IN_FILES)
-def test_every_kind_of_file_yields_the_same(make, rows, tmp_path):
+def test_every_kind_of_file_yields_the_same_table(make, rows, tmp_path):
     source = open_source(pickle.loads(pickle.dumps(make(tmp_path))), WANTED, party="bank")  # noqa: S301
     assert source.at_most == 3
     assert source.n_records in (3, None)
@@ -120,7 +120,7 @@ def test_every_kind_of_file_yields_the_same(make, rows, tmp_path):
 
 
 @pytest.mark.parametrize("name", IN_MEMORY)
-def test_every_kind_of_table_yields_the_same(name):
+def test_every_kind_of_table_yields_the_same_columns(name):
     source = open_source(IN_MEMORY[name], WANTED, party="bank")
     assert source.n_records == source.at_most == 3
     assert read(source) == EXPECTED
@@ -132,7 +132,7 @@ def test_a_record_batch_reader_is_read_once_and_kept():
     assert read(source) == read(source) == EXPECTED
 
 
-def test_batches_are_cut_to_rows(tmp_path):
+def test_batches_are_limited_in_rows(tmp_path):
     for spec in (csv_file(tmp_path), parquet(tmp_path), feather(tmp_path), npy(tmp_path), TABLE):
         assert {b.num_rows for b in open_source(spec, WANTED, party="bank").batches(rows=1)} == {1}
 
@@ -163,15 +163,15 @@ def test_the_bound_holds_for_any_line_ends(text, tmp_path):
 
 
 @pytest.mark.parametrize("line", ["\n", "\r\n"])
-def test_a_blank_line_of_a_single_column_is_a_record_without_its_cell(line, tmp_path):
-    """Writers of CSV leave a missing cell like this: passing it over would move all records after it."""
+def test_a_blank_line_of_a_single_column_is_a_missing_cell(line, tmp_path):
+    """CSV writers write a missing cell like this. Skipping the line would shift all later records."""
     (tmp_path / "d.csv").write_bytes(line.join(["", "y", "1", "", "0", ""]).encode())
     source = open_source(tmp_path / "d.csv", ["y"], party="bank")
     assert read(source, ["y"]) == {"y": [1, None, 0]}
 
 
-def test_a_quote_that_swallows_the_records_after_it_is_seen(tmp_path):
-    """The quotes are even in number: the first one is inside of a field, and means nothing."""
+def test_a_quote_that_swallows_later_records_is_detected(tmp_path):
+    """The number of quotes is even: the first one is inside a field and has no meaning."""
     (tmp_path / "d.csv").write_text('a,b\n1,5"\n5","x\n2,3\n4,5\n')
     with pytest.raises(DataError, match="is never closed"):
         list(open_source(tmp_path / "d.csv", {"a": "text", "b": "text"}, party="bank").batches())
@@ -334,8 +334,8 @@ def test_a_file_cut_short_in_a_folder(tmp_path):
 
 @pytest.mark.parametrize("line", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("header", ["a,b", '"a","b"'])
-def test_line_breaks_inside_fields_are_seen_wherever_the_first_quote_is(line, header, tmp_path):
-    """A block may end at any line break only where no field holds one; a quoted header says nothing of that."""
+def test_line_breaks_inside_fields_are_found_wherever_the_first_quote_is(line, header, tmp_path):
+    """A block may end at any line break only if no field holds one; a quoted header does not show that."""
     records = "".join(f'{i},{-i},"x{line}y"{line}' if i > 180_000 else f"{i},{-i},{line}" for i in range(200_000))
     (tmp_path / "d.csv").write_bytes(f"{header},note{line}{records}".encode())
     source = open_source(tmp_path / "d.csv", ["a", "b"], party="bank")
@@ -346,13 +346,13 @@ def test_line_breaks_inside_fields_are_seen_wherever_the_first_quote_is(line, he
     assert (source.at_most, source._quoted) == (1, False)
 
 
-def test_a_file_of_other_columns_in_a_folder(tmp_path):
+def test_a_file_with_other_columns_in_a_folder(tmp_path):
     folder = unequal_folder(tmp_path)
     with pytest.raises(DataError, match=r"part-3\.parquet': has other columns than the first file of its folder"):
         open_source(folder, WANTED, party="bank")
 
 
-def test_a_boolean_column_of_other_values(tmp_path):
+def test_a_boolean_column_with_other_values(tmp_path):
     (tmp_path / "d.csv").write_text("flag\n1\nSECRET\n")
     with pytest.raises(DataError) as caught:
         list(open_source(tmp_path / "d.csv", {"flag": "boolean"}, party="bank").batches())
@@ -360,7 +360,7 @@ def test_a_boolean_column_of_other_values(tmp_path):
     assert_says(caught, f"party 'bank', file {str(tmp_path / 'd.csv')!r}: {problem}")
 
 
-def test_a_file_that_grows_while_it_is_read(tmp_path):
+def test_a_file_that_grows_during_reading(tmp_path):
     path = csv_file(tmp_path)
     source = open_source(path, WANTED, party="bank")
     path.write_text(CSV + "4,w,40\n")
@@ -420,7 +420,7 @@ def test_one_table_is_split_by_the_partition(name):
     assert read(open_source(parts["bank"], ["b"], party="bank"), ["b"]) == {"b": EXPECTED["b"]}
 
 
-def test_a_party_of_which_nothing_is_wanted_gets_nothing():
+def test_a_party_without_wanted_columns_gets_none():
     partition = FeaturePartition({"bank": ["b", "a"], "court": []}, label=("court", "text"))
     features = {"bank": {"b": "number", "a": "number"}, "court": {}}
     assert list(split_table(FRAME, partition, features, label=False)) == ["bank"]
@@ -445,7 +445,7 @@ def test_a_table_that_lacks_a_column_of_the_partition():
         split_table(FRAME[:0], PARTITION, PARTS)
 
 
-def test_read_table_types_the_columns_of_a_csv_file_as_they_are_declared(tmp_path):
+def test_read_table_types_csv_columns_as_declared(tmp_path):
     table = read_table(csv_file(tmp_path), {"text": "text", "a": "number", "b": "text"})
     assert table.schema.types == [pa.string(), pa.float64(), pa.string()]
     with pytest.raises(DataError, match=r"there is no column 'txt' \(did you mean 'text'"):
@@ -454,7 +454,7 @@ def test_read_table_types_the_columns_of_a_csv_file_as_they_are_declared(tmp_pat
 
 @pytest.fixture
 def acme(tmp_path, monkeypatch):
-    """An installed package with sources of its own."""
+    """Install a package with sources of its own."""
     (tmp_path / "acme_vfl.py").write_text(
         "import pandas as pd\n"
         "def frame(address):\n"
@@ -500,7 +500,7 @@ def test_installed_sources(acme):
         ),
     ],
 )
-def test_own_sources_that_fail_say_nothing_of_the_data(acme, spec, message, caplog):
+def test_errors_of_custom_sources_reveal_no_data(acme, spec, message, caplog):
     with pytest.raises(DataError) as caught:
         open_source(spec, WANTED, party="bank")
     assert_says(caught, message)
@@ -509,12 +509,12 @@ def test_own_sources_that_fail_say_nothing_of_the_data(acme, spec, message, capl
 
 
 @pytest.mark.parametrize("make", [csv_file, gzipped, tsv, parquet, parquet_folder, feather])
-def test_names_are_read_from_the_header_alone(make, tmp_path):
+def test_names_are_read_from_the_header_only(make, tmp_path):
     assert column_names(Path(make(tmp_path))) == ("a", "text", "b")
 
 
 @pytest.mark.parametrize("name", ["none.csv", "damaged.parquet", "damaged.arrow", "damaged.csv.gz", "empty", "x.npy"])
-def test_names_that_cannot_be_read_are_none(name, tmp_path):
+def test_unreadable_names_are_empty(name, tmp_path):
     (tmp_path / "empty").mkdir()
     if name.startswith(("damaged", "x")):
         (tmp_path / name).write_bytes(b"\x00 no table")

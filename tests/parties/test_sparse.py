@@ -1,4 +1,4 @@
-"""Sparse matrices as a party's source: canonical, scaled by a factor, refused where they would have to be filled."""
+"""Sparse matrices as a party's source: canonical, scaled by a factor, refused where zeros would be stored."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_files(save, tmp_path):
     np.testing.assert_array_equal(dense(read(tmp_path / "d.npz")[0]), DENSE)
 
 
-def test_the_users_own_matrix_is_left_alone():
+def test_the_users_own_matrix_is_not_changed():
     mine = scipy.sparse.csc_array(np.array([[NAN, 5.0], [0.0, 99.0]]))
     kept = mine.copy()
     read(mine, Schema(bounds={"a": (0, 10), "b": (0, 10)}, fill={"a": 3}), NAMES[:2], scaling="bounds")
@@ -83,8 +83,8 @@ def test_the_users_own_matrix_is_left_alone():
     np.testing.assert_array_equal(mine.data, kept.data)
 
 
-def test_flags_that_a_matrix_carries_are_not_trusted():
-    """A matrix that says it has no duplicates: an entry stored twice would be clipped twice."""
+def test_flags_of_a_matrix_are_not_trusted():
+    """The matrix claims to have no duplicates; an entry stored twice would be clipped twice."""
     liar = scipy.sparse.csc_matrix((np.ones(2), np.array([0, 0]), np.array([0, 2])), (3, 1))
     liar.has_canonical_format = True
     columns, _ = read(liar, names=["a"])
@@ -93,7 +93,7 @@ def test_flags_that_a_matrix_carries_are_not_trusted():
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("scaling", ["none", "bounds"])
-def test_values_are_those_of_the_same_dense_columns_to_the_bit(scaling, dtype):
+def test_values_equal_those_of_dense_columns_to_the_bit(scaling, dtype):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 4)) * (rng.random((50, 4)) < 0.3)
     X[3, 1], X[4, 1], X[5, 2], X[:, 3] = INF, NAN, -1e300, X[:, 3] > 0
@@ -119,7 +119,7 @@ def test_columns_in_the_order_of_the_blocks_and_the_label_last():
     assert party.labels().tolist() == [-1.0, 1.0, 1.0]
 
 
-def test_a_party_with_the_label_alone():
+def test_a_party_with_only_the_label():
     columns, y = read(scipy.sparse.csc_array([[1.0], [0.0]]), names=[], label=("y", BinaryLabel()), intercept=True)
     assert dense(columns).tolist() == [[1.0], [1.0]]
     assert y.tolist() == [1.0, -1.0]
@@ -251,7 +251,7 @@ def test_wrong_declarations(changes, problem):
         job(**changes)
 
 
-def test_a_party_that_is_declared_sparse_may_give_a_dense_source():
+def test_a_party_declared_sparse_may_give_a_dense_source():
     columns = load_features(job().for_party("bank"), DENSE)
     np.testing.assert_array_equal(columns.array, DENSE / 4)
     assert job().scaling_of(NAMES).shift.tolist() == [0.0] * 3
@@ -285,7 +285,7 @@ def with_ids(tmp_path, ids):
 
 @pytest.mark.parametrize("way", ["pair", "array of ids", "file"])
 def test_records_of_a_sparse_matrix_are_aligned(way, tmp_path):
-    """The same model as from dense tables that are in the same order already, with another party's rows in between."""
+    """The model equals that of dense tables in the common order, although another party has rows in between."""
     spec = vfl.Job(
         partition=vfl.FeaturePartition({"p": ["b", "a", "c"], "q": ["d"]}, label=("q", "y")),
         bounds={"*": (-4, 4)},
@@ -317,7 +317,7 @@ def test_records_of_a_sparse_matrix_are_aligned(way, tmp_path):
         ((["u", "u", "w"], FORMS["csc"]), "id column 'customer': an id occurs more than once"),
     ],
 )
-def test_ids_of_a_sparse_matrix_that_are_wrong(source, message):
+def test_wrong_ids_of_a_sparse_matrix(source, message):
     spec = job(id="customer", sparse=["bank"])
     with pytest.raises(DataError, match=message):
         source_ids(spec, source)
@@ -328,7 +328,7 @@ def source_ids(spec, source):
     return read_ids(task, open_with_ids(task, source))
 
 
-def test_records_are_held_out_and_columns_written_out_as_from_dense_columns():
+def test_held_out_records_and_exported_columns_equal_those_of_dense_columns():
     columns, _ = read(FORMS["csc"], intercept=True)
     out = np.array([False, True, True])
     trained, held = columns.parted(out)
