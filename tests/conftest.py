@@ -1,4 +1,4 @@
-"""Fixtures of all tests, a local Ray and the command line among them, and the division of the suite among processes."""
+"""Fixtures of all tests, including a local Ray and the command line, and the spread of the suite over processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep on one worker the tests that share a Ray, and those that share a module's fixtures and caches."""
+    """Run tests on one worker that share a Ray, or that share the fixtures and caches of a module."""
     for item in items:
         group = "ray" if "local_ray" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
@@ -64,7 +64,7 @@ def local_ray() -> Iterator[Any]:
     import ray
 
     ray.init(
-        address="local",  # not to some other Ray of this machine
+        address="local",  # not to another Ray on this machine
         num_cpus=8,
         resources={"coordinator": 1, **{f"party:{name}": 1 for name in PARTIES}},
         object_store_memory=100_000_000,

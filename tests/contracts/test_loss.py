@@ -1,4 +1,4 @@
-"""The contract of a loss, held to by every registered one: derivative, curvature and slope are what they claim."""
+"""Contract of every registered loss: derivative, curvature and slope are as claimed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _labels(loss, n, rng):
 
 
 def _points(loss, n=4000, spread=6.0):
-    """Margins at random, and where a derivative of some loss jumps or ends: close to it on either side, never at it."""
+    """Margins at random and near the points where a derivative of some loss jumps or ends; never at these points."""
     rng = np.random.default_rng(11)
     v, y = spread * rng.standard_normal(n), _labels(loss, n, rng)
     ends = [1.0, -1.0, 0.5, -0.5, 3.0, 0.0, *(y[:3] + 1.35), *(y[3:6] - 1.35)][: n // 2]
@@ -137,7 +137,7 @@ def test_vectors_keep_their_shape_and_are_not_written_to(loss):
         assert not np.shares_memory(vector, v)
         assert not np.shares_memory(vector, y)
     np.testing.assert_array_equal((v, y), before)
-    v.flags.writeable = y.flags.writeable = False  # as they come out of an object store
+    v.flags.writeable = y.flags.writeable = False  # read-only, as they come from an object store
     loss.derivative(v, y)
     assert loss.value(v[:0], y[:0]).shape == (0,)
 
@@ -166,7 +166,7 @@ def test_a_loss_is_a_frozen_value(loss):
 
 
 @DEFAULT
-def test_names_lead_to_losses(loss):
+def test_losses_are_found_by_name(loss):
     assert loss_of(loss.name) == loss
     assert loss_of(loss) is loss
     assert LOSSES[loss.name] is type(loss)
@@ -176,7 +176,7 @@ def test_names_lead_to_losses(loss):
     ("name", "said"),
     [("logistik", "did you mean 'logistic'"), ("l2", "known: class_weighted, hinge, huber"), ("", "unknown loss ''")],
 )
-def test_an_unknown_name_gets_the_near_and_the_known_ones(name, said):
+def test_an_unknown_name_suggests_near_and_known_ones(name, said):
     with pytest.raises(SpecificationError, match=said):
         loss_of(name)
 
@@ -189,7 +189,7 @@ def test_squared_is_scikit_learns_half_squared_error():
 
 @pytest.mark.parametrize("v", [-700.0, -40.0, -1.0, -1e-9, 0.0, 0.3, 36.0, 700.0])
 @pytest.mark.parametrize("y", [-1.0, 1.0])
-def test_logistic_to_the_last_digits(v, y):
+def test_logistic_is_accurate_to_the_last_digits(v, y):
     with mpmath.workdps(400):
         value = float(mpmath.log1p(mpmath.exp(-y * mpmath.mpf(v))))
         derivative = float(-y / (1 + mpmath.exp(y * mpmath.mpf(v))))

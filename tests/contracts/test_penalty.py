@@ -1,4 +1,4 @@
-"""The contract of a penalty, held to by every registered one: its prox minimises what it should, to the digit."""
+"""Contract of every registered penalty: its prox minimises the prox objective, to the digit."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _at(penalty, w):
 
 
 def _inside(penalty, w):
-    """Move w to where ψ is finite."""
+    """Move w into the domain of ψ."""
     return min(max(w, getattr(penalty, "low", -math.inf)), getattr(penalty, "high", math.inf))
 
 
@@ -55,7 +55,7 @@ def _moreau(penalty, u, v, step):
 
 
 def _least(penalty, v, step):
-    """Minimise sψ(u) + ½(u − v)² by halving an interval on the sign of its slope, taken from either side."""
+    """Minimise sψ(u) + ½(u − v)² by bisection on the sign of its slope, taken from either side."""
     low, high = _inside(penalty, min(v, 0.0) - 1.0), _inside(penalty, max(v, 0.0) + 1.0)
     for _ in range(60):
         third = (high - low) / 3
@@ -66,7 +66,7 @@ def _least(penalty, v, step):
     return (low + high) / 2
 
 
-def test_every_registered_penalty_is_tried():
+def test_every_registered_penalty_is_covered():
     assert {type(penalty) for penalty in INSTANCES} == set(PENALTIES.values())
     assert all(PENALTIES[penalty.name] is type(penalty) for penalty in INSTANCES)
 
@@ -84,7 +84,7 @@ def test_prox_is_the_least_point_found_by_brute_force(penalty, v, step):
 @SEPARABLE
 @settings(deadline=None)
 @given(v=st.lists(coordinates, min_size=2, max_size=6), step=lengths)
-def test_coordinates_do_not_touch_each_other(penalty, v, step):
+def test_coordinates_do_not_affect_each_other(penalty, v, step):
     v = np.array(v)
     steps = step * np.arange(1.0, len(v) + 1)
     alone = [penalty.prox(v[j : j + 1], steps[j : j + 1])[0] for j in range(len(v))]
@@ -111,20 +111,20 @@ def test_convexity_is_a_modulus(penalty, a, b, share):
 
 
 @EACH
-def test_no_larger_modulus_would_do(penalty):
+def test_the_modulus_is_the_largest(penalty):
     side = -1.0 if penalty == Box(high=0.0) else 1.0
     bend = _at(penalty, 1.5 * side) - 2 * _at(penalty, side) + _at(penalty, 0.5 * side)
     assert penalty.convexity == pytest.approx(bend / 0.25, abs=1e-12)
 
 
 @EACH
-def test_a_step_of_zero_leaves_a_coordinate_alone(penalty):
+def test_a_step_of_zero_leaves_a_coordinate_unchanged(penalty):
     v = np.array([-3.0, 0.0, 1e-300, 0.2, 1e8])
     np.testing.assert_array_equal(penalty.prox(v, np.zeros(5)), v)
 
 
 @EACH
-def test_zero_is_the_least_and_stays(penalty):
+def test_zero_is_a_minimum_and_a_fixed_point(penalty):
     assert penalty.value(np.zeros(3)) == 0.0
     assert isinstance(penalty.value(np.ones(3)), float)
     assert penalty.value(np.array([-1.0, 2.0])) >= 0.0
@@ -132,7 +132,7 @@ def test_zero_is_the_least_and_stays(penalty):
 
 
 @EACH
-def test_arguments_are_not_written_to(penalty):
+def test_arguments_are_not_changed(penalty):
     v, steps = np.array([-3.0, 0.1, 2.0]), np.array([0.5, 1.0, 0.0])
     v.flags.writeable = steps.flags.writeable = False
     found = penalty.prox(v, steps)
@@ -151,7 +151,7 @@ def test_a_penalty_is_a_frozen_value(penalty):
 
 
 @EACH
-def test_it_can_be_shown(penalty):
+def test_it_has_a_repr(penalty):
     shown = penalty.describe()
     assert shown
     if getattr(penalty, "strength", None):
@@ -166,7 +166,7 @@ groups = st.lists(st.tuples(coordinates, lengths), min_size=1, max_size=6)
 @settings(deadline=None)
 @given(group=groups)
 def test_prox_of_a_group_meets_the_conditions_of_a_least_point(penalty, group):
-    """0 ∈ (u_j − v_j)/s_j + ∂ψ(u) with ψ = λ√m‖u‖: with unequal steps no threshold of the norm does."""
+    """0 ∈ (u_j − v_j)/s_j + ∂ψ(u) with ψ = λ√m‖u‖: with unequal steps, no threshold of the norm satisfies it."""
     v, steps = np.array(group).T.copy()
     u = penalty.prox(v, steps)
     pull, strength = (v - u) / steps, penalty.strength * math.sqrt(v.size)
@@ -194,8 +194,8 @@ def test_nothing_near_the_prox_of_a_group_is_less(penalty, group, seed):
 
 @GROUPED
 @pytest.mark.parametrize("share", [1e-320, 1e-20, 1e-16, 1e-8, 1 - 1e-16, 1.0, 1 + 1e-15])
-def test_prox_of_a_group_where_rounding_eats_the_root(penalty, share):
-    """Thresholds far below an ulp of ‖v‖, and as long as v itself, with warnings as errors."""
+def test_prox_of_a_group_where_rounding_hides_the_root(penalty, share):
+    """Thresholds far below an ulp of ‖v‖, and as large as ‖v‖, with warnings as errors."""
     rng = np.random.default_rng(4)
     for _ in range(200):
         v = rng.normal(size=4)
@@ -206,7 +206,7 @@ def test_prox_of_a_group_where_rounding_eats_the_root(penalty, share):
 
 
 @GROUPED
-def test_a_coordinate_without_a_step_takes_no_part_in_its_group(penalty):
+def test_a_coordinate_without_a_step_does_not_affect_its_group(penalty):
     v, steps = np.array([2.0, 7.0, -1.0]), np.array([0.5, 0.0, 2.0])
     u = penalty.prox(v, steps)
     assert u[1] == 7.0
@@ -225,7 +225,7 @@ def test_a_box_without_0_or_without_room_is_refused(low, high):
 
 
 def test_a_box_is_closed_up_to_rounding():
-    """Updates are sums: w + (bound − w) may miss the bound by an ulp. Non-negativity is exact."""
+    """Updates are sums: w + (bound − w) may miss the bound by an ulp. Non-negativity holds exactly."""
     box = Box(-0.3, 0.7)
     assert box.value(np.array([0.3 + (0.7 - 0.3), -0.3, np.nextafter(0.7, 1.0)])) == 0.0
     assert box.value(np.array([0.7001])) == box.value(np.array([-0.3001])) == math.inf
@@ -245,19 +245,19 @@ def test_values_are_scikit_learns():
 
 @pytest.mark.parametrize("kind", STRONG)
 @pytest.mark.parametrize("strength", [-1e-9, math.nan, math.inf, -math.inf])
-def test_a_strength_that_makes_no_sense_is_refused(kind, strength):
+def test_an_invalid_strength_is_refused(kind, strength):
     with pytest.raises(SpecificationError, match="strength"):
         kind(strength)
 
 
 @pytest.mark.parametrize("kind", STRONG)
 @pytest.mark.parametrize("strength", ["0.1", None])
-def test_a_strength_that_is_no_number_is_refused(kind, strength):
+def test_a_strength_that_is_not_a_number_is_refused(kind, strength):
     with pytest.raises((SpecificationError, TypeError)):  # a job file turns TypeError into JobFileError
         kind(strength)
 
 
 @pytest.mark.parametrize("ratio", [-0.01, 1.01, math.nan])
-def test_a_ratio_that_makes_no_sense_is_refused(ratio):
+def test_an_invalid_ratio_is_refused(ratio):
     with pytest.raises(SpecificationError, match="l1_ratio"):
         ElasticNet(1.0, ratio)

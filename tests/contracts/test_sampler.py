@@ -1,4 +1,4 @@
-"""The contract of a sampler, held to by every registered one: blocks come as often as its docstring says."""
+"""Contract of every registered sampler: blocks are drawn as often as its docstring says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _blocks(owners=OWNERS, sizes=SIZES):
 BLOCKS = _blocks()
 B = len(BLOCKS)
 
-# What each claims: the share of draws that hold a block, and how many draws make a pass.
+# Claims of each: the share of draws that contain a block, and the number of draws per pass.
 CLAIMS = {
     Shuffled(): (np.full(B, 1 / B), B),
     Cyclic(): (np.full(B, 1 / B), B),
@@ -52,13 +52,13 @@ def _passes(sampler, n_passes, seed=5):
     return [sampler.draws(BLOCKS, M, rng) for _ in range(n_passes)]
 
 
-def test_every_registered_sampler_is_tried():
+def test_every_registered_sampler_is_covered():
     assert {type(sampler) for sampler in CLAIMS} == set(SAMPLERS.values())
     assert all(SAMPLERS[sampler.name] is type(sampler) for sampler in CLAIMS)
 
 
 @EACH
-def test_a_pass_is_made_of_proper_draws(sampler):
+def test_a_pass_consists_of_valid_draws(sampler):
     _, length = CLAIMS[sampler]
     for draws in _passes(sampler, 50):
         assert len(draws) == length
@@ -82,7 +82,7 @@ def test_blocks_are_included_as_often_as_claimed(sampler):
 
 
 @pytest.mark.parametrize("sampler", [Shuffled(), Cyclic()], ids=repr)
-def test_without_replacement_each_block_comes_once_a_pass(sampler):
+def test_without_replacement_each_block_is_drawn_once_per_pass(sampler):
     assert all(sorted(draws) == [(b,) for b in range(B)] for draws in _passes(sampler, 200))
 
 
@@ -114,14 +114,14 @@ def test_nice_subsets_are_all_equally_likely():
 
 
 @EACH
-def test_width_is_the_most_a_draw_can_hold(sampler):
+def test_width_is_the_largest_draw(sampler):
     rng = np.random.default_rng(3)
     for n in range(1, B + 1):
         assert sampler.width(n) == max(len(draw) for draw in sampler.draws(BLOCKS[:n], M, rng))
 
 
 @EACH
-def test_the_generator_alone_decides(sampler):
+def test_only_the_generator_decides(sampler):
     assert _passes(sampler, 20) == _passes(sampler, 20)
     assert pickle.loads(pickle.dumps(sampler)) == sampler  # noqa: S301  # our own
     before = M.copy()
@@ -130,19 +130,19 @@ def test_the_generator_alone_decides(sampler):
 
 
 @EACH
-def test_another_seed_gives_another_order_unless_there_is_but_one(sampler):
+def test_another_seed_gives_another_order_if_there_are_several(sampler):
     fixed = isinstance(sampler, Cyclic | Full) or sampler == Nice(9)
     assert (_passes(sampler, 20, seed=1) == _passes(sampler, 20, seed=2)) is fixed
 
 
-def test_importance_knows_only_ratios():
+def test_importance_depends_on_ratios_only():
     rng = np.random.default_rng(2)
     scaled = [Importance().draws(BLOCKS, 1e-200 * M, rng) for _ in range(20)]
     assert scaled == _passes(Importance(), 20, seed=2)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_names_lead_to_samplers(name):
+def test_samplers_are_found_by_name(name):
     tau = 2 if name == "nice" else None
     assert type(sampler_of(name, tau)) is SAMPLERS[name]
 
@@ -160,13 +160,13 @@ def test_names_lead_to_samplers(name):
         ("nice", math.nan, "tau"),
     ],
 )
-def test_a_sampling_that_makes_no_sense_is_refused(name, tau, said):
+def test_an_invalid_sampling_is_refused(name, tau, said):
     with pytest.raises(SpecificationError, match=said):
         sampler_of(name, tau)
 
 
 @pytest.mark.parametrize("sampler", [s for s in CLAIMS if s.width(B) == 1], ids=repr)
-def test_grouping_makes_one_visit_of_each_owner_and_keeps_the_order_within(sampler):
+def test_grouping_makes_one_visit_per_owner_and_keeps_the_order_within(sampler):
     for draws in _passes(sampler, 100):
         grouped = grouped_by_owner(draws, BLOCKS)
         owners = [BLOCKS[draw[0]].party for draw in grouped]

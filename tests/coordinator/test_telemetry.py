@@ -1,4 +1,4 @@
-"""What a run tells those who operate it: the numbers are right and reach Prometheus, and no line says more than it may."""
+"""Metrics and log lines for operators: the numbers are right and reach Prometheus, and no line reveals more."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def job(solver: Any) -> vfl.Job:
 
 
 class Meters:
-    """Adds up what it is told."""
+    """Sums the numbers that it receives."""
 
     def __init__(self) -> None:
         self.counted: Counter[str] = Counter()
@@ -80,7 +80,7 @@ class Meters:
 
 
 class Spied(InProcessTransport):
-    """Loses a party once, and keeps every per-record number and every sum that travels."""
+    """Loses a party once, and keeps every per-record number and every sum in the messages."""
 
     def __init__(self, spec: vfl.Job, at: int = -1) -> None:
         self.spec, self.at, self.secrets = spec, at, []
@@ -106,13 +106,13 @@ class Spied(InProcessTransport):
 
 
 def digits(values: Any) -> set[str]:
-    """Return how numbers that no line may hold begin; those that are round are no secret."""
+    """Return the leading digits of numbers that must not appear in a line; round numbers are no secret."""
     return {text[:9] for value in values if len(text := repr(abs(float(value)))) > 12 and "e" not in text}
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.name)
 def test_numbers_and_lines(solver: Any, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    """Whatever any logger says at any level; nothing of it is a number that travelled."""
+    """No line of any logger at any level contains a number from a message."""
     caplog.set_level(logging.DEBUG)
     logging.getLogger("vfl.run").setLevel(logging.DEBUG)
     spec, meters = job(solver), Meters()
@@ -142,7 +142,7 @@ def test_numbers_and_lines(solver: Any, caplog: pytest.LogCaptureFixture, capfd:
 
 
 def require_discreet(lines: list[str]) -> None:
-    """Each line is JSON, and holds what SAID allows."""
+    """Assert that each line is JSON with the fields of SAID only."""
     for line in lines:
         entry = json.loads(line)
         assert entry.keys() - {"time", "event", "job", "run"} == SAID[entry["event"]], line
@@ -150,7 +150,7 @@ def require_discreet(lines: list[str]) -> None:
 
 
 def test_the_logs_of_a_ray_hold_no_data(local_ray: Any) -> None:
-    """All files of the session, of whatever process; the run's vectors are known, since seeded noise repeats them."""
+    """All log files of the session are searched; the run's vectors are known, because seeded noise repeats them."""
     spec = job(vfl.SkGD(passes=3, sweep="block"))
     spy = Spied(spec)
     list(Coordinator(spy).stream(spec))
@@ -169,7 +169,7 @@ def scraped(ray: Any, run: str) -> dict[str, float]:
     """Return {metric: value} of a run, from the endpoint of the node."""
     (node,) = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # of our own Ray
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # those of our own Ray
         lines = answer.read().decode().splitlines()
         values = (line.rpartition(" ") for line in lines if line.startswith("ray_vfl_") and f'job="{run}"' in line)
         return {name.partition("{")[0]: float(value) for name, _, value in values}
@@ -177,8 +177,8 @@ def scraped(ray: Any, run: str) -> dict[str, float]:
 
 
 def test_prometheus(local_ray: Any, tmp_path: Path) -> None:
-    """While a run is under way, its numbers are where docs/cluster.md says; a party was lost on the way."""
-    if importlib.util.find_spec("aiohttp") is None:  # a port is named even where nobody listens
+    """During a run that lost a party, its numbers are at the place that docs/cluster.md names."""
+    if importlib.util.find_spec("aiohttp") is None:  # a port is named even where nothing listens
         pytest.skip("Ray's metrics are not installed: pip install '.[cluster]'")
     columns = table()
     armed = {p: source(tmp_path, p, {c: columns[c] for c in PARTITION.wanted(p)}) for p in PARTITION.parties}
@@ -200,7 +200,7 @@ def test_prometheus(local_ray: Any, tmp_path: Path) -> None:
 
 
 def watched(events: Iterator[Any]) -> Iterator[int]:
-    """Yield how many rounds went by."""
+    """Yield the number of rounds so far."""
     for event in events:
         if isinstance(event, Round):
             yield event.number + 1

@@ -1,4 +1,4 @@
-"""One algorithm, several ways to carry its messages: the same seeded noise gives the same model, to the bit."""
+"""Every transport carries the same algorithm: the same seeded noise gives the same model, to the bit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-N = 14_000  # an n-vector is then too large to travel inline
+N = 14_000  # large enough that an n-vector is not sent inline
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 BOUNDS = {**dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 2.0)), "y": (0.0, 1.0)}
 
@@ -76,7 +76,7 @@ def releases_of(went_by: list[Round]) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def on_ray(local_ray: Any) -> Iterator[Any]:
-    """A transport to actors that have loaded the table, and the way to kill one."""
+    """Make a transport to actors that have loaded the table, and a function that kills one."""
     from coordinator.ray_transport import RayTransport
     from parties.actor import PartyActor
 
@@ -100,7 +100,7 @@ def test_ray_and_in_process_agree_to_the_bit(on_ray: Any, solver: dict[str, Any]
 
 @pytest.mark.parametrize("private", [True, False], ids=["seeded", "no noise"])
 def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> None:
-    """`vfl.train` from end to end, the coordinator in an actor of its own; a small n travels inline."""
+    """`vfl.train` from end to end, with the coordinator in an actor of its own; a small n is sent inline."""
     spec, data = job(loss="squared", private=private), table(400)
     watched: dict[str, list[Any]] = {"ray": [], "inprocess": []}
     results = {e: vfl.train(spec, data, engine=e, watch=seen.append) for e, seen in watched.items()}
@@ -116,26 +116,26 @@ def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> Non
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
-def test_expanding_descend_into_its_parts_changes_rounding_only(loss: str, solver: dict[str, Any]) -> None:
-    """The same releases under the same keys, hence with the same noise; a contribution may round the other way."""
+def test_expanding_descend_into_its_parts_changes_only_rounding(loss: str, solver: dict[str, Any]) -> None:
+    """The releases have the same keys and therefore the same noise; a contribution may round differently."""
     spec, data = job(loss=loss, **solver), table(500)
     whole, parts = in_process(spec, data), in_process(spec, data, expand=True)
     for u, v in zip(releases_of(whole[0]), releases_of(parts[0]), strict=True):
-        np.testing.assert_allclose(u, v, rtol=0, atol=1e-3)  # a grid step is 10⁻⁶; the noise is of the order of 100
+        np.testing.assert_allclose(u, v, rtol=0, atol=1e-3)  # a grid step is 10⁻⁶; the noise is about 100
     np.testing.assert_allclose(whole[1].w, parts[1].w, rtol=0, atol=1e-6)
     assert whole[1].statement == parts[1].statement
     assert [record.events for record in whole[0]] == [record.events for record in parts[0]]
 
 
 def test_noise_of_the_run_depends_on_the_seed() -> None:
-    """What the comparisons above rest on: another seed is seen in every release."""
+    """The comparisons above assume this: another seed shows in every release."""
     data = table(400)
     one, other = (releases_of(in_process(job(seed=seed), data)[0]) for seed in (1, 2))
     assert all((u != v).all() for u, v in zip(one, other, strict=True))
 
 
 class TestFailures:
-    def test_a_partys_own_error_arrives_as_it_is(self, local_ray: Any) -> None:
+    def test_a_partys_own_error_passes_through_unchanged(self, local_ray: Any) -> None:
         data = {"bank": {"a0": ["1", "x"], "a1": [0.0, 1.0], "a2": [0.0, 1.0]}, "telco": table(2)}
         data["telco"] = {c: data["telco"][c] for c in ("b0", "b1", "y")}
         said = []
@@ -148,7 +148,7 @@ class TestFailures:
         assert "party 'bank'" in said[0]
         assert "column 'a0'" in said[0]
 
-    def test_row_counts_that_differ(self, local_ray: Any) -> None:
+    def test_different_numbers_of_rows(self, local_ray: Any) -> None:
         data = {name: dict(source) for name, source in _split(table(30)).items()}
         data["telco"] = {c: v[:-1] for c, v in data["telco"].items()}
         for engine in ("inprocess", "ray"):
@@ -166,7 +166,7 @@ class TestFailures:
             agreed_records({"bank": Greeting(vfl.__version__, 3), "telco": Greeting("0.0.0", 3)})
 
     def test_a_party_that_dies_while_loading(self, local_ray: Any) -> None:
-        """And the run that ends so leaves no actor that holds data or a CPU."""
+        """The failed run leaves no actor that holds data or a CPU."""
 
         def free() -> float:
             return float(local_ray.available_resources().get("CPU", 0))
@@ -220,7 +220,7 @@ def _split(whole: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch):
-    """Whatever cores a party is given, its sums are the same; that they reach its kernels is seen there."""
+    """Sums do not depend on the cores of a party; another test checks that its kernels use them."""
     asked, data, each = [], table(40_000), kernels.each
     monkeypatch.setattr(kernels, "_TASK", 1)
 
@@ -248,7 +248,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch):
         ("auto", 2, 4.0, 2),
     ],
 )
-def test_a_party_computes_with_the_cores_that_it_is_given(monkeypatch, address, cores, cpus, each):
+def test_a_party_uses_the_cores_that_it_is_given(monkeypatch, address, cores, cpus, each):
     monkeypatch.setattr("vfl.launch.engines.arrangement.usable_cores", lambda: 8)
     place = cluster.Place(address, Placement(party_cpus=cpus))
     assert cluster.cores_of(place, Arrangement(cores=cores), 2) == each

@@ -48,7 +48,7 @@ def test_a_fit_with_declared_classes_is_private_and_does_not_warn() -> None:
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
-def test_a_fit_that_reads_its_classes_says_not_private_and_warns_what_to_write(form: Any, tmp_path: Path) -> None:
+def test_a_fit_that_reads_its_classes_is_not_private_and_warns_with_a_remedy(form: Any, tmp_path: Path) -> None:
     with pytest.warns(vfl.PrivacyWarning, match=r"NOT PRIVATE\. Declare both labels, classes=\(negative, positive\)"):
         fitted = model().fit(form(X), Y)
     certificate = fitted.certificate_
@@ -80,7 +80,7 @@ def test_the_warning_comes_before_any_release_and_not_without_privacy() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:classes are not declared")
-def test_a_ledger_takes_no_fit_that_reads_its_classes(tmp_path: Path) -> None:
+def test_a_ledger_refuses_a_fit_that_reads_its_classes(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "book.db")
     ledger.set_cap("d", epsilon=2.0, delta=1e-4)
     options = {"ledger": str(ledger.path), "dataset": "d"}
@@ -89,7 +89,7 @@ def test_a_ledger_takes_no_fit_that_reads_its_classes(tmp_path: Path) -> None:
     assert model(classes=(0, 1), **options).fit(X, Y).certificate_.private
 
 
-def test_job_files_keep_what_was_read() -> None:
+def test_job_files_record_that_classes_were_read() -> None:
     with pytest.warns(vfl.PrivacyWarning):
         job = model().fit(X, Y).result_.job
     assert vfl.job.file.decode(job.to_dict()) == job
@@ -97,7 +97,7 @@ def test_job_files_keep_what_was_read() -> None:
         vfl.Job(partition=job.partition, privacy=None, read_from_data="")
 
 
-# A label is read by itself
+# A label is read independently of the others
 
 ODD = st.one_of(
     st.none(),
@@ -200,16 +200,16 @@ def test_one_label_never_changes_how_the_others_are_read(classes: Any, container
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_a_label_that_is_spelt_otherwise_is_read_and_so_are_the_others(
+def test_a_label_of_another_type_does_not_change_how_others_are_read(
     container: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """numpy would turn all labels of the list into text."""
+    """numpy would convert all labels of the list to text."""
     read = labels_read(CONTAINERS[container]([False, True, True, "true"]), (False, True), monkeypatch)
     assert read == ["false", "true", "true", "true"]
 
 
-def test_numbers_of_a_regression_are_read_one_by_one() -> None:
-    """A list would become one of text or of long doubles for the sake of one of its cells."""
+def test_labels_of_a_regression_are_read_one_by_one() -> None:
+    """A single cell would turn the list into one of text or of long doubles."""
     first = float(np.float32(0.1))
     options: dict[str, Any] = {"bounds": (-1, 1), "label_bounds": (-2, 2), "noise": vfl.SeededNoise(0), "delta": 1e-5}
     y = [np.float32(0.1)] * (N - 1)
@@ -218,7 +218,7 @@ def test_numbers_of_a_regression_are_read_one_by_one() -> None:
     assert vfl.VerticalRidge(**options).fit(X, np.array([first] * (N - 1) + [1.0])).coef_.tolist() == same.tolist()
 
 
-def test_other_labels_are_refused_at_the_owner() -> None:
+def test_undeclared_labels_are_refused_at_the_owner() -> None:
     with pytest.raises(DataError, match="not among the declared classes"):
         model(classes=(0, 1)).fit(X, [2, *Y[1:]])
     with pytest.raises(SpecificationError, match="two different labels"):

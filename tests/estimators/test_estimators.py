@@ -1,4 +1,4 @@
-"""Estimators: scikit-learn's own checks, its solutions as peers, and what private runs must say and refuse."""
+"""Estimators: scikit-learn's own checks, its solutions as peers, and the warnings and refusals of private runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ EXPECTED_FAILURES = dict.fromkeys(
 
 @pytest.fixture(autouse=True)
 def total(monkeypatch):
-    """Count the fits of one test, not those of the session."""
+    """Count the fits of one test instead of those of the session."""
     fresh = running.RunningTotal()
     monkeypatch.setattr(running, "of_this_process", fresh)
     return fresh
@@ -134,7 +134,7 @@ PEERS = [
 @pytest.mark.parametrize("intercept", [True, False])
 @pytest.mark.parametrize("form", ["as they are", "clamped", "sparse"])
 def test_without_privacy_it_is_scikit_learns_solution(kind, parameters, peer, form, intercept):
-    """Of X and y as they are, in any units, and of what declared bounds leave of them."""
+    """On X and y unchanged in any units, and on X and y clamped to declared bounds."""
     X = features() * ([1.0] * 4 if form == "clamped" else [1.0, 5.0, 0.3, 1.0])
     regression = kind is not vfl.VerticalLogisticRegression
     y = numbers(X) if regression else classes(X, ("no", "yes"))
@@ -161,8 +161,8 @@ def test_without_privacy_it_is_scikit_learns_solution(kind, parameters, peer, fo
 )
 @pytest.mark.parametrize("split", ["one", "two", "label party", "label apart"])
 @pytest.mark.parametrize("kind", [vfl.VerticalLogisticRegression, vfl.VerticalRidge])
-def test_sparse_columns_stay_sparse_whoever_owns_them(kind, split, make):
-    """The same fit as that of the dense matrix at the same parties, predictions from either form."""
+def test_sparse_columns_stay_sparse_at_every_owner(kind, split, make):
+    """The fit equals that of the dense matrix at the same parties, with predictions from either form."""
     X = features() * (np.random.default_rng(5).random((400, 4)) < 0.3)
     partition = {
         "one": None,
@@ -186,7 +186,7 @@ def test_sparse_columns_stay_sparse_whoever_owns_them(kind, split, make):
     assert np.array_equal(private.predict(make(X)), private.predict(X))
 
 
-def test_sparse_bounds_must_hold_what_is_not_stored():
+def test_sparse_bounds_must_contain_zero():
     X = sparse.csr_array(features())
     with pytest.raises(SpecificationError, match=r"sparse party 'party0' has bounds \[1, 2\] without 0"):
         vfl.VerticalLogisticRegression(bounds=(1, 2)).fit(X, classes(X.toarray()))
@@ -206,7 +206,7 @@ def test_declared_bounds_scale_the_penalised_features():
 @pytest.mark.parametrize(
     "hurry", [{"solver": vfl.SkGD(passes=2)}, {"max_iter": 2}, {"max_iter": 2, "tol": 1e-5}], ids=str
 )
-def test_too_few_passes_without_privacy_are_said(hurry):
+def test_too_few_passes_without_privacy_are_reported(hurry):
     X = features()
     X[:, 1] = X[:, 0] + 0.05 * X[:, 1]
     hurried = vfl.VerticalLinearRegression(epsilon=None, **hurry)
@@ -217,7 +217,7 @@ def test_too_few_passes_without_privacy_are_said(hurry):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_without_privacy_a_fit_stops_where_nothing_moves(kind):
+def test_without_privacy_a_fit_stops_at_a_standstill(kind):
     X = features()
     y = classes(X)
     with warnings.catch_warnings():
@@ -231,7 +231,7 @@ def test_without_privacy_a_fit_stops_where_nothing_moves(kind):
     assert rough.coef_ == pytest.approx(fine.coef_, abs=0.02)
 
 
-def test_a_private_fit_makes_the_passes_it_was_given_and_no_tolerance_is_taken():
+def test_a_private_fit_makes_its_given_passes_and_refuses_a_tolerance():
     X = features()
     constant = np.zeros_like(X)
     for data in (X, constant):
@@ -243,7 +243,7 @@ def test_a_private_fit_makes_the_passes_it_was_given_and_no_tolerance_is_taken()
         vfl.VerticalRidge(tol=1e-3, label_bounds=(-1, 1)).fit(X, X[:, 0])
 
 
-# Privacy: what is guaranteed, counted and said
+# Privacy: guarantee, accounting and warnings
 
 
 def mu_of(epsilon, delta):
@@ -283,7 +283,7 @@ def test_random_state_orders_blocks_and_never_seeds_noise():
     assert not np.array_equal(first.coef_, second.coef_)
 
 
-def test_nothing_but_none_trains_without_privacy():
+def test_only_none_trains_without_privacy():
     X = features()
     model = vfl.VerticalLogisticRegression(epsilon=None).fit(X, classes(X))
     assert not model.certificate_.private
@@ -295,7 +295,7 @@ def test_nothing_but_none_trains_without_privacy():
     assert not seeded.certificate_.private
 
 
-def test_a_grid_search_is_told_the_epsilon_of_all_its_fits():
+def test_a_grid_search_warns_of_the_epsilon_of_all_its_fits():
     n = 200
     X = features(n)
     search = GridSearchCV(
@@ -303,7 +303,7 @@ def test_a_grid_search_is_told_the_epsilon_of_all_its_fits():
     )
     with pytest.warns(vfl.PrivacyWarning) as caught:
         search.fit(X, classes(X))
-    assert len(caught) == 4 * 5  # 21 fits, of which the first is silent
+    assert len(caught) == 4 * 5  # 21 fits; the first one does not warn
     fold, whole = mu_of(1.0, 1 / 160**2), mu_of(1.0, 1 / n**2)
     together = brentq(lambda e: profile(e, math.sqrt(20 * fold**2 + whole**2)) - 1 / n**2, 1.0, 50.0)
     assert "private run 21 " in str(caught[-1].message)
@@ -370,7 +370,7 @@ def test_a_ledger_bounds_all_fits_and_silences_the_warning(tmp_path, monkeypatch
     assert balance.spent <= 1.0
 
 
-def test_a_ledger_that_does_not_exist_is_not_made(tmp_path):
+def test_a_missing_ledger_is_not_created(tmp_path):
     X = features()
     with pytest.raises(LedgerError, match="no ledger"):
         vfl.VerticalLogisticRegression(ledger=str(tmp_path / "none.db"), dataset="d", classes=(0, 1)).fit(X, classes(X))
@@ -398,10 +398,10 @@ def test_bounds_are_declared_and_never_taken_from_data():
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_bounds_are_asked_for_of_private_fits_whatever_the_data_hold(kind):
+def test_private_fits_require_bounds_whatever_the_data(kind):
     X = features()
     declared = {"classes": (0, 1)} if kind is vfl.VerticalLogisticRegression else {"label_bounds": (0, 1)}
-    for data in (X, np.clip(X, -0.5, 0.5)):  # a warning that followed the data would tell of them
+    for data in (X, np.clip(X, -0.5, 0.5)):  # a warning that depended on the data would reveal something of them
         with pytest.warns(vfl.PrivacyWarning, match="bounds are not declared") as caught:
             kind(noise=vfl.SeededNoise(0), **declared).fit(data, classes(X))
         assert [warning.filename for warning in caught] == [__file__]
@@ -413,7 +413,7 @@ def test_bounds_are_asked_for_of_private_fits_whatever_the_data_hold(kind):
             kind(**{"noise": vfl.SeededNoise(0), **declared, **silent}).fit(X, classes(X))
 
 
-def test_label_bounds_are_asked_for_and_clamp():
+def test_label_bounds_are_required_and_clamp():
     X = features()
     y = numbers(X)
     seeded = {"noise": vfl.SeededNoise(3)}
@@ -461,7 +461,7 @@ def test_frames_keep_their_names():
     assert nameless.result_.feature_names == ("x0", "x1", "x2", "x3")
 
 
-def test_coefficients_are_in_the_order_of_the_columns_whoever_owns_them():
+def test_coefficients_keep_the_order_of_the_columns_at_every_partition():
     X = pd.DataFrame(features(), columns=["a", "b", "c", "y"])
     y = classes(X.to_numpy())
     alone = vfl.VerticalLogisticRegression(epsilon=None).fit(X, y)
@@ -506,13 +506,13 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("parameters", "error", "said"), REFUSALS, ids=[str(p)[:50] for p, _, _ in REFUSALS])
-def test_what_cannot_be_is_refused_with_the_remedy(parameters, error, said):
+def test_invalid_input_is_refused_with_a_remedy(parameters, error, said):
     X = features()
     with pytest.raises(error, match=said):
         vfl.VerticalLogisticRegression(**parameters).fit(X, classes(X))
 
 
-def test_a_frame_must_hold_the_partitions_columns_and_no_more():
+def test_a_frame_must_hold_exactly_the_partitions_columns():
     X = pd.DataFrame(features(), columns=["a", "b", "c", "d"])
     model = vfl.VerticalLogisticRegression(partition=PARTITION)
     with pytest.raises(PartitionError, match="no party owns column 'c'"):
@@ -537,7 +537,7 @@ def test_three_classes_are_refused():
         vfl.VerticalLogisticRegression().fit(X, np.arange(len(X)) % 3)
 
 
-# Among other tools of scikit-learn
+# With other tools of scikit-learn
 
 
 def test_pipelines_and_cross_validation():
@@ -597,7 +597,7 @@ def test_joblib_workers_fit_with_a_shared_ledger(tmp_path):
 
 
 @pytest.mark.slow
-def test_on_ray_it_is_the_same_model(local_ray):
+def test_training_on_ray_gives_the_same_model(local_ray):
     X = features()
     model = vfl.VerticalRidge(partition=2, label_bounds=(-2, 3), noise=vfl.SeededNoise(1))
     here = clone(model).fit(X, numbers(X))

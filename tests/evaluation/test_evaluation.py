@@ -1,4 +1,4 @@
-"""Held-out records: kept apart from training, measured with noise that one of them cannot be seen through, and charged."""
+"""Held-out records: excluded from training, measured with noise that protects each of them, and charged."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def rounds_of(spec: vfl.Job, data: Any) -> list[Round]:
 
 
 def changed(i: int, **cells: Any) -> dict[str, np.ndarray]:
-    """The table with cells of record i replaced."""
+    """Return the table with other cells in record i."""
     data = {name: column.copy() for name, column in table().items()}
     for name, value in cells.items():
         data[name][i] = value
@@ -110,7 +110,7 @@ def test_replacing_one_record_moves_a_statistic_by_its_sensitivity_and_no_more(c
     assert max(moves) >= statistic.sensitivity * (1 - 1e-6) - statistic.grid
 
 
-def test_the_sums_are_what_they_say() -> None:
+def test_the_sums_are_the_documented_ones() -> None:
     rng = np.random.default_rng(0)
     v, y = rng.normal(size=50), np.where(rng.random(50) < 0.4, 1.0, -1.0)
     first = Outcomes(loss_of("logistic"), 2.0, (1 << 20, 1 << 20))
@@ -126,7 +126,7 @@ def test_the_sums_are_what_they_say() -> None:
     assert Positives()(v, y) * GRID == (y > 0).sum()
 
 
-def test_a_tally_refuses_noise_meant_for_less() -> None:
+def test_a_tally_refuses_noise_for_a_smaller_sensitivity() -> None:
     statistic = Positives()
     with pytest.raises(PrivacyError, match="smaller sensitivity"):
         Tally(statistic, Gaussian(Adjacency.REPLACE_ONE, 0.5, 1.0, 1))
@@ -135,7 +135,7 @@ def test_a_tally_refuses_noise_meant_for_less() -> None:
 
 
 class TestEstimates:
-    """Post-processing: right without noise, and standard errors that cover with it."""
+    """Post-processing: exact without noise, and with standard errors that cover the noise."""
 
     def records(self, n: int = 4000) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(1)
@@ -158,7 +158,7 @@ class TestEstimates:
         assert errors["mae"].value == pytest.approx(abs(v - y).mean(), rel=1e-4)
         assert errors["rmse"].value == pytest.approx(math.sqrt(((v - y) ** 2).mean()), rel=1e-4)
 
-    def test_baselines_are_those_of_the_best_constant(self) -> None:
+    def test_baselines_are_those_of_the_best_constant_prediction(self) -> None:
         v, y = self.records()
         first = Outcomes(loss_of("logistic"), 50.0, (1 << 20, 1 << 20))
         found = estimates.outcomes(first(v, y) * GRID, first, len(v), 0.0)
@@ -171,13 +171,13 @@ class TestEstimates:
         assert estimates.Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
 
     def test_a_measure_with_a_wide_interval_is_called_too_noisy(self) -> None:
-        """Two standard errors to either side of an area may not exceed the way from 0.5 to 1."""
+        """Four standard errors of an area may not exceed the distance from 0.5 to 1."""
         assert str(estimates.Estimate(1.0, 0.2, baseline=0.5)) == "too noisy to tell: 1 ± 0.2 (baseline 0.5)"
         assert str(estimates.Estimate(0.9, 0.1, baseline=0.5)) == "0.9 ± 0.1 (baseline 0.5)"
         assert str(estimates.Estimate(0.3, 0.1, baseline=0.69, best=0.0)) == "0.3 ± 0.1 (baseline 0.69)"
         assert str(estimates.Estimate(0.9, 0.5)) == "0.9 ± 0.5"
 
-    def test_the_noise_is_what_the_standard_error_says(self) -> None:
+    def test_the_noise_has_the_stated_standard_error(self) -> None:
         """Fresh noise on the same records: errors over their stated noise have a standard deviation of one."""
         v, y = self.records(1000)
         rng = np.random.default_rng(4)
@@ -200,8 +200,8 @@ class TestEstimates:
             assert 0.8 < np.std(ratios) < 1.2, name
             assert abs(np.mean(ratios)) < 0.3, name
 
-    def test_the_area_is_without_bias(self) -> None:
-        """Counts that are forced to be possible would pull it towards ½, by more than a tenth of this distance."""
+    def test_the_area_is_unbiased(self) -> None:
+        """Counts projected onto possible values would bias it towards ½ by more than a tenth of this distance."""
         v, y = self.records(500)
         rng, statistic = np.random.default_rng(6), Scores(np.linspace(-2, 2, 11))
         counts, positives = statistic(v, y) * GRID, float((y > 0).sum())
@@ -216,13 +216,13 @@ class TestEstimates:
         assert abs(error) < 0.1 * (exact - 0.5) / 2
         assert abs(error) < 5 * np.std([area.value for area in found]) / math.sqrt(2000)
 
-    def test_what_the_noise_drowns_is_left_out(self) -> None:
+    def test_measures_below_their_noise_are_left_out(self) -> None:
         first = Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20))
         assert set(estimates.outcomes(np.zeros(5), first, 10, 100.0)) == {"accuracy", "loss"}
         assert estimates.scores(np.zeros(24), 10, 100.0, 5.0, 100.0) == {}
 
-    def test_no_noise_makes_them_fail(self) -> None:
-        """A crash after a release would tell of it; whatever comes out lies where such measures lie."""
+    def test_no_noise_makes_measures_fail(self) -> None:
+        """A crash after a release would reveal something of it. Every result lies in the range of its measure."""
         rng = np.random.default_rng(5)
         first, second = (
             Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)),
@@ -252,7 +252,7 @@ class TestEstimates:
 
 
 class TestApart:
-    """A record is in releases of one part alone."""
+    """A record enters the releases of one part only."""
 
     def test_a_held_out_record_is_in_no_training_release(self) -> None:
         spec = job()
@@ -261,10 +261,10 @@ class TestApart:
         assert [record.kind for record in before[-3:]] == ["Forward", "Tally", "Tally"]
         for one, other in zip(before[:-3], after[:-3], strict=True):
             assert [u.tobytes() for u in one.released] == [u.tobytes() for u in other.released]
-        assert before[-2].released[0].tobytes() != after[-2].released[0].tobytes()  # the change is one that shows
+        assert before[-2].released[0].tobytes() != after[-2].released[0].tobytes()  # a change that would show
 
     def test_a_training_record_is_in_no_evaluation_release(self) -> None:
-        """Given the model: the margins and sums of the held-out part are the same to the bit."""
+        """Given the model, the margins and sums of the held-out part are the same to the bit."""
         spec = job()
         i = int((~spec.split.held_out(N)).nonzero()[0][0])
         w = np.array([0.5, -0.25, 1.0, 0.1])
@@ -287,7 +287,7 @@ class TestApart:
         assert sums[0] == sums[1]
         assert len(sums[0]) == 2
 
-    def test_training_on_the_rest_alone_gives_the_same_model(self) -> None:
+    def test_training_on_the_other_records_alone_gives_the_same_model(self) -> None:
         spec = job()
         kept = ~spec.split.held_out(N)
         rest = {name: column[kept] for name, column in table().items()}
@@ -303,7 +303,7 @@ class TestApart:
         with pytest.raises(PrivacyError, match="before their margins are known"):
             Margins(np.arange(4.0), np.array([True, False, True, False])).tally(Tally(Positives(), None, Side.HELD_OUT))
 
-    def test_a_party_without_a_hold_out_answers_nothing_about_one(self) -> None:
+    def test_a_party_without_held_out_records_refuses_queries_about_them(self) -> None:
         spec = job(holdout=None)
         parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, table()).items()}
         whole = make_plan(spec, N).problem.layout.whole()
@@ -325,7 +325,7 @@ class TestCharged:
         assert result.certificate.n_records == N
 
     @pytest.mark.parametrize("solver", [kind() for kind in SOLVERS.values()], ids=SOLVERS)
-    def test_whatever_accounting_the_solver_needs(self, solver: Any) -> None:
+    def test_every_accounting_that_a_solver_needs(self, solver: Any) -> None:
         loss = "squared" if solver.name == "NoisyGram" else "logistic"
         spec = job(loss, solver=solver, penalty=vfl.L2(0.1), intercept=False)
         result = train(spec)
@@ -343,7 +343,7 @@ class TestCharged:
         with pytest.raises(BudgetExceeded):
             train(job(seed=None, dataset="d", name="again"), ledger=tmp_path / "l.db")
 
-    def test_a_release_that_is_not_charged_is_not_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_uncharged_release_is_not_made(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made: list[Any] = []
         monkeypatch.setattr("coordinator.executor.release", lambda *arguments: made.append(arguments))
 
@@ -368,7 +368,7 @@ class TestCharged:
             execute(Unnoised(Losses(loss_of("logistic")), None))
         assert made == []
 
-    def test_less_for_the_evaluation_changes_its_noise_alone(self) -> None:
+    def test_a_smaller_share_for_the_evaluation_changes_only_its_noise(self) -> None:
         whole, less = (make_plan(job(evaluation=vfl.Evaluation(epsilon=e)), N) for e in (None, 0.5))
         assert less.epsilon == pytest.approx(whole.epsilon, rel=1e-9)
         for plan, part, epsilon in ((whole, "held out", 2.0), (less, "held out", 0.5), (less, "training", 2.0)):
@@ -378,7 +378,7 @@ class TestCharged:
                 accountant.compose(event, count)
             assert accountant.epsilon(1e-5) == pytest.approx(epsilon, rel=1e-9)
 
-    def test_a_party_keeps_it_in_its_book(self, tmp_path: Path) -> None:
+    def test_a_party_records_it_in_its_book(self, tmp_path: Path) -> None:
         policy = tmp_path / "telco.toml"
         policy.write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 2.0\ndelta = 1e-5\n', encoding="utf-8")
         spec = job(seed=None)
@@ -398,7 +398,7 @@ class TestBoth:
         assert here.w.tobytes() == there.w.tobytes()
 
     @pytest.mark.parametrize("kept", [-4, -3, -2, -1])
-    def test_a_run_cut_off_goes_on_to_the_same_findings(self, kept: int) -> None:
+    def test_a_resumed_run_ends_with_the_same_findings(self, kept: int) -> None:
         spec = job()
         made = rounds_of(spec, table())
         cut = made[:kept]
@@ -412,7 +412,7 @@ class TestBoth:
         assert outcome.findings == train(spec).findings
 
     def test_a_lost_release_stays_charged_and_is_not_repeated(self, tmp_path: Path) -> None:
-        """With fresh noise a repetition is another release; its part of the budget is spent, so it is left out."""
+        """With fresh noise a repetition is another release. Its budget is spent, so the measure is left out."""
         noted: list[Round] = []
 
         def watch(event: object) -> None:
@@ -426,7 +426,7 @@ class TestBoth:
         log = tmp_path / "run" / "rounds.log"
         log.write_bytes(
             b"".join(log.read_bytes().splitlines(keepends=True)[:-1])
-        )  # the tally was made, its line is lost
+        )  # the tally was made, and its line in the log is lost
         result = resume(tmp_path / "run", table(), engine="inprocess")
         assert result.certificate.epsilon <= 2.0
         found = result.findings["held out"]
@@ -442,22 +442,22 @@ STAMPED: dict[str, dict[str, Any]] = {
 
 
 class TestOnRequest:
-    """Un-noised numbers only where the job asks, and stamped."""
+    """Numbers without noise only if the job asks for them, and flagged."""
 
     @pytest.mark.parametrize("options", STAMPED.values(), ids=STAMPED)
-    def test_it_is_stamped(self, options: dict[str, Any]) -> None:
+    def test_it_is_flagged(self, options: dict[str, Any]) -> None:
         result = train(job(seed=None, **options))
         assert result.certificate.private is False
         assert any(flag.startswith("NOT PRIVATE as a whole") for flag in result.certificate.flags)
         assert any("un-noised and uncharged" in found.note for found in result.findings.values())
         assert train(job(seed=None)).certificate.private is True
 
-    def test_both_are_said(self) -> None:
+    def test_both_flags_are_stated(self) -> None:
         both = job(seed=None, diagnostics=True, evaluation=vfl.Evaluation(public=True))
         assert all(word in both.uncharged for word in ("(diagnostics)", "(evaluation.public)"))
 
     @pytest.mark.parametrize("options", STAMPED.values(), ids=STAMPED)
-    def test_a_ledger_for_all_jobs_refuses_it(self, options: dict[str, Any], tmp_path: Path) -> None:
+    def test_a_ledger_of_several_jobs_refuses_it(self, options: dict[str, Any], tmp_path: Path) -> None:
         with pytest.raises(PrivacyError, match="would say NOT PRIVATE as a whole"):
             train(job(seed=None, dataset="d", **options), ledger=tmp_path / "l.db")
 
@@ -475,13 +475,13 @@ class TestOnRequest:
         assert found["accuracy"].value == pytest.approx((result.predict(out) == out["y"]).mean())
         assert found["auc"].value == pytest.approx(roc_auc_score(out["y"], result.decision_function(out)), abs=5e-3)
 
-    def test_without_privacy_it_measures_exactly_and_says_so(self) -> None:
+    def test_without_privacy_measures_are_exact_and_flagged(self) -> None:
         found = train(job(epsilon=None)).findings["held out"]
         assert found.note == "un-noised and uncharged: NOT PRIVATE"
 
 
 class TestClassBalance:
-    def test_it_is_bought_from_the_solvers_share(self) -> None:
+    def test_it_is_paid_from_the_solvers_share(self) -> None:
         plain, asked = make_plan(job(), N), make_plan(job(class_balance=0.05), N)
         assert asked.epsilon <= 2.0
         assert asked.epsilon == pytest.approx(plain.epsilon, rel=1e-3)
@@ -489,7 +489,7 @@ class TestClassBalance:
         z = [event.sigma / event.sensitivity for event in blocks]
         assert z[1] / z[0] == pytest.approx(1 / math.sqrt(0.95), rel=1e-9)
 
-    def test_it_is_about_right(self) -> None:
+    def test_it_is_approximately_right(self) -> None:
         spec = job(class_balance=0.2)
         found = train(spec).findings["class balance"].measures["positive"]
         true = table()["y"][~spec.split.held_out(N)].mean()
@@ -550,13 +550,13 @@ WRONG: dict[str, tuple[Callable[[], object], type[VflError], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_said(case: Any) -> None:
+def test_errors_name_the_problem(case: Any) -> None:
     make, kind, said = case
     with pytest.raises(kind, match=said):
         make()
 
 
-def test_a_job_file_says_it_all(tmp_path: Path) -> None:
+def test_a_job_file_holds_all_options(tmp_path: Path) -> None:
     spec = job(evaluation=vfl.Evaluation(epsilon=0.5, loss_cap=3.0), diagnostics=True)
     (tmp_path / "job.toml").write_text(spec.to_toml(), encoding="utf-8")
     again, _ = vfl.Job.from_toml(str(tmp_path / "job.toml"))

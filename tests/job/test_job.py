@@ -1,4 +1,4 @@
-"""Jobs and their files: what is wrong is said before anything starts; what is right survives writing and reading."""
+"""Jobs and their files: errors are found before anything starts, and valid jobs survive writing and reading."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_JOBS.values(), ids=BAD_JOBS)
-def test_a_bad_job_is_refused_in_these_words(case: tuple[Callable[[], Any], type[Exception], str]) -> None:
+def test_a_bad_job_is_refused_with_this_message(case: tuple[Callable[[], Any], type[Exception], str]) -> None:
     make, kind, said = case
     with pytest.raises(kind) as raised:
         make()
@@ -371,7 +371,7 @@ def test_a_bad_job_is_refused_in_these_words(case: tuple[Callable[[], Any], type
 
 
 def table(**changed: Any) -> dict[str, list[Any]]:
-    """Three records in one table; a column that is changed to None is left out."""
+    """Three records in one table; a column that is set to None is left out."""
     whole = {
         "income": [1e4, 2e4, 3e4],
         "age": [30, 40, 50],
@@ -485,7 +485,7 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_DATA.values(), ids=BAD_DATA)
-def test_bad_data_are_refused_in_these_words(case: tuple[Any, type[Exception], str]) -> None:
+def test_bad_data_are_refused_with_this_message(case: tuple[Any, type[Exception], str]) -> None:
     data, kind, said = case
     rounds: list[Any] = []
     with pytest.raises(kind) as raised:
@@ -494,12 +494,12 @@ def test_bad_data_are_refused_in_these_words(case: tuple[Any, type[Exception], s
     assert rounds == []  # before anything starts
 
 
-def test_a_class_that_is_not_declared() -> None:
+def test_an_undeclared_class() -> None:
     with pytest.raises(DataError, match="label 'default' holds values other than the two declared classes"):
         vfl.train(job(classes=("no", "yes")), table(default=["yes", "no", "maybe"]), engine="inprocess")
 
 
-def test_bounds_of_a_party_and_of_all() -> None:
+def test_bounds_per_party_and_for_all() -> None:
     features = partition().features
     party = partition().parties[0]
     own = partition().columns(party)
@@ -527,13 +527,13 @@ def test_bounds_of_a_party_and_of_all() -> None:
         ({"bnak.*": (0, 9)}, r"column 'bnak\.\*' is declared, and no party of the partition holds it"),
     ],
 )
-def test_wrong_bounds_of_a_party_or_of_all(bounds: dict[str, Any], problem: str) -> None:
+def test_wrong_bounds_per_party_and_for_all(bounds: dict[str, Any], problem: str) -> None:
     with pytest.raises(SpecificationError, match=problem):
         job(bounds=bounds)
 
 
-def test_values_outside_bounds_and_missing_ones_are_never_a_refusal() -> None:
-    """A refusal that the others can see would tell of one record: what is declared is clamped and filled."""
+def test_values_outside_bounds_and_missing_ones_are_never_refused() -> None:
+    """Others can see a refusal, which would reveal one record: cells are clamped and filled as declared."""
     wild = table(age=[-1e300, float("inf"), None], income=[1e9, -5, 0])
     tame = table(age=[18, 100, 20], income=[2e5, 0, 0])
     spec = job(fill={"age": 20}, privacy=vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0)), solver=vfl.SkGD(passes=2))
@@ -589,7 +589,7 @@ def test_a_file_names_sparse_parties_and_installed_sources(tmp_path: Path) -> No
     assert spec.digest != dataclasses.replace(spec, sparse=()).digest
 
 
-def test_a_file_says_what_the_job_is(tmp_path: Path) -> None:
+def test_a_file_describes_the_job(tmp_path: Path) -> None:
     spec, environment = read(tmp_path, FILE)
     assert spec == vfl.Job(
         name="credit",
@@ -606,7 +606,7 @@ def test_a_file_says_what_the_job_is(tmp_path: Path) -> None:
     )
 
 
-def test_the_environment_is_no_part_of_the_digest(tmp_path: Path) -> None:
+def test_the_environment_is_not_part_of_the_digest(tmp_path: Path) -> None:
     spec, environment = read(tmp_path, FILE)
     elsewhere, other = read(tmp_path, FILE.replace("bank.parquet", "other.csv").replace('"auto"', '"ray://x:1"'))
     assert spec.digest == elsewhere.digest
@@ -785,7 +785,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES.values(), ids=BAD_FILES)
-def test_a_bad_file_is_refused_in_these_words(
+def test_a_bad_file_is_refused_with_this_message(
     case: tuple[tuple[str, str], type[Exception], str], tmp_path: Path
 ) -> None:
     (right, wrong), kind, said = case
@@ -797,7 +797,7 @@ def test_a_bad_file_is_refused_in_these_words(
     assert str(raised.value) == said
 
 
-def test_a_file_that_is_not_there_or_no_toml(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_file(tmp_path: Path) -> None:
     with pytest.raises(JobFileError) as raised:
         jobfile.read(tmp_path / "none.toml")
     assert str(raised.value) == f"there is no job file {str(tmp_path / 'none.toml')!r}"
@@ -832,23 +832,23 @@ class TestSet:
         assert spec.bounds == {"income": [0, 2e5], "calls": [0, 9]}
         assert environment.address == "ray://host:10001"
 
-    def test_a_table_may_begin_with_it(self, tmp_path: Path) -> None:
+    def test_an_override_may_start_a_table(self, tmp_path: Path) -> None:
         assert read(tmp_path, FILE, "fill.calls=3")[0].fill == {"calls": 3}
 
-    def test_the_last_one_holds(self, tmp_path: Path) -> None:
+    def test_the_last_override_wins(self, tmp_path: Path) -> None:
         assert read(tmp_path, FILE, "name=one", "name=two")[0].name == "two"
 
     @pytest.mark.parametrize("assignment", ["privacy.epsilon", "=2", ""])
-    def test_what_is_no_assignment(self, tmp_path: Path, assignment: str) -> None:
+    def test_an_override_without_an_assignment(self, tmp_path: Path, assignment: str) -> None:
         with pytest.raises(SpecificationError) as raised:
             read(tmp_path, FILE, assignment)
         assert str(raised.value) == (f"--set takes key=value, for instance --set privacy.epsilon=2, not {assignment!r}")
 
-    def test_a_table_that_is_none(self, tmp_path: Path) -> None:
+    def test_an_override_of_a_table_that_is_not_one(self, tmp_path: Path) -> None:
         with pytest.raises(SpecificationError, match=r"--set name\.first: 'name' is not a table"):
             read(tmp_path, FILE, "name.first=2")
 
-    def test_what_it_sets_is_checked_like_the_file(self, tmp_path: Path) -> None:
+    def test_overrides_are_checked_like_the_file(self, tmp_path: Path) -> None:
         with pytest.raises(JobFileError, match=r"unknown key 'epsilom' in \[privacy\]"):
             read(tmp_path, FILE, "privacy.epsilom=2")
         with pytest.raises(PrivacyError, match="epsilon must be positive and finite, not -2"):
@@ -903,7 +903,7 @@ ranges = st.tuples(st.floats(-1e9, 0) | st.integers(-1000, 0), st.floats(1e-3, 1
 
 @st.composite
 def jobs(draw: st.DrawFn) -> vfl.Job:
-    """Any job that a user could state: every kind of column, penalty, solver and privacy."""
+    """Any job that a user could write: every kind of column, penalty, solver and privacy."""
     columns = draw(st.lists(names, min_size=2, max_size=6, unique=True))
     *features, label = columns
     cut = draw(st.integers(0, len(features) - 1))
@@ -964,12 +964,12 @@ def jobs(draw: st.DrawFn) -> vfl.Job:
 
 @settings(max_examples=150, deadline=None)
 @given(spec=jobs())
-def test_a_job_survives_its_file(spec: vfl.Job) -> None:
+def test_a_job_is_unchanged_by_writing_and_reading(spec: vfl.Job) -> None:
     again = jobfile.decode(tomllib.loads(spec.to_toml()))
     assert again == spec
     assert again.digest == spec.digest
     assert hash(again) == hash(spec)
-    # Equality rests on the plain form: compare what `encode` could have forgotten, too.
+    # Equality compares plain forms, so also compare attributes that `encode` could have forgotten.
     for f in dataclasses.fields(vfl.Job):
         if f.init and f.name not in ("bounds", "columns", "privacy"):
             assert getattr(again, f.name) == getattr(spec, f.name), f.name
@@ -979,7 +979,7 @@ def test_a_job_survives_its_file(spec: vfl.Job) -> None:
 
 
 class TestDigest:
-    def test_it_is_one_across_processes(self) -> None:
+    def test_the_digest_is_the_same_in_every_process(self) -> None:
         """Hashing of text differs between processes; the digest must not."""
         code = (
             "import vfl;"
@@ -999,7 +999,7 @@ class TestDigest:
         )
         assert digests == {here.digest + "\n"}
 
-    def test_every_field_counts(self) -> None:
+    def test_every_field_changes_the_digest(self) -> None:
         others = [
             job(name="other"),
             job(loss="squared", bounds=BOUNDS | {"default": (0, 1)}),
@@ -1024,19 +1024,19 @@ class TestDigest:
         assert len(set(digests)) == len(digests)
         assert len({job(), job(), *others}) == len(digests)
 
-    def test_1_and_1_0_are_one_number(self) -> None:
+    def test_1_and_1_0_are_the_same_number(self) -> None:
         """Equal jobs have equal digests, however their numbers were written."""
         one, other = job(bounds=BOUNDS | {"age": (18, 100)}), job(bounds=BOUNDS | {"age": (18.0, np.float64(100))})
         assert one == other
         assert one.digest == other.digest
         assert len({one, other}) == 1
 
-    def test_a_job_is_no_other_thing(self) -> None:
+    def test_a_job_equals_no_other_object(self) -> None:
         assert job() != "job"
 
 
 class TestDroppedColumns:
-    def test_a_job_that_drops_a_column_is_the_one_that_never_named_it(self) -> None:
+    def test_dropping_a_column_equals_never_naming_it(self) -> None:
         named = vfl.FeaturePartition(
             {"bank": ["a", "b"], "telco": ["c"]}, ("bank", "y"), {"bank": [["a"], ["b"]], "telco": [["c"]]}
         )
@@ -1060,14 +1060,14 @@ class TestDroppedColumns:
             ({"columns": {"b": vfl.Dropped()}, "fill": {"b": 0}}, "column 'b' is dropped: leave it out of fill"),
         ],
     )
-    def test_what_cannot_be_dropped(self, changes: dict[str, Any], message: str) -> None:
+    def test_columns_that_cannot_be_dropped(self, changes: dict[str, Any], message: str) -> None:
         partition = vfl.FeaturePartition({"bank": ["a", "b"], "telco": ["c"]}, ("bank", "y"))
         with pytest.raises(SpecificationError) as raised:
             vfl.Job(partition=partition, privacy=None, scaling="none", **changes)
         assert str(raised.value) == message
 
 
-def test_replace_takes_the_hold_out_away() -> None:
+def test_replace_can_remove_the_hold_out() -> None:
     from dataclasses import replace
 
     partition = vfl.FeaturePartition({"a": ["x"]}, label=("a", "y"))

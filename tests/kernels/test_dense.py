@@ -38,7 +38,7 @@ def centres(s):
 
 
 def reference(X, r, scale, clip, grid):
-    """Centre, clip by the norm, divide by the grid, round half to even, and sum: NumPy, with the same IEEE operations."""
+    """Centre, clip by the norm, divide by the grid, round half to even, and sum, with NumPy's IEEE operations."""
     t = scale * (X.astype(np.float64) - centres(X.shape[1]))
     s = X.shape[1]
     if s == 1:
@@ -157,7 +157,7 @@ def check_share(x, r, scale, clip, bits, centre=None):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 40), st.data())
-def test_sum_is_the_sum_of_the_shares_even_with_broken_records_between(s, n, data):
+def test_the_sum_equals_the_sum_of_shares_even_with_broken_records_between(s, n, data):
     x = np.array(data.draw(st.lists(NUMBER, min_size=n * s, max_size=n * s))).reshape(n, s, order="F")
     r = np.array(data.draw(st.lists(NUMBER, min_size=n, max_size=n)))
     one, c, scale = np.ones(1), centres(s), np.ones(s)
@@ -170,7 +170,7 @@ def test_sum_is_the_sum_of_the_shares_even_with_broken_records_between(s, n, dat
     )
 
 
-def test_broken_records_count_as_zero_and_spare_the_others():
+def test_broken_records_count_as_zero_and_do_not_affect_others():
     X, v, _, scale = problem(3000, 6)
     r = v.copy()
     r[5], r[1500], r[1501] = np.nan, np.inf, -1e301
@@ -252,7 +252,7 @@ def test_threads_change_no_bit(s, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_gets_threads_of_its_own(monkeypatch):
+def test_a_forked_child_gets_its_own_threads(monkeypatch):
     monkeypatch.setattr(kernels, "_TASK", 1)
     X, v, y, scale = problem(3 * loops.PANEL, 2)
     before = kernels.gradient(X, v, y, SQUARED, Geometry(centres(2), scale, 1.0, GRID), threads=2)
@@ -300,7 +300,7 @@ def test_first_moment_of_any_float_is_within_a_half(x, reach):
     assert abs(q) <= 2**19
 
 
-def test_read_only_arrays_are_welcome_where_nothing_is_written():
+def test_read_only_arrays_are_accepted_as_inputs():
     X, v, y, scale = problem(200, 3)
     c = centres(3)
     expected = kernels.gradient(X, v, y, SQUARED, Geometry(c, scale, 1.0, GRID))
@@ -331,7 +331,7 @@ def bad_calls():
 
 
 @pytest.mark.parametrize(("arguments", "message"), [pytest.param(a, m, id=i) for i, a, m in bad_calls()])
-def test_what_does_not_fit_is_refused(arguments, message):
+def test_unsuitable_arrays_are_refused(arguments, message):
     geometry = Geometry(*(arguments[name] for name in Geometry._fields))
     others = {name: value for name, value in arguments.items() if name not in Geometry._fields}
     with pytest.raises(SpecificationError, match=message):
@@ -340,7 +340,7 @@ def test_what_does_not_fit_is_refused(arguments, message):
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86 assembly")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_a_loop_works_on_records_side_by_side_and_counts_no_references(dtype):
+def test_a_loop_processes_records_side_by_side_without_counting_references(dtype):
     X, v, y, scale = problem(WIDTH, 2, dtype)
     kernels.gradient(X, v, y, LOGISTIC, Geometry(centres(2), scale, 1.0, GRID))
     columns = numba.typeof(kernels.read_only(X).T)

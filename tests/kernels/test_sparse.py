@@ -1,4 +1,4 @@
-"""Columns by their stored entries: to the last integer and bit what the dense kernels make of the same columns."""
+"""Kernels on stored entries: equal to the dense kernels on the same columns, to the last integer and bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOSSES = [SQUARED, LOGISTIC, WEIGHTS]
 
 
 def block_of(X):
-    """Return the block of X's entries that are not 0; NaN and infinities are entries."""
+    """Return the block of X's nonzero entries; NaN and infinities are entries."""
     entries = scipy.sparse.csc_array(X)
     return SparseBlock.of(entries.data, entries.indices, entries.indptr, len(X))
 
@@ -41,11 +41,11 @@ def problem(n, s, dtype=np.float64, density=0.4, seed=0):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("s", WIDTHS)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_sums_and_margins_are_those_of_the_dense_kernels(loss, s, dtype):
+def test_sums_and_margins_equal_those_of_the_dense_kernels(loss, s, dtype):
     X, v, y, scale = problem(700, s, dtype)
     S, c, delta = block_of(X), np.zeros(s), np.linspace(-1, 1, s) * (np.arange(s) != 1)
     for clip in (0.3, 3.0 * math.sqrt(s)):  # most records clipped; few
-        for grid in (GRID, 2.0**-46):  # on the finest grid the last bit of a norm decides
+        for grid in (GRID, 2.0**-46):  # on the finest grid the last bit of a norm matters
             at = v, y, loss, Geometry(c, scale, clip, grid)
             np.testing.assert_array_equal(sparse.gradient(S, *at), dense.gradient(X, *at))
             np.testing.assert_array_equal(sparse.singles(S, *at), dense.singles(X, *at))
@@ -75,7 +75,7 @@ def test_sums_and_margins_are_those_of_the_dense_kernels(loss, s, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_moments_and_norms_are_those_of_the_dense_kernels(dtype):
+def test_moments_and_norms_equal_those_of_the_dense_kernels(dtype):
     X, *_, scale = problem(700, 7, dtype)
     S = block_of(X)
     for name in ("first_moments", "second_moments"):
@@ -87,7 +87,7 @@ def test_moments_and_norms_are_those_of_the_dense_kernels(dtype):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5 if dtype == np.float32 else 1e-13)
 
 
-def test_every_column_alone_is_clipped_by_itself():
+def test_singles_clip_every_column_separately():
     X, v, y, scale = problem(500, 5)
     at = v, y, LOGISTIC
     alone = [Geometry(np.zeros(1), scale[j : j + 1], 0.4, GRID) for j in range(5)]
@@ -123,8 +123,8 @@ anything = st.one_of(
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), s=st.integers(1, 6), loss=st.sampled_from(LOSSES))
-def test_whatever_the_numbers_are(data, s, loss):
-    """So the proof of the dense kernels' sensitivity, NaN and overflow included, is the proof of these."""
+def test_any_floats_give_the_dense_result(data, s, loss):
+    """The proof of the dense kernels' sensitivity, NaN and overflow included, therefore covers these kernels."""
     n = 4
     X = np.asfortranarray(data.draw(st.lists(st.lists(anything, min_size=s, max_size=s), min_size=n, max_size=n)))
     v, y = (np.array(data.draw(st.lists(anything, min_size=n, max_size=n))) for _ in range(2))
@@ -146,7 +146,7 @@ def test_compiled_loops_equal_their_python():
     X, v, y, scale = problem(60, 6)
     S = block_of(X)
     at = S.between(0, 60)
-    # The sum of bits wraps, which Python's integers do not: the loops without it are compared.
+    # The sum of bits wraps and Python's integers do not, so compare only the loops without it.
     plain = loops.plain_gradient
     np.testing.assert_allclose(plain(*at, v, y, LOGISTIC), plain.py_func(*at, v, y, LOGISTIC), rtol=1e-15)
     for name in ("forward", "record_norms"):
@@ -214,8 +214,8 @@ def test_centred_sparse_columns_and_other_shapes_are_refused():
         sparse.gradient(S, v, y, SQUARED, Geometry(np.zeros(2), scale, 1.0, 0.3))
 
 
-def test_a_step_costs_its_entries_and_not_the_records():
-    """A thousand times the records, the same entries: the same time, but for a factor that caches explain."""
+def test_a_step_costs_entries_not_records():
+    """With the same entries in a thousand times the records, a step takes the same time, up to effects of caches."""
     times = {}
     for n in (2_000, 2_000_000):
         rows = np.linspace(0, n - 1, 200).astype(np.int32)

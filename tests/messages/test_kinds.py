@@ -1,4 +1,4 @@
-"""Registered kinds: what a plain form may hold, and what its receiver refuses."""
+"""Registered kinds: the content of plain forms, and refusals by their receiver."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_penalty_has_a_plain_form(name: str) -> None:
     assert decode("penalty", encode("penalty", penalty)) == penalty
 
 
-def test_the_spelling() -> None:
+def test_plain_forms_are_spelt_as_documented() -> None:
     assert encode("penalty", L1(1)) == ("l1", 1.0)
     assert encode("weighting", Derivative(Huber(2))) == ("derivative", ("huber", 2.0))
     assert encode("penalty", Box(low=0)) == ("box", 0.0, math.inf)
@@ -96,20 +96,20 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused(case: str) -> None:
+def test_invalid_plain_forms_are_refused(case: str) -> None:
     family, plain, said = REFUSED[case]
     with pytest.raises(PrivacyError, match=said) as refused:
         decode(family, plain)
     assert "\n" not in str(refused.value)
 
 
-def test_an_object_of_no_registered_class_cannot_be_sent() -> None:
+def test_an_object_of_an_unregistered_class_cannot_be_sent() -> None:
     for family, value in (("rule", lambda w, u: w), ("loss", object()), ("penalty", Logistic())):
         with pytest.raises(PrivacyError, match=rf"is no registered {family} kind"):
             encode(family, value)
 
 
-def test_a_name_is_taken_once() -> None:
+def test_a_name_is_registered_once() -> None:
     @dataclass(frozen=True)
     class Mine:
         strength: float
@@ -145,7 +145,7 @@ PLAIN = to_plain(RecordNorms({"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones
         ((FORMAT, "record_norms", (("a", ((0, "a", 0, 1, 0), ONE, ONE)),) * 2), "pairs of different names"),
     ],
 )
-def test_messages_that_are_refused(plain: Any, said: str) -> None:
+def test_invalid_messages_are_refused(plain: Any, said: str) -> None:
     with pytest.raises(PrivacyError, match=said):
         from_plain(plain, Query)
 
@@ -162,7 +162,7 @@ class SignStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignDescent:
-    """A solver of another package: one visit to every party, with its own rule."""
+    """A solver of another package: one visit to every party, with a rule of its own."""
 
     name = "SignDescent"
     adaptive = False
@@ -198,7 +198,7 @@ class SignDescent:
 
 
 def installed() -> None:
-    """What the entry point of the other package names."""
+    """Register what the entry point of the other package names."""
     register("rule", "sign_step", SignStep)
 
 
@@ -207,7 +207,7 @@ class TestAnotherPackage:
         with pytest.raises(PrivacyError, match="SignStep is no registered rule kind"):
             setting.drive(setting.job(SignDescent()))
 
-    def test_its_entry_point_registers_the_rule_at_both_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_entry_point_registers_the_rule_at_both_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
         point = importlib.metadata.EntryPoint("signs", f"{__name__}:installed", kinds.GROUP)
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point] if group == kinds.GROUP else [])
         monkeypatch.setattr(kinds, "_loaded", False)
@@ -227,7 +227,7 @@ def test_joint_queries_carry_the_weighting_by_name() -> None:
 
 
 def test_the_documented_table_is_the_registered_one() -> None:
-    """docs/kinds.md is what another implementation would be written from: every kind, in order, with its parameters."""
+    """Another implementation could be written from docs/kinds.md: it lists every kind in order, with its parameters."""
     page = (Path(__file__).parents[2] / "docs" / "kinds.md").read_text(encoding="utf-8")
     assert f"This is format {FORMAT}." in page
     rows = [line for line in page.splitlines() if line.startswith("| ") and line.count("|") == 4]

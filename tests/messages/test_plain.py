@@ -74,7 +74,7 @@ SOLVERS: dict[str, tuple[Any, str]] = {
 
 
 class Recording(InProcessTransport):
-    """Keeps the shares and replies that pass, as they are sent."""
+    """Keeps the shares and replies of a run in the form in which they are sent."""
 
     def __init__(self, spec: vfl.Job) -> None:
         sources = sources_of(spec, setting.table(spec.loss)).items()
@@ -91,7 +91,7 @@ class Recording(InProcessTransport):
 
 @cache
 def run(name: str, private: bool) -> tuple[Recording, tuple[Query, ...]]:
-    """Return a transport with all that passed, and the whole queries."""
+    """Return a transport that keeps all messages, and the queries before they are split."""
     solver, loss = SOLVERS[name]
     if "bought" in name and not private:
         solver = replace(solver, label_share=None)
@@ -159,14 +159,14 @@ def test_a_reply_is_plain_data_and_one_vector(name: str, private: bool) -> None:
 
 @EACH
 @BOTH
-def test_a_query_that_the_coordinator_answers_has_a_plain_form_too(name: str, private: bool) -> None:
+def test_a_query_for_the_coordinator_has_a_plain_form_too(name: str, private: bool) -> None:
     for query in run(name, private)[1]:
         if isinstance(query, Sample | Tally):
             assert to_plain(from_plain(to_plain(query), Query)) == to_plain(query)
 
 
-def test_what_goes_to_an_actor_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transport over Ray sends tuples, and n-vectors beside them."""
+def test_messages_to_an_actor_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Ray transport sends tuples, with n-vectors beside them."""
     sent: list[Any] = []
 
     class Method:
@@ -188,7 +188,7 @@ def test_what_goes_to_an_actor_is_plain(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Untouchable:
-    """Columns that nothing may be computed on."""
+    """Columns that raise an error on every computation."""
 
     kernels = None
     n_records = setting.N
@@ -203,7 +203,7 @@ def party(name: str, columns: Any = None) -> Party:
 
 
 def lowered(query: Query, factor: float) -> Query | None:
-    """Return the query with events that claim less, None where it has none."""
+    """Return the query with events of a smaller sensitivity; None if it has no event."""
     if isinstance(query, Descend):
         steps = {
             q: tuple(
@@ -223,8 +223,8 @@ def lowered(query: Query, factor: float) -> Query | None:
 
 
 @EACH
-def test_a_party_refuses_an_event_that_claims_less(name: str) -> None:
-    """0.4 of the joint sensitivity is less than the share of any party needs here; the party computes nothing."""
+def test_a_party_refuses_an_event_with_too_small_a_sensitivity(name: str) -> None:
+    """0.4 of the joint sensitivity is less than any party's share needs here, so the party computes nothing."""
     tried = 0
     for owner, share, records in run(name, True)[0].asked:
         less = lowered(share, 0.4)
@@ -232,7 +232,7 @@ def test_a_party_refuses_an_event_that_claims_less(name: str) -> None:
             tried += 1
             with pytest.raises(PrivacyError, match="does not cover sums of sensitivity"):
                 party(owner).answer(from_plain(to_plain(less), Query), records, KEY)
-    assert tried or name == "OutputPerturbation"  # whose one release is the coordinator's
+    assert tried or name == "OutputPerturbation"  # its only release is the coordinator's
 
 
 @EACH
@@ -251,7 +251,7 @@ def test_the_executor_refuses_an_event_a_thousandth_below(name: str) -> None:
 
 
 class TestGramClip:
-    """Its Δ = √2·C² rests on the shape of a Gram matrix; a plain sum of that cap moves by 2C²."""
+    """Its Δ = √2·C² depends on the shape of a Gram matrix; a plain sum with that cap moves by 2C²."""
 
     def test_on_a_plain_sum(self) -> None:
         block, clip = Block(0, "a", 0, 2, 0), GramClip(1.0, 2)
@@ -289,7 +289,7 @@ class TestGramClip:
             lambda q: replace(q, centres=(q.centres[0] + 1,)),
         ],
     )
-    def test_pieces_that_are_none_of_the_triangle(self, change: Any) -> None:
+    def test_pieces_outside_the_triangle(self, change: Any) -> None:
         pieces = [asked for asked in run("NoisyGram", True)[0].asked if isinstance(asked[1], Backward)]
         owner, piece, records = pieces[1]
         check(piece)
@@ -297,8 +297,8 @@ class TestGramClip:
             party(owner).answer(change(piece), records, KEY)
 
 
-def test_a_clip_states_no_smaller_block_than_it_has() -> None:
-    """κ_S and the grid are one block's: a clip of dimension 1 on three columns claims too little rounding."""
+def test_a_clip_states_at_least_the_size_of_its_block() -> None:
+    """κ_S and the grid belong to one block: a clip of dimension 1 on three columns claims too little rounding."""
     block, clip = Block(0, "a", 0, 3, 0), Clip(1.0, 1)
     weighting = Derivative(setting.loss_of("squared"))
     query = Backward(weighting, (block,), (np.zeros(3),), (np.ones(3),), clip, clip.event(3.0))
@@ -306,7 +306,7 @@ def test_a_clip_states_no_smaller_block_than_it_has() -> None:
         party("a").answer(query, Records(weights=np.ones(setting.N)), KEY)
 
 
-def test_a_joint_sum_that_no_weight_bounds_counts_each_party() -> None:
+def test_a_joint_sum_without_bounding_weights_counts_each_party() -> None:
     blocks = Block(0, "a", 0, 2, 0), Block(1, "b", 0, 2, 2)
     zeros, ones, clip = np.zeros(2), np.ones(2), Clip(1.0, 4)
     weighting = Derivative(setting.loss_of("squared"))
@@ -334,7 +334,7 @@ def test_vectors_of_another_length_are_refused(name: str) -> None:
 
 
 class TestScores:
-    """A selection's ε rests on the sensitivity of its scores, which the party recomputes from their parameters."""
+    """The ε of a selection depends on the sensitivity of its scores, which the party recomputes."""
 
     @pytest.mark.parametrize("name", ["GCD GS-r", "GCD GS-s", "GCD GS-q"])
     @pytest.mark.parametrize(
