@@ -133,7 +133,7 @@ class TestFlags:
         assert said.private is False
         assert said.noise == "SeededNoise"
         assert said.flags == ("NOT PRIVATE: the noise is seeded, so whoever knows the seed can take it off",)
-        assert str(said).startswith("NOT PRIVATE (the accounting, had it been: (ε = ")
+        assert str(said).startswith("NOT PRIVATE (the accounting alone would give: (ε = ")
 
     def test_smoothness_from_data(self) -> None:
         said = certificate(privacy=vfl.Privacy(epsilon=1.5, delta=1e-6, smoothness="data"))
@@ -220,7 +220,7 @@ class TestFile:
             text.replace('"format": 1,', '"format": 1, "format": 1,'),
         )
         for other in others:
-            with pytest.raises(OutputError, match="not as vfl writes it: it was altered, or formatted anew"):
+            with pytest.raises(OutputError, match="not as vfl writes it: it was altered or reformatted"):
                 Certificate.from_json(other)
 
     def test_line_endings_are_not_repaired(self, tmp_path: Path) -> None:

@@ -90,9 +90,9 @@ def test_output(run: Path) -> None:
     said = verify(run)
     holds, leaves, empty, *checks = said.splitlines()
     assert "replacing the data of any one record" in holds
-    assert "at most by a factor of 2.719, plus a chance of 1 in 1,000,000 (ε = 1, δ = 1e-06)" in holds
+    assert "by at most a factor of 2.719, plus a chance of 1 in 1,000,000 (ε = 1, δ = 1e-06)" in holds
     assert "this one training alone" in leaves
-    assert "does not protect the participants' data from one another while they train" in leaves
+    assert "does not protect the participants' data from one another during training" in leaves
     assert empty == ""
     assert [line.split()[0] for line in checks] == ["ok"] * len(checks)
     assert [line.split()[1] for line in checks][:4] == ["signature", "signer", "epsilon", "claims"]
@@ -210,7 +210,7 @@ def test_exit_code_and_words_when_it_does_not_hold(copy: Path, capfd: pytest.Cap
     resigned(copy, epsilon=0.5)
     done = CliRunner().invoke(cli.vfl, ["verify", str(copy)])
     assert isinstance(done.exception, OutputError)
-    assert "the certificate does not hold: epsilon: its releases amount to ε = " in str(done.exception)
+    assert "the certificate does not hold: epsilon: its releases have ε = " in str(done.exception)
     assert "replacing the data" not in done.output  # no guarantee is printed
     assert "FAIL  epsilon" in done.output
 
@@ -261,12 +261,12 @@ class TestSharedLedger:
         assert (said.accounting, said.delta) == ("gdp", 1e-6)
         assert 0.999 < said.epsilon <= 1.0
         assert all(findings(tmp_path / "1", ledger=ledger).values())
-        assert "is limited by the ledger of the data set 'credit-2026'" in verify(tmp_path / "1", "--ledger", ledger)
+        assert "the ledger of the data set 'credit-2026' limits the total" in verify(tmp_path / "1", "--ledger", ledger)
 
     def test_without_the_ledger_it_says_so(self, tmp_path: Path, ledger: Path) -> None:
         trained(tmp_path / "out", dataset="credit-2026", ledger=ledger)
         assert findings(tmp_path / "out")["ledger"] is None
-        assert "give --ledger FILE, that of account 'credit-2026'" in verify(tmp_path / "out")
+        assert "give the ledger of account 'credit-2026' with --ledger FILE" in verify(tmp_path / "out")
 
     def test_another_ledger(self, tmp_path: Path, ledger: Path) -> None:
         trained(tmp_path / "out", dataset="credit-2026", ledger=ledger)
@@ -314,7 +314,7 @@ def test_both_sentences_state_the_lack_of_privacy(tmp_path: Path) -> None:
     trained(tmp_path / "open", privacy=None)
     said = verify(tmp_path / "open")
     assert "carries no privacy guarantee: trained with privacy=None" in said
-    assert "may not be cited as protection" in said
+    assert "must not be cited as protection" in said
 
 
 def test_an_adaptive_solver_states_what_was_reserved(tmp_path: Path) -> None:

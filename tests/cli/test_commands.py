@@ -146,7 +146,7 @@ class TestRun:
     def test_seeded_noise_is_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--set", "privacy.noise.seed=1", "--output", "out")
         assert "NOT PRIVATE as run: seeded noise" in said.err
-        assert "NOT PRIVATE (the accounting, had it been" in said.out
+        assert "NOT PRIVATE (the accounting alone would give" in said.out
         assert vfl.Certificate.load(folder / "out" / "certificate.json").private is False
 
     def test_without_output_a_new_folder_is_named(self, folder: Path, call: Callable[..., Said]) -> None:
@@ -339,7 +339,7 @@ class TestEvaluate:
 
     def test_diagnostics_are_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
-        assert "NOT PRIVATE (the accounting, had it been" in said.out
+        assert "NOT PRIVATE (the accounting alone would give" in said.out
         assert "diagnostics: loss" in said.out
         assert "(un-noised and uncharged: NOT PRIVATE)" in said.out
         assert "flag       NOT PRIVATE as a whole: the objective at the end" in said.err

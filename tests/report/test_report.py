@@ -286,7 +286,7 @@ class TestPage:
         assert isinstance(said.exception, OutputError)
         page = Page(tmp_path / "run" / "report.html")
         assert "The certificate does not hold. Do not rely on it, nor on the model." in page.said
-        assert "Whatever anybody concludes" not in page.said
+        assert "Whatever anyone concludes" not in page.said
         assert "post-processing" not in page.said
         assert "-differentially private for every record" not in page.said
 

@@ -1,4 +1,4 @@
-"""The certificate: what may be said of a model's privacy, in one signed file beside it, from which ε is computed again."""
+"""Certificate: a signed statement of a model's privacy, stored beside it, from which ε can be recomputed."""
 
 from __future__ import annotations
 

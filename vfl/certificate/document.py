@@ -1,7 +1,7 @@
-"""The certificate as a document: its fields, its one spelling as a file, and its signature.
+"""Certificate as a document: its fields, its file format, and its signature.
 
-certificate-1.schema.json, shipped beside this module, describes the file for other programs. A certificate has one
-spelling only, so a file that differs by a byte from what vfl wrote is refused, whatever that byte means.
+certificate-1.schema.json, shipped beside this module, describes the file for other programs. Each certificate has
+exactly one spelling, so vfl refuses a file that differs from it in any byte.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 LARGEST = 1 << 53
-"""Whole numbers stay below: every program's JSON can hold them."""
+"""Bound on integers in the file: the JSON parsers of all languages read smaller ones exactly."""
 SCHEMA = Path(__file__).with_name(f"certificate-{FORMAT}.schema.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Who signed, and when, in UTC; both are signed too.
+    """Signature of a certificate. It covers the signer's key and the time too.
 
-    public_key : 64 hexadecimal digits. value : 128.
+    public_key : key of the signer, 64 hexadecimal digits. signed : time in UTC. value : 128 hexadecimal digits.
     """
 
     algorithm: str
@@ -50,29 +50,33 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """What was released, under which adjacency, at which ε; with everything that was not charged, in words.
+    """Statement of a model's privacy: its releases, the adjacency, ε and δ, and all data-dependent values not charged.
 
-    private : False when there is no guarantee; `flags` say why.
-    epsilon, delta : the guarantee; inf and 0 when there is none.
-    adjacency : the two data sets that it compares.
-    basis : what ε is computed from. 'charged' releases; or all that was 'reserved', where released values could decide
-        how many were made: a budget that is filled up adaptively is a filter, and what it admitted by some moment is no
-        guarantee. 'none' without privacy.
-    accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixes), 'pld' (a plan committed to beforehand) or 'none'.
-    scope : what else on the same data the guarantee does or does not cover.
-    flags : sentences on what depends on data and was not charged, and on noise that anybody can repeat.
-    releases : number of charges. events, reserved : ((event, count), ...) charged, and set aside before data were
-        touched; where events depend on released values, the latter cost the same and differ.
-    noise : class of the noise source. solver : its name and all its options, decided.
-    clip, geometry : cap on one record's influence on a release, and the norm in which it is meant.
-    smoothness : 'private', 'bounds', 'declared' or 'data'. moments_digest : SHA-256 of the released moments of the
-        columns, from which smoothness follows; their values are in the run's log. '' where none were bought.
-    n_records : public, as is who is a member. who_sees_what : what noise does and does not protect.
+    private : False if there is no guarantee; `flags` say why.
+    epsilon, delta : the guarantee; inf and 0 if there is none.
+    adjacency : relation between the two data sets that the guarantee compares.
+    basis : releases from which ε is computed. 'charged' for those made. 'reserved' for all that were planned, if
+        released values could decide how many were made: a budget spent adaptively is a privacy filter, whose guarantee
+        is its cap and not the sum at some moment. 'none' without privacy.
+    accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixes), 'pld' (a plan fixed beforehand) or 'none'.
+    scope : other uses of the same data that the guarantee covers or leaves out.
+    flags : sentences on data-dependent values that were not charged, and on noise that can be repeated.
+    releases : number of charges.
+    events, reserved : ((event, count), ...) charged, and reserved before data were touched. If events depend on
+        released values, the two differ at equal cost.
+    noise : class of the noise source. solver : name and final value of every option.
+    clip, geometry : cap on one record's influence on a release, and the norm that the cap bounds.
+    smoothness : 'private', 'bounds', 'declared' or 'data'.
+    moments_digest : SHA-256 of the released moments of the columns, from which smoothness follows; '' if none were
+        bought. The run's log has their values.
+    n_records : number of records. It is public, and so is membership.
+    who_sees_what : values that noise does and does not protect, per kind of participant.
     job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of its data ('' for this fit only).
-    model_digest, findings_digest : SHA-256 of the model, and of what was released beside it; '' for nothing.
-    ledger : {run, account, entries, head}: where the ledger's chain stood when the run was settled; {} for a budget in
-        memory. books : {party: {entries, head}} of the parties that keep a book of their own.
-    signature : None until it is signed; dataclasses.replace makes an unsigned copy.
+    model_digest, findings_digest : SHA-256 of the model, and of the other released values; '' for none.
+    ledger : {run, account, entries, head}: position of the ledger's chain when the run was settled; {} for a budget in
+        memory.
+    books : {party: {entries, head}} of the parties that keep their own books.
+    signature : None until the certificate is signed; dataclasses.replace returns an unsigned copy.
     """
 
     format: int = FORMAT
@@ -132,19 +136,22 @@ class Certificate:
         return copy
 
     def to_sign(self) -> bytes:
-        """Return what a signature signs: a line that says what it is, and the canonical JSON of all but its value."""
+        """Return the signed bytes: a line with the format, then the canonical JSON of all fields except the value."""
         plain = _plain(self)
         if self.signature is not None:
             del plain["signature"]["value"]
         return f"vfl certificate {FORMAT}\n{canonical(plain)}".encode()
 
     def to_json(self) -> str:
-        """Return the text of the certificate's file. Numbers read back to the bit; ε is null where there is none."""
+        """Return the text of the certificate's file. Doubles are read back bit for bit; an infinite ε is null."""
         return json.dumps(_plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str, said: str = "this") -> Certificate:
-        """Return the certificate that `to_json` wrote, to the byte; OutputError when it is none. said : names it in that."""
+        """Return the certificate from the exact output of `to_json`; OutputError for any other text.
+
+        said : name of the text in the error.
+        """
         try:
             plain = json.loads(text)
             if isinstance(plain, dict) and plain.get("format", FORMAT) != FORMAT:
@@ -152,12 +159,12 @@ class Certificate:
             certificate = _read(plain)
             written = certificate.to_json()
         except json.JSONDecodeError as error:
-            raise OutputError(f"{said} is not a certificate: it is no JSON ({error})") from error
+            raise OutputError(f"{said} is not a certificate: it is not JSON ({error})") from error
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError, LedgerError) as error:
             raise OutputError(f"{said} is not a certificate, or it was altered: {error}") from error
         if written != text:
             raise OutputError(
-                "the certificate is not as vfl writes it: it was altered, or formatted anew; get the file as it was signed"
+                "the certificate is not as vfl writes it: it was altered or reformatted; get the file as it was signed"
             )
         return certificate
 
@@ -165,7 +172,7 @@ class Certificate:
     def load(cls, path: str | Path) -> Certificate:
         """Read a certificate file."""
         try:
-            # As bytes: reading as text would repair line ends.
+            # Read bytes, since reading text would normalise line ends.
             return cls.from_json(Path(path).read_bytes().decode(), said=f"{str(path)!r}")
         except OSError as error:
             raise OutputError(f"cannot read the certificate {str(path)!r}: {error.strerror}") from error
@@ -186,7 +193,7 @@ def _plain(certificate: Certificate) -> dict[str, Any]:
 
 
 def _events(events: Events) -> list[dict[str, Any]]:
-    """As the ledger names them, with doubles in the shortest decimals that read back to the bit."""
+    """Return events under the ledger's names, with doubles as the shortest decimals that are read back bit for bit."""
     return [_spelt(event) | {"count": count} for event, count in events]
 
 
@@ -198,14 +205,14 @@ def _spelt(event: Event) -> dict[str, Any]:
 def _event(plain: dict[str, Any]) -> tuple[Event, int]:
     count = plain["count"]
     if not _is_count(count) or count < 1:
-        raise ValueError("an event occurs at least once")
+        raise ValueError("the count of an event is not a positive integer")
     return from_json(_exact({name: value for name, value in plain.items() if name != "count"})), count
 
 
 def _exact(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return an event's fields as the ledger writes them, also of the event that it holds."""
+    """Return an event's fields as the ledger writes them, including those of a nested event."""
     if not all(_is_count(value) for value in fields.values() if type(value) is int):
-        raise ValueError("an event has a whole number that is too large")
+        raise ValueError("an event has an integer that is negative or too large")
     return {
         name: value.hex() if type(value) is float else _exact(value) if isinstance(value, dict) else value
         for name, value in fields.items()
@@ -274,7 +281,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "code_version": _is_text,
     "signature": lambda v: v is None or _is_table(v, {f.name for f in dataclasses.fields(Signature)}, _is_text),
 }
-"""What each field of the file may hold, as in the schema; events are read by the ledger's rules besides."""
+"""Valid values of each field of the file, as in the schema. Events are also checked when the ledger's codec reads them."""
 
 
 def _read(plain: Any) -> Certificate:
@@ -284,7 +291,7 @@ def _read(plain: Any) -> Certificate:
         if name not in plain or name not in FIELDS:
             raise KeyError(f"the field {name!r} is {'unknown' if name in plain else 'missing'}")
         if not FIELDS[name](plain[name]):
-            raise ValueError(f"the field {name!r} has a value that it cannot have")
+            raise ValueError(f"the field {name!r} has an invalid value")
     signature = plain.pop("signature")
     certificate = Certificate(
         **plain

@@ -1,4 +1,4 @@
-"""Issuing a certificate: from what a job plans, what the book says was charged, and the model."""
+"""Issue of a certificate from the plan of a job, the charges in its book, and the model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
         "coordinator": "labels and margins Xw: NOT protected by noise",
     }
 }
-"""Noise protects the model, not the n-vectors that travel between participants (docs/privacy.md)."""
+"""Values that each participant sees. Noise protects the model, not the n-vectors sent between them (docs/privacy.md)."""
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
 
@@ -78,9 +78,9 @@ GEOMETRY: Mapping[str, str] = {
 
 
 def who_sees_what(job: Job, *, private: bool, capped: bool = False) -> dict[str, str]:
-    """Return what each kind of participant sees, in words; numbers that only participants know are not among them.
+    """Return the values that each kind of participant sees, in words, without numbers that only participants know.
 
-    capped : whether the solver caps residuals by the norms of whole records.
+    capped : True if the solver caps residuals by the norms of whole records.
     """
     said = WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED)
     if capped:
@@ -92,7 +92,7 @@ def who_sees_what(job: Job, *, private: bool, capped: bool = False) -> dict[str,
 
 
 def planned(plan: Plan) -> dict[str, Any]:
-    """Return the fields of a certificate that the job and n decide, before any data are touched."""
+    """Return the fields of a certificate that follow from the job and n alone, before any data are touched."""
     job, problem, solver = plan.job, plan.problem, plan.solver
     private = problem.private and not flags_of(plan.job)
     clip = getattr(solver, "clip", None) if problem.private else None
@@ -136,13 +136,16 @@ def certify(
 ) -> Certificate:
     """Return the unsigned certificate of a run that the book has settled.
 
-    A run of Gaussian releases alone is stated by itself: exactly, at the δ of its job, whatever its ledger adds up and at
-    whichever δ. That is fixed by its plan, before any release. Other runs are stated as their book counts them.
+    For a run of Gaussian releases alone, ε is computed exactly at the job's δ, whatever accounting and δ its ledger uses.
+    The plan decides that before any release. For other runs, ε is the one that their book counts.
 
-    statement : None without privacy. model, findings : what model.json and findings.json hold.
+    statement : None without privacy.
+    model, findings : contents of model.json and findings.json.
     charged : {event: count} of the run's charges.
-    released : what its first queries released. books : heads of the parties' own books. run, account : the ledger's
-    names of the run and of what it was charged to. flags : what went otherwise than the job says, a sentence each.
+    released : values that the first queries released.
+    books : heads of the parties' own books.
+    run, account : the ledger's names of the run and of the account charged.
+    flags : one sentence for each deviation of the run from its job.
     """
     facts = planned(plan)
     facts["flags"] += tuple(flags)
@@ -178,26 +181,26 @@ def certify(
 
 
 def is_exact(reserved: Events) -> bool:
-    """Return whether a plan is of Gaussian releases alone, so that a run is exactly μ-GDP whichever of them it made."""
+    """Return True if all planned releases are Gaussian, so that a run is exactly μ-GDP however many it makes."""
     return all(type(bare(event)) is Gaussian for event, _ in reserved)
 
 
 def model_digest(model: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of `w` and `coordinates` of a model.json, whatever their spelling; doubles count to the bit."""
+    """Return the SHA-256 of the values of `w` and `coordinates` of a model.json, bit for bit, however they are written."""
     counted = {"coordinates": model.get("coordinates"), "w": model.get("w")}
-    # Text that no UTF-8 file can hold is another model, not an accident.
+    # Text that UTF-8 cannot encode belongs to another model, so give it a digest instead of an error.
     return hashlib.sha256(canonical(_exact(counted)).encode(errors="surrogatepass")).hexdigest()
 
 
 def findings_digest(findings: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of what a findings.json holds, whatever its spelling; '' when nothing was found."""
+    """Return the SHA-256 of the values of a findings.json, however they are written; '' if it is empty."""
     return hashlib.sha256(canonical(_exact(dict(findings))).encode()).hexdigest() if findings else ""
 
 
 def moments_digest(plan: Plan, released: Sequence[Released]) -> str:
-    """Return the SHA-256 of the moments that a private run releases first; '' when it buys none.
+    """Return the SHA-256 of the moments that a private run releases first; '' if it buys none.
 
-    The values themselves are public too; the certificate stays a page long without them.
+    The values are public too, but a certificate that lists them would be too long.
     """
     privacy = plan.job.privacy
     if privacy is None or privacy.smoothness != "private" or plan.solver.sealed or not released:
@@ -223,7 +226,7 @@ def _counted(events: Sequence[tuple[Event, int]]) -> Events:
 
 
 def _options(solver: Any) -> dict[str, Any]:
-    """Return a solver's options as JSON can hold them."""
+    """Return a solver's options as values that JSON can represent."""
     options = {f.name: getattr(solver, f.name) for f in dataclasses.fields(solver)}
     return {name: value if _is_plain(value) else str(value) for name, value in options.items()}
 

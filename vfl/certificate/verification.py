@@ -1,7 +1,6 @@
-"""Verifying a certificate: what can be computed again is, and what was not looked at is said.
+"""Verification of a certificate: recompute all values that follow from its inputs, and name the checks without input.
 
-What a verified certificate does not show: that the participants ran this software, and that the ledger that it names is
-the only one that the data set has.
+Verification cannot show that the participants ran this software, or that the data set has no other ledger.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released
 
 TOLERANCE = {"gdp": 1e-9, "zcdp": 1e-9, "pld": 1e-6}
-"""By which ε may differ, relatively, from what another machine's special functions gave."""
+"""Relative difference allowed for ε, since special functions differ between machines."""
 
 MARKS = {True: "ok", False: "FAIL", None: "--"}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at. holds : None when there was nothing to look at it with."""
+    """One check of a certificate. holds : None if its input was not given."""
 
     name: str
     holds: bool | None
@@ -57,24 +56,24 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found. `ok` says that nothing contradicts the certificate; see `checks` for what was not looked at."""
+    """Outcome of a verification. `ok` is True if no check failed; `checks` also lists those that lacked their input."""
 
     certificate: Certificate
     checks: tuple[Check, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether all that was looked at holds."""
+        """True if no check failed."""
         return all(check.holds is not False for check in self.checks)
 
     @property
     def guarantee(self) -> tuple[str, str]:
-        """What holds and what that leaves open, in two sentences without mathematics; raises like `require`."""
+        """The guarantee and its limits, in two sentences without mathematics; raises like `require`."""
         self.require()
         return sentences(self.certificate)
 
     def require(self) -> None:
-        """Raise OutputError that names all that does not hold."""
+        """Raise OutputError with all failed checks, if any."""
         if not self.ok:
             wrong = "; ".join(f"{check.name}: {check.finding}" for check in self.checks if check.holds is False)
             raise OutputError(f"the certificate does not hold: {wrong}; rely on neither it nor the model")
@@ -90,7 +89,7 @@ class Report:
 
 
 class _Mismatch(Exception):
-    """What does not hold, in words."""
+    """Reason for which a check fails, in words."""
 
 
 def verify(
@@ -119,12 +118,12 @@ def verify(
     looks: tuple[tuple[str, Callable[[], str | None], str], ...] = (
         ("signature", lambda: _signature(certificate), ""),
         ("signer", lambda: _signer(certificate, wanted), f"not known here: {_ask_for_key(certificate)}"),
-        ("epsilon", lambda: _epsilon(certificate), "there is none"),
+        ("epsilon", lambda: _epsilon(certificate), "none is stated"),
         ("claims", lambda: _claims(certificate), ""),
-        ("model", lambda: _model(certificate, model), "not looked at: only the certificate was given"),
-        ("findings", lambda: _findings(certificate, findings), "not looked at: only the certificate was given"),
-        ("job", lambda: _job(certificate, plan), "not looked at: only the certificate was given"),
-        ("plan", lambda: _plan(certificate, plan), "not looked at: only the certificate was given"),
+        ("model", lambda: _model(certificate, model), "not checked: only the certificate was given"),
+        ("findings", lambda: _findings(certificate, findings), "not checked: only the certificate was given"),
+        ("job", lambda: _job(certificate, plan), "not checked: only the certificate was given"),
+        ("plan", lambda: _plan(certificate, plan), "not checked: only the certificate was given"),
         ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
         ("ledger", lambda: _ledger(certificate, ledger), _why_no_ledger(certificate)),
         ("cap", lambda: _cap(certificate, ledger), _why_no_ledger(certificate)),
@@ -147,8 +146,8 @@ def _signature(certificate: Certificate) -> str:
     if stamp.algorithm != signatures.ALGORITHM:
         raise _Mismatch(f"this vfl verifies {signatures.ALGORITHM}, not {stamp.algorithm!r}")
     if not signatures.is_signed(certificate.to_sign(), public=stamp.public_key, signature=stamp.value):
-        raise _Mismatch("it does not fit: the certificate was altered after it was signed")
-    return f"unaltered since {stamp.signed}, when it was signed"
+        raise _Mismatch("it does not match: the certificate was altered after it was signed")
+    return f"unaltered since it was signed at {stamp.signed}"
 
 
 def _signer(certificate: Certificate, wanted: str | None) -> str | None:
@@ -157,8 +156,8 @@ def _signer(certificate: Certificate, wanted: str | None) -> str | None:
         return None
     if wanted is not None:
         if stamp.public_key != wanted:
-            raise _Mismatch(f"signed with key {stamp.public_key}, not with the key {wanted} that was asked for")
-        return f"the key that was asked for, {wanted}"
+            raise _Mismatch(f"signed with key {stamp.public_key}, not with the expected key {wanted}")
+        return f"the expected key, {wanted}"
     return f"this user's own key, {stamp.public_key}" if stamp.public_key == signatures.own_public_key() else None
 
 
@@ -170,41 +169,39 @@ def _ask_for_key(certificate: Certificate) -> str:
 def _epsilon(certificate: Certificate) -> str | None:
     if certificate.basis == "none":
         if certificate.events or certificate.reserved or certificate.releases or math.isfinite(certificate.epsilon):
-            raise _Mismatch("it states no accounting, and yet releases or an ε")
+            raise _Mismatch("it states releases or an ε, but no accounting")
         return None
     if certificate.accounting not in TOLERANCE:
-        raise _Mismatch("it states releases, and no accounting for them")
+        raise _Mismatch("it states releases, but no accounting for them")
     counted = sum(count for _, count in certificate.events)
     if counted != certificate.releases:
-        raise _Mismatch(f"{counted} releases are listed as charged, {certificate.releases} are stated")
+        raise _Mismatch(f"it lists {counted} charged releases, but states {certificate.releases}")
     events = certificate.events if certificate.basis == "charged" else certificate.reserved
     for event, _ in (*certificate.events, *certificate.reserved):
         if event.adjacency != certificate.adjacency:
-            raise _Mismatch(f"a release is stated for {event.adjacency}, the guarantee for {certificate.adjacency}")
+            raise _Mismatch(f"a release has {event.adjacency} adjacency, the guarantee {certificate.adjacency}")
     tolerance = TOLERANCE[certificate.accounting]
     found = recomputed(certificate.accounting, events, certificate.delta)
     if certificate.basis == "charged" and dict(certificate.events) != dict(certificate.reserved):
-        # A run that makes less than was reserved was cut off, and states what was reserved.
+        # A run that makes fewer releases than reserved was cut off, and has to state the reservation.
         planned = recomputed(certificate.accounting, certificate.reserved, certificate.delta)
         if found < planned * (1.0 - tolerance):
             raise _Mismatch(
-                f"fewer releases are stated (ε = {found!r}) than were reserved (ε = {planned!r}), as if the run had made all"
+                f"it states fewer releases (ε = {found!r}) than were reserved (ε = {planned!r}), but a complete run"
             )
     if not math.isclose(found, certificate.epsilon, rel_tol=tolerance):
-        raise _Mismatch(
-            f"its releases amount to ε = {found!r} at δ = {certificate.delta!r}, not {certificate.epsilon!r}"
-        )
+        raise _Mismatch(f"its releases have ε = {found!r} at δ = {certificate.delta!r}, not {certificate.epsilon!r}")
     if certificate.basis == "reserved":
         spent = recomputed(certificate.accounting, certificate.events, certificate.delta)
         if spent > certificate.epsilon * (1.0 + tolerance):
-            raise _Mismatch(f"more was charged (ε = {spent!r}) than was reserved")
-        return f"{found:.6g} at δ = {certificate.delta:.3g}, computed again from all that was planned, made or not"
+            raise _Mismatch(f"the charges (ε = {spent!r}) exceed the reservation")
+        return f"{found:.6g} at δ = {certificate.delta:.3g}, recomputed from all planned releases, made or not"
     plural = "" if counted == 1 else "s"
-    return f"{found:.6g} at δ = {certificate.delta:.3g}, computed again from the {counted} release{plural} charged"
+    return f"{found:.6g} at δ = {certificate.delta:.3g}, recomputed from the {counted} release{plural} charged"
 
 
 def recomputed(accounting: str, events: Events, delta: float) -> float:
-    """Return the ε of events at δ, added up as the book did: exactly for Gaussian releases under 'gdp'."""
+    """Return ε of events at δ under the accounting of the book; 'gdp' is exact for Gaussian releases."""
     if accounting == "pld":
         from vfl.privacy.accountants import PldAccountant
 
@@ -217,7 +214,7 @@ def recomputed(accounting: str, events: Events, delta: float) -> float:
 
 
 def _claims(certificate: Certificate) -> str:
-    """Compare what it calls itself with what it says of itself."""
+    """Compare `private` with the noise, the smoothness and the flags."""
     private = (
         certificate.basis != "none"
         and certificate.noise == CryptographicNoise.__name__
@@ -226,38 +223,38 @@ def _claims(certificate: Certificate) -> str:
     )
     if private != certificate.private:
         raise _Mismatch(
-            f"it calls itself {'private' if certificate.private else 'not private'}, which its noise, smoothness and flags "
-            "contradict"
+            f"it claims to be {'private' if certificate.private else 'not private'}, but its noise, smoothness and flags "
+            "contradict that"
         )
-    return "private, by its noise and flags" if private else "NOT PRIVATE, and it says so"
+    return "private, by its noise and flags" if private else "NOT PRIVATE, as it states"
 
 
 def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str | None:
     if model is None:
         return None
     if model_digest(model) != certificate.model_digest:
-        raise _Mismatch("it is not the one that was certified: its numbers or names differ")
-    return f"the one that was certified, SHA-256 {certificate.model_digest[:16]}…"
+        raise _Mismatch("it is not the certified model: its numbers or names differ")
+    return f"the certified model, SHA-256 {certificate.model_digest[:16]}…"
 
 
 def _findings(certificate: Certificate, findings: Mapping[str, Any] | None) -> str | None:
     if findings is None:
         return None
     if findings_digest(findings) != certificate.findings_digest:
-        raise _Mismatch("what is said to have been measured is not what was certified")
-    return "those that were certified" if findings else "none: nothing was released beside the model"
+        raise _Mismatch("the stated measures are not the certified ones")
+    return "the certified ones" if findings else "none: only the model was released"
 
 
 def _job(certificate: Certificate, plan: Plan | None) -> str | None:
     if plan is None:
         return None
     if plan.job.digest != certificate.job_digest:
-        raise _Mismatch("the job file is not the one that was trained: something in it was changed")
+        raise _Mismatch("the job file is not that of the run: it was changed")
     for name, value in (("name", plan.job.name), ("dataset", plan.job.dataset or "")):
         stated = certificate.job if name == "name" else certificate.dataset
         if stated != value:
-            raise _Mismatch(f"the job's {name} is {value!r}, the certificate says {stated!r}")
-    return f"{certificate.job!r}, the one that was trained, SHA-256 {certificate.job_digest[:16]}…"
+            raise _Mismatch(f"the job's {name} is {value!r}, but the certificate states {stated!r}")
+    return f"{certificate.job!r}, the job of the run, SHA-256 {certificate.job_digest[:16]}…"
 
 
 def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
@@ -265,24 +262,24 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
         return None
     made = certificate.code_version
     elsewhere = (
-        "" if made == __version__ else f"; vfl {made} made it and this is {__version__}: verify it with that one"
+        "" if made == __version__ else f"; vfl {made} issued it and this is {__version__}: verify it with vfl {made}"
     )
     for name, value in planned(plan).items():
         if name != "flags" and not alike(getattr(certificate, name), value):
-            raise _Mismatch(f"the job and n decide the field {name!r}, and not as the certificate states it{elsewhere}")
+            raise _Mismatch(f"the field {name!r} is not the one that follows from the job and n{elsewhere}")
     missing = [flag for flag in flags_of(plan.job) if flag not in certificate.flags]
     if missing:
-        raise _Mismatch(f"the job demands a flag that the certificate lacks: {missing[0]}")
+        raise _Mismatch(f"the certificate lacks a flag that the job requires: {missing[0]}")
     own = not certificate.dataset or is_exact(certificate.reserved)
     if own and certificate.basis != "none" and not alike(certificate.delta, plan.problem.delta):
         raise _Mismatch(
-            f"the job and n decide δ = {plan.problem.delta!r}, the certificate states {certificate.delta!r}"
+            f"δ = {plan.problem.delta!r} follows from the job and n, but the certificate states {certificate.delta!r}"
         )
-    return f"what was reserved, clipped and noised is what this job plans for {certificate.n_records} records"
+    return f"reservation, clipping and noise are those that this job plans for {certificate.n_records} records"
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Return whether two fields say the same; doubles may differ by what machines' special functions differ."""
+    """Return True if two fields are equal. Doubles may differ by 1e-9, since special functions differ between machines."""
     if isinstance(one, Event) and isinstance(other, Event):
         return alike(_fields(one), _fields(other))
     if isinstance(one, float) and isinstance(other, float):
@@ -302,15 +299,13 @@ def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Rel
     if plan is None or not released or not certificate.moments_digest:
         return None
     if moments_digest(plan, released) != certificate.moments_digest:
-        raise _Mismatch("those in the run's log are not the ones that were certified")
-    return "of the columns, from which smoothness follows: those in the run's log were certified"
+        raise _Mismatch("those in the run's log are not the certified ones")
+    return "of the columns, from which smoothness follows: those in the run's log are the certified ones"
 
 
 def _why_no_moments(certificate: Certificate) -> str:
     return (
-        "not looked at: there is no log of the run"
-        if certificate.moments_digest
-        else "of the columns: none were bought"
+        "not checked: there is no log of the run" if certificate.moments_digest else "of the columns: none were bought"
     )
 
 
@@ -319,13 +314,13 @@ def _why_no_ledger(certificate: Certificate) -> str:
         return "none: nothing was charged"
     if not certificate.ledger:
         return "none: the budget was kept in memory, for this one fit"
-    return f"not looked at: give --ledger FILE, that of account {certificate.ledger['account']!r}"
+    return f"not checked: give the ledger of account {certificate.ledger['account']!r} with --ledger FILE"
 
 
 def charges(ledger: str | Path, run: str, *, before: float = math.inf) -> Counter[Event]:
-    """Return what a ledger, whose chain is verified, says that a run was charged, as {event: count}.
+    """Return a run's charges from a ledger as {event: count}, after verifying the ledger's chain.
 
-    before : count rounds of a lower number only.
+    before : count only rounds with a lower number.
     """
     entries = json.loads(SqliteLedger(ledger, readonly=True).export())["entries"]
     own = (entry for entry in _of(entries, "charge") if entry["run"] == run and entry["round"] < before)
@@ -333,12 +328,12 @@ def charges(ledger: str | Path, run: str, *, before: float = math.inf) -> Counte
 
 
 def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
-    """Verify the chain, and find in it what the certificate says was reserved, charged and settled."""
+    """Verify the chain, and compare its reservation, charges and settlement of the run with the certificate."""
     if ledger is None:
         return None
     place = certificate.ledger
     if not place:
-        raise _Mismatch("the certificate names no entry of a ledger, so none can bear it out")
+        raise _Mismatch("the certificate names no entry of a ledger, so no ledger can confirm it")
     run, account = place["run"], place["account"]
     document = json.loads(SqliteLedger(ledger, readonly=True).export())
     entries = [entry for entry in document["entries"] if entry["run"] == run and entry["dataset"] == account]
@@ -347,9 +342,7 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
     reserve = next(_of(entries, "reserve"))
     settle = next(_of(entries, "settle"), None)
     if settle is None or (settle["seq"], settle["hash"]) != (place["entries"], place["head"]):
-        raise _Mismatch(
-            "its chain does not go through the head that was certified: it is another ledger, or another copy"
-        )
+        raise _Mismatch("its chain does not contain the certified head: it is another ledger, or another copy")
     caps = [entry for entry in _of(document["entries"], "cap") if entry["dataset"] == account]
     delta = next(e["body"]["delta"] for e in reversed(caps) if e["seq"] < reserve["seq"])
     body = reserve["body"]
@@ -362,17 +355,17 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
         ),
         "end of the run": (settle["body"]["stopped_early"], certificate.basis == "reserved"),
     }
-    if not is_exact(certificate.reserved):  # then the run is stated as the ledger counts it
+    if not is_exact(certificate.reserved):  # then the certificate states the ledger's ε
         stated["accounting"] = (body["accounting"], certificate.accounting)
         stated["δ"] = (float.fromhex(delta), certificate.delta)
     for name, (kept, said) in stated.items():
         if kept != said:
-            raise _Mismatch(f"what it holds of the {name} of this run is not what the certificate states")
-    return f"chain unbroken over {document['head']['seq']} entries; entry {settle['seq']} settles what is certified"
+            raise _Mismatch(f"its record of this run differs from the certificate in: {name}")
+    return f"chain unbroken over {document['head']['seq']} entries; entry {settle['seq']} settles the certified run"
 
 
 def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
-    """Find changes of the data set's cap after releases: earlier ones must be flagged, later ones are told."""
+    """Find changes of the data set's cap after releases. Require flags for earlier changes and report later ones."""
     if ledger is None or not certificate.ledger:
         return None
     account, settled = certificate.ledger["account"], certificate.ledger["entries"]

@@ -1,4 +1,4 @@
-"""A certificate in words: for people who train models, and for those who never will."""
+"""Certificate in words, for people who train models and for readers without that background."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from typing import Protocol
 
 _LARGEST = 700.0
-"""ε beyond which e^ε is no number that means anything to anybody."""
+"""ε above which the factor e^ε is not printed."""
 _RAREST = 1e-15
 WHOLE = (
-    "ε counts every release that was planned, made or not: how many were made could follow from earlier ones, and only the "
-    "ε of all holds whatever was seen"
+    "ε counts every planned release, made or not: earlier releases could decide how many were made, and only the ε of all "
+    "of them holds then"
 )
 _SHOWN = 16
-"""Digits of a key that people compare at a glance; vfl verify compares and prints all."""
+"""Number of digits of a key that are shown; vfl verify compares and prints all."""
 
 
 class Signed(Protocol):
@@ -87,7 +87,7 @@ def described(certificate: Stated) -> str:
             f"({certificate.adjacency})"
         )
         lines = [
-            said if certificate.private else f"NOT PRIVATE (the accounting, had it been: {said})",
+            said if certificate.private else f"NOT PRIVATE (the accounting alone would give: {said})",
             certificate.scope,
         ]
     else:
@@ -101,29 +101,29 @@ def described(certificate: Stated) -> str:
 
 
 def sentences(certificate: Stated) -> tuple[str, str]:
-    """Return the guarantee in two sentences that need no mathematics: what holds, and what that leaves open.
+    """Return the guarantee and its limits, in two sentences without mathematics.
 
-    Whoever prints them has verified the certificate. Differential privacy in these words: the probability of any
-    conclusion changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
+    Verify the certificate before printing them. They restate differential privacy: the probability of any conclusion
+    changes by at most a factor e^ε, plus δ (Dwork & Roth 2014, Def. 2.4).
     """
     if not certificate.private:
-        reason = certificate.flags[0] if certificate.flags else "nothing says why"
+        reason = certificate.flags[0] if certificate.flags else "no flag states the reason"
         holds = f"This model carries no privacy guarantee: {reason.removeprefix('NOT PRIVATE: ')}."
         leaves = (
-            "Whoever has the model may learn from it about single records, and this certificate may not be cited as "
-            "protection of anybody's data."
+            "Anyone who has the model may learn about single records from it, and this certificate must not be cited as "
+            "protection of anyone's data."
         )
         return holds, leaves
     holds = (
-        "Whatever anybody concludes from this model, replacing the data of any one record (one row over all parties, with "
-        "its label) by any other data changes the probability of that conclusion at most by a factor of "
+        "Whatever anyone concludes from this model, replacing the data of any one record (one row over all parties, with "
+        "its label) by any other data changes the probability of that conclusion by at most a factor of "
         f"{_factor(certificate.epsilon)}, plus a chance of {_chance(certificate.delta)} "
         f"(ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g})."
     )
     leaves = (
-        f"This holds for {_extent(certificate)}, and against everybody who sees the model or this certificate; it does not "
-        "protect the participants' data from one another while they train, and it rests on their having run this software "
-        "unchanged."
+        f"This holds against everyone who sees the model or this certificate, for {_extent(certificate)}; it does not "
+        "protect the participants' data from one another during training, and it relies on all participants running this "
+        "software unchanged."
     )
     return holds, leaves
 
@@ -131,16 +131,16 @@ def sentences(certificate: Stated) -> tuple[str, str]:
 def _extent(certificate: Stated) -> str:
     if certificate.dataset:
         return (
-            "this one training (what all trainings on these records come to is limited by the ledger of the data set "
-            f"{certificate.dataset!r}, as far as they are charged to it)"
+            "this one training (the ledger of the data set "
+            f"{certificate.dataset!r} limits the total of all trainings charged to it)"
         )
-    return "this one training alone, so that every other use of the same records adds to it"
+    return "this one training alone (every other use of the same records adds to it)"
 
 
 def _factor(epsilon: float) -> str:
-    """Return e^ε to four digits, rounded up: a promise may not be rounded down."""
+    """Return e^ε to four digits, rounded up, since rounding down would overstate the guarantee."""
     if epsilon > _LARGEST:
-        return "more than 10^300, which is to say that nothing is promised"
+        return "more than 10^300, which guarantees nothing in practice"
     value = math.exp(epsilon)
     unit = 10.0 ** (math.floor(math.log10(value)) - 3)
     return f"{math.ceil(value / unit * (1.0 - 1e-12)) * unit:.10g}"

@@ -1,4 +1,4 @@
-"""`vfl verify RUN`: check a certificate, and say what it promises to people who are no mathematicians."""
+"""`vfl verify RUN`: check a certificate, and print its guarantee for readers without mathematics."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ if TYPE_CHECKING:
 
 @click.command("verify")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--ledger", metavar="FILE", type=click.Path(path_type=Path), help="Ledger to which the run was charged.")
 @click.option(
-    "--ledger", metavar="FILE", type=click.Path(path_type=Path), help="The ledger that the run was charged to."
-)
-@click.option(
-    "--key", metavar="PUBLIC", help="Who should have signed: 64 hexadecimal digits, or the PEM file of a public key."
+    "--key", metavar="PUBLIC", help="Public key of the expected signer: 64 hexadecimal digits, or a PEM file."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(run: Path, ledger: Path | None, key: str | None, *, as_json: bool) -> None:
-    """Check the certificate of RUN, a run's folder or a certificate's file, and compute its ε again.
+    """Check the certificate of RUN, a run's folder or a certificate's file, and recompute its ε.
 
-    Prints the guarantee in two sentences, then what was checked and what could not be.
+    Prints the guarantee in two sentences, then the outcome of each check and the checks that lacked their input.
     """
     from vfl.launch.run.verification import verify_run
 
