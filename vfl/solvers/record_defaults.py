@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from vfl.solvers import counts
 from vfl.solvers.defaults import has_spread, nearly_parallel, off_centre, typical_spread
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ def label_share(problem: Problem) -> float:
     Logistic loss: the share of positive labels, for 1 % of μ² or as much as keeps its noise at a tenth of the records.
     The run then starts at the constant model, which is where it ends if nothing can be learnt.
     """
+    if counts.has_counts(problem):
+        return counts.share(clear(problem))
     if has_balance(problem):
         return min(0.5, max(0.01, (10.0 / clear(problem)) ** 2))
     if not has_spread(problem) or clear(problem) < 100.0:
@@ -73,6 +76,8 @@ def residual_share(problem: Problem) -> float:
 def _typical(problem: Problem) -> float:
     """Return c, the cap on a record in units of √(p/L) and of a typical residual."""
     ρ = signal_to_noise(problem)
+    if counts.has_counts(problem):
+        return counts.typical_cap(ρ)
     if math.isfinite(problem.loss.slope):
         return float(min(1.5, max(0.3, 0.065 * ρ**0.4)))
     if off_centre(problem):
@@ -86,7 +91,7 @@ def record_clip(problem: Problem) -> float:
     The unit of residuals is the largest derivative where there is one, else the spread of labels that fill the declared
     range as most do, for which the one that is found stands in (`label_share`). Logistic loss: 0.065 ρ^0.4 of it, between
     0.3 and 1.5: its cap biases nothing at the true probabilities, and beyond 1.5 nothing of a typical record is cut.
-    Squared loss: 0.07 ρ^0.4 between 0.12 and 2.5.
+    Squared loss: 0.07 ρ^0.4 between 0.12 and 2.5. Counts: vfl.solvers.counts.
     """
     if not problem.private:
         return math.inf
@@ -102,6 +107,8 @@ def time(problem: Problem) -> float:
     """
     ρ = signal_to_noise(problem)
     parallel = nearly_parallel(problem)
+    if counts.has_counts(problem):
+        return counts.time(ρ)
     if math.isfinite(problem.loss.slope):
         most = 200.0 if ρ >= (100.0 if parallel else 1000.0) else 100.0
         return float(min(most, 0.3 * ρ**1.2 * max(1.0, 0.5 / _typical(problem)), 0.1 * ρ**2))

@@ -16,7 +16,7 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.samplers import sampler_of
-from vfl.solvers import defaults, record_defaults
+from vfl.solvers import counts, defaults, record_defaults
 from vfl.solvers.average import Average
 from vfl.solvers.labels import balance_event, labels_event, log_odds, spread
 from vfl.solvers.presence import Presence
@@ -40,6 +40,7 @@ from vfl.types import Adjacency
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from vfl.losses import Loss
     from vfl.messages import Query
     from vfl.privacy.events import Event
     from vfl.problem import Problem
@@ -213,7 +214,8 @@ class SkGD:
         asked = any((self.record_clip, self.early_share is not None, self.residual_share is not None, self.spares))
         clip = self.clip
         if clip is None and problem.private:
-            clip = RECORD if asked else COORDINATE
+            counted = counts.has_counts(problem) and self.sampling in ONCE_A_PASS
+            clip = RECORD if asked or counted else COORDINATE
         if clip is None or (clip == RECORD and not problem.private and self.record_clip is None):
             return math.inf
         return defaults.clip(problem) if clip == COORDINATE else clip
@@ -238,7 +240,8 @@ class SkGD:
             if record:
                 return record_defaults.label_share(problem) if self.record_clip is None else 0.0
             return defaults.label_share(problem) if self.clip in (None, COORDINATE) else 0.0
-        fits = defaults.has_spread(problem) or (record and record_defaults.has_balance(problem))
+        buys = record_defaults.has_balance(problem) or counts.has_counts(problem)
+        fits = defaults.has_spread(problem) or (record and buys)
         if self.label_share and not (problem.private and fits):
             raise SpecificationError(
                 f"{self.name}: label_share={self.label_share!r} buys the spread of labels: it needs squared loss, an "
@@ -266,8 +269,8 @@ class SkGD:
 
     def schedule(self, problem: Problem) -> Schedule:
         """Run Algorithm 1: for t < T, rebuild Xθ; for K draws, release the block's gradient and take its prox step."""
-        known, start = yield from self._begin(problem)
-        walk, weighting = self._walk(problem, known), Derivative(problem.loss)
+        known, start, loss = yield from self._begin(problem)
+        walk, weighting = self._walk(problem, known), Derivative(loss)
         present, trail = Presence(problem, known), self._trail(problem, known)
         w = θ = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
         yield from present.norms(walk.cap(), w)
@@ -347,15 +350,19 @@ class SkGD:
         """Whether a pass is charged as one release."""
         return self.clip == RECORD
 
-    def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float]]:
-        """Return centres, M and unit, and the value that the intercept starts at."""
+    def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
+        """Return centres, M and unit, the value that the intercept starts at, and the loss that is descended."""
         known, event = (yield from curvature(problem)), self._labels_event(problem)
         if event is None:
-            return known, problem.label_centre
+            return known, problem.label_centre, problem.loss
+        if counts.has_counts(problem):
+            c = counts.typical_cap(record_defaults.signal_to_noise(problem))
+            return (yield from counts.near_the_mean(problem, known, event, c))
         if problem.loss.classification:
-            return known, (yield from log_odds(problem, event))
+            return known, (yield from log_odds(problem, event)), problem.loss
         found = yield from spread(problem, event)
-        return replace(known, unit=found.deviation / defaults.typical_spread(problem)), found.mean
+        known = replace(known, unit=found.deviation / defaults.typical_spread(problem))
+        return known, found.mean, problem.loss
 
     def _begins(self, problem: Problem) -> bool:
         """Whether the run starts elsewhere than at 0; a public fact, so that all runs of a plan ask the same queries."""
@@ -430,4 +437,6 @@ class SkGD:
         if not self.label_share:
             return None
         mu = split(self._left(problem), self.label_share)[0]
+        if counts.has_counts(problem):
+            return counts.counts_event(problem, mu)
         return balance_event(mu) if problem.loss.classification else labels_event(problem, mu)
