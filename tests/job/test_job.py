@@ -441,7 +441,7 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
         table(age=["30", "x", "40"]),
         DataError,
         (
-            "party 'bank', the table: column 'age' holds text where numbers are declared: clean the cells, declare what "
+            "the table: column 'age' holds text where numbers are declared: clean the cells, declare what "
             "marks a missing value, or declare the column categorical"
         ),
     ),
@@ -635,7 +635,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "an unknown key of the solver": (
         ("passes =", "pases ="),
         JobFileError,
-        ("unknown key 'pases' in [solver] (did you mean 'passes'?); known: {solver}"),
+        ("unknown key 'pases' in [solver] (did you mean 'passes' or 'spares'?); known: {solver}"),
     ),
     "an unknown key of the partition": (
         ("label = [", "labels = ["),
