@@ -178,7 +178,7 @@ class TestEstimates:
         assert str(estimates.Estimate(0.9, 0.5)) == "0.9 ± 0.5"
 
     def test_the_noise_has_the_stated_standard_error(self) -> None:
-        """Fresh noise on the same records: errors over their stated noise have a standard deviation of one."""
+        """Fresh noise on the same records: errors over their stated standard error have a standard deviation of one."""
         v, y = self.records(1000)
         rng = np.random.default_rng(4)
         first, second = Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)), Scores(np.array([-1.0, 0, 0.5, 1.0]))

@@ -1,4 +1,4 @@
-"""What every accountant owes, whatever it counts: one suite, crossed with all of them in test_accounting.
+"""Contract of every accountant; test_accounting runs this suite on all of them.
 
 A subclass named Test… sets `make` and `events`.
 """
@@ -27,12 +27,12 @@ DELTAS = (1e-3, 1e-6, 1e-9)
 
 @dataclass(frozen=True, slots=True)
 class Mystery(Event):
-    """An event that no accountant has heard of."""
+    """An event that no accountant knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class LouderGaussian(Gaussian):
-    """A subclass: it may mean something else than its parent, so it must not be taken for it."""
+    """A subclass may have a different meaning from its parent, so accountants must not accept it as the parent."""
 
 
 class AccountantContract:
@@ -104,7 +104,7 @@ class AccountantContract:
             getattr(accountant, method)(event)
         assert accountant.epsilon(1e-6) == before
 
-    def test_what_is_no_event_raises(self):
+    def test_an_object_that_is_not_an_event_raises(self):
         with pytest.raises(UnknownEvent, match="float"):
             self.make().compose(1.0)
 

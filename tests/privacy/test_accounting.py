@@ -62,7 +62,7 @@ class TestPldAccountant(AccountantContract):
 
 
 def exact_delta(epsilon: float, mu: float) -> mpmath.mpf:
-    """δ(ε; μ) to 50 digits: the textbook form with as many digits as its cancellation eats."""
+    """δ(ε; μ) to 50 digits, by the textbook formula with extra digits for its cancellation."""
     for digits in (100, 400, 1600):
         with mpmath.workdps(digits):
             e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
@@ -101,7 +101,7 @@ def test_log_delta_far_below_the_doubles(epsilon, mu):
     assert delta_of(epsilon, mu) == math.ulp(0.0)  # never zero
 
 
-def test_the_textbook_form_fails_where_ours_does_not():
+def test_the_textbook_formula_fails_where_ours_does_not():
     epsilon = 800.0
     mu = mu_of(epsilon, 1e-9)
     with pytest.raises(OverflowError):
@@ -111,7 +111,7 @@ def test_the_textbook_form_fails_where_ours_does_not():
 
 @settings(max_examples=60, deadline=None)
 @given(epsilons, deltas)
-def test_mu_is_the_largest_that_holds(epsilon, delta):
+def test_mu_is_the_largest_valid_value(epsilon, delta):
     mu = mu_of(epsilon, delta)
     assert exact_delta(epsilon, mu) <= delta
     assert exact_delta(epsilon, mu * (1 + 1e-11)) > delta
@@ -119,7 +119,7 @@ def test_mu_is_the_largest_that_holds(epsilon, delta):
 
 @settings(max_examples=60, deadline=None)
 @given(mus, deltas)
-def test_epsilon_is_the_smallest_that_holds(mu, delta):
+def test_epsilon_is_the_smallest_valid_value(mu, delta):
     epsilon = epsilon_of(mu, delta)
     assert exact_delta(epsilon, mu) <= delta
     if epsilon > 1e-3:
@@ -201,13 +201,13 @@ def test_split_never_adds_up_to_more(mu, share):
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, math.nan])
-def test_split_refuses_an_empty_part(share):
+def test_split_refuses_a_part_without_budget(share):
     with pytest.raises(PrivacyError, match="share"):
         split(1.0, share)
 
 
 @pytest.mark.parametrize(("mu", "releases"), [(0.0, 1), (-1.0, 1), (1.0, 0), (math.nan, 1), (1e-39, 10)])
-def test_noise_multiplier_refuses_nonsense(mu, releases):
+def test_noise_multiplier_refuses_invalid_input(mu, releases):
     with pytest.raises(PrivacyError):
         noise_multiplier(mu, releases)
 
@@ -253,7 +253,7 @@ def test_filter_admits_the_cap_and_no_more(make, event):
     with pytest.raises(BudgetExceeded, match=r"do not fit.*more noise or fewer releases"):
         book.spend(event)
     assert book.admits(event, 0)
-    assert (book.epsilon(1e-6), book.delta(1.0)) == before  # the guarantee is the cap, whatever was spent
+    assert (book.epsilon(1e-6), book.delta(1.0)) == before  # the guarantee is the cap, however much was spent
     with pytest.raises(UnknownEvent):
         book.admits(Mystery(REPLACE))
 
@@ -330,7 +330,7 @@ def test_exact_equals_the_library(mu):
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.privacy_accountant import NeighboringRelation
 
-    # Its replace-one means a shift of twice the sensitivity, so ours, Δ, is stated as Δ/2.
+    # Its replace-one means a shift of twice the sensitivity, so our Δ is passed as Δ/2.
     for distribution in (
         pld.from_gaussian_mechanism(1 / mu),
         pld.from_gaussian_mechanism(1 / mu, 0.5, neighboring_relation=NeighboringRelation.REPLACE_ONE),
@@ -342,7 +342,7 @@ def test_exact_equals_the_library(mu):
 
 @pytest.mark.parametrize("count", [1, 30, 1000, 30_000])
 def test_pld_is_tight_and_never_optimistic(count):
-    # Rate 1 is a plain Gaussian that goes the whole way through the library's grid and transforms.
+    # Rate 1 is a plain Gaussian that passes through the library's whole grid and its transforms.
     event = PoissonSubsampledGaussian(REPLACE, 1.0, math.sqrt(count), 1.0)
     accountant = PldAccountant().compose(event, count)
     for delta in (1e-3, 1e-6, 1e-8, 1e-9, 4e-11, 1e-12):
@@ -355,13 +355,13 @@ def test_pld_is_tight_and_never_optimistic(count):
 
 
 def test_optimism_of_the_transforms_is_covered():
-    # At a fine grid and a small δ the library's own answer lies below the truth, by 5e-5 here: rounding of its sums.
+    # At a fine grid and a small δ the library's own answer is too low, here by 5e-5, because its sums are rounded.
     event, count, delta = PoissonSubsampledGaussian(REPLACE, 0.3, 100.0, 1.0), 10_000, 2e-11
     assert PldAccountant().compose(event, count).epsilon(delta) >= epsilon_of(0.3, delta)
 
 
 def mixture_curve(x: float, other: float, rate: float, sigma: float, alpha: np.ndarray) -> np.ndarray:
-    """H_α between the sampled sums with contributions x and `other`, by plain integration."""
+    """H_α between the sampled sums with contributions x and `other`, by numerical integration."""
     grid = np.linspace(-14 * sigma, 14 * sigma, 100_001)
     p = (1 - rate) * norm.pdf(grid, 0, sigma) + rate * norm.pdf(grid, x, sigma)
     q = (1 - rate) * norm.pdf(grid, 0, sigma) + rate * norm.pdf(grid, other, sigma)
@@ -450,7 +450,7 @@ def test_pld_of_a_mix_is_tighter_than_zcdp():
         pld.compose(event, count)
         zcdp.compose(event, count)
     assert pld.epsilon(1e-6) < zcdp.epsilon(1e-6)
-    assert pld.epsilon(1e-40) == zcdp.epsilon(1e-40)  # below double precision the looser bound answers
+    assert pld.epsilon(1e-40) == zcdp.epsilon(1e-40)  # below double precision the looser bound is used
 
 
 def test_pld_refuses_what_it_cannot_represent():
@@ -460,7 +460,7 @@ def test_pld_refuses_what_it_cannot_represent():
 
 
 @pytest.mark.parametrize("found", [None, "0.4.3", "1.0.0"])
-def test_missing_or_other_library_is_said_in_a_sentence(found, monkeypatch):
+def test_a_missing_or_wrong_library_is_reported_in_a_sentence(found, monkeypatch):
     def version(name: str) -> str:
         if found is None:
             raise importlib.metadata.PackageNotFoundError(name)

@@ -1,13 +1,14 @@
-"""An audit: an attacker who knows everything but one record tries to tell two runs apart, and must not do too well.
+"""Audit: an attacker who knows all records but one tries to tell two runs apart.
 
-Claimed is what the run's own statement says, as μ of Gaussian differential privacy. The canary saturates the clip in
-every release; its replacement does so with the opposite sign, and moves the moments of the columns as far as a pair
-can. All other records are zero, so they add nothing. The attacker projects the whole released trajectory (moments, then
-every block) on what the canary changes, each release weighed by Δ/σ of the event charged for it: the most powerful test
-there is between two Gaussians.
+The claim is the μ of Gaussian differential privacy in the run's own statement. The canary saturates the clip in every
+release. Its replacement does so with the opposite sign, and moves the moments of the columns as far as a pair of
+records can. All other records are zero, so they add nothing.
 
-A threshold that is fixed beforehand then gives two error rates; their Clopper–Pearson bounds give a lower bound on μ
-that assumes nothing about the statistic (Nasr et al. 2023, "Tight auditing", §4.2, for μ instead of ε).
+The attacker projects all released values (moments, then every block) on the canary's effect, weighing each release by
+Δ/σ of the event charged for it. No test between two Gaussians is more powerful.
+
+A threshold that is fixed beforehand gives two error rates. Their Clopper–Pearson bounds give a lower bound on μ that
+assumes nothing about the statistic (Nasr et al. 2023, "Tight auditing", §4.2, for μ instead of ε).
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ WIDTHS = {party: len(PARTITION.columns(party)) for party in PARTITION.parties}
 BOUNDS = dict.fromkeys(PARTITION.features, (-1.0, 1.0))
 DELTA = 1e-5
 N = 3
-RUNS = 250  # of each arm
-FAILURE = 0.01  # of each arm's confidence bound
+RUNS = 250  # per arm
+FAILURE = 0.01  # per confidence bound of an arm
 CANARY, REPLACEMENT = 1.0, -0.1  # squares 1 and 0.01, and opposite signs
 
 SOLVERS = {
@@ -57,7 +58,7 @@ def job(*, share: float = 0.2, **solver: Any) -> vfl.Job:
     privacy = vfl.Privacy(epsilon=16.0, delta=DELTA, noise=SeededNoise(0), smoothness_share=share)
     return vfl.Job(
         partition=PARTITION,
-        intercept=False,  # the other records then add nothing at all
+        intercept=False,  # the other records then add exactly nothing
         bounds=BOUNDS,
         privacy=privacy,
         solver=vfl.SkGD(clip=1e-3, step_size=1e-4, **solver),
@@ -65,7 +66,7 @@ def job(*, share: float = 0.2, **solver: Any) -> vfl.Job:
 
 
 def run(spec: vfl.Job, x: float, seed: int) -> tuple[float, float]:
-    """Return the attacker's statistic of one run, in units in which it has variance 1, and the ε that it states."""
+    """Return the attacker's statistic of one run, scaled to variance 1, and the ε that the run states."""
     y = np.ones(N)
     actors = {}
     for party, width in WIDTHS.items():
@@ -75,7 +76,7 @@ def run(spec: vfl.Job, x: float, seed: int) -> tuple[float, float]:
     *events, outcome = Coordinator(InProcessTransport(actors)).stream(spec)
     score = power = 0.0
     for record in (event for event in events if isinstance(event, Round)):
-        # One event a release, but for the moments, which are one joint release of all parties.
+        # One event per release, except for the moments, which are one joint release of all parties.
         joint = record.kind == "Moments"
         charged = record.events * len(record.released) if joint else record.events
         for u, event in zip(record.released, charged, strict=True):
@@ -96,7 +97,7 @@ def arms(spec: vfl.Job, runs: int) -> tuple[np.ndarray, np.ndarray, float]:
 
 
 def lower_bound(canary: np.ndarray, replacement: np.ndarray, threshold: float) -> float:
-    """Return a μ that the true one exceeds, but for a probability of 2·FAILURE, whatever the distributions are.
+    """Return a lower bound on the true μ that fails with probability 2·FAILURE at most, for any distributions.
 
     Any test of a μ-GDP run has Φ⁻¹(1 − false positives) − Φ⁻¹(false negatives) ≤ μ (Dong, Roth, Su 2022, §2).
     """
@@ -106,17 +107,17 @@ def lower_bound(canary: np.ndarray, replacement: np.ndarray, threshold: float) -
 
 
 def estimate(canary: np.ndarray, replacement: np.ndarray) -> float:
-    """Return the difference of means in standard deviations: what the audit sees of μ."""
+    """Return the difference of means in standard deviations, which is the audit's estimate of μ."""
     return float((canary.mean() - replacement.mean()) / math.sqrt((canary.var(ddof=1) + replacement.var(ddof=1)) / 2))
 
 
 def threshold_of(spec: vfl.Job) -> float:
-    """Return the middle between the arms' means, from runs of their own that the bound does not count."""
+    """Return the middle between the arms' means, from separate runs that the bound does not use."""
     return float(np.mean([run(spec, x, 10**6 + seed)[0] for seed in range(30) for x in (CANARY, REPLACEMENT)]))
 
 
 def weaker_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mechanism draws noise of σ/√2: the factor that a confusion of adjacencies costs."""
+    """Draw noise of σ/√2, as after a confusion of adjacencies."""
     true_release = parties.party.release
 
     def release(sums: Any, grid: float, event: Any, noise: Any, key: Any, *rest: Any) -> Any:
@@ -140,17 +141,17 @@ def forgotten_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
 def moments_of_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments of all columns, with noise for the sensitivity of one."""
     true = smoothness.moments_sensitivity
-    for module in (smoothness, parties.party):  # a party that believed it too
+    for module in (smoothness, parties.party):  # a party with the same error
         monkeypatch.setattr(module, "moments_sensitivity", lambda columns, *, means: true(1, means=means))
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_the_claim_holds_and_is_no_more_than_needed(solver: str) -> None:
+def test_the_claim_holds_and_is_tight(solver: str) -> None:
     spec = job(**SOLVERS[solver])
     canary, replacement, claimed = arms(spec, RUNS)
     assert 2.0 <= claimed <= 4.0
     assert lower_bound(canary, replacement, threshold_of(spec)) <= claimed
-    # The audit is sharp: it sees what there is to see, so a violation would show.
+    # The audit is sharp: a violation would show.
     deviation = math.sqrt(2.0 / RUNS + claimed**2 / (4 * RUNS))
     assert abs(estimate(canary, replacement) - claimed) < 3.0 * deviation
 
@@ -165,7 +166,7 @@ MISTAKES: dict[str, tuple[str, float, Callable[[pytest.MonkeyPatch], None]]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_wrong_factor_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing but the noise or its sensitivity is changed, and the claim stays what it was."""
+    """Only the noise or its sensitivity changes; the claim stays the same."""
     solver, share, make = MISTAKES[mistake]
     spec = job(share=share, **SOLVERS[solver])
     make(monkeypatch)
@@ -176,12 +177,12 @@ def test_a_wrong_factor_is_found(mistake: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_thousand_runs_an_arm(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_runs_per_arm(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = job(**SOLVERS[solver])
     threshold = threshold_of(spec)
     canary, replacement, claimed = arms(spec, 1000)
     bound = lower_bound(canary, replacement, threshold)
-    # Error rates of Φ(−μ/2) put the bound of 1,000 runs at 0.88 μ, give or take 0.03 μ: three deviations below that.
+    # Error rates of Φ(−μ/2) put the bound of 1,000 runs at 0.88 μ ± 0.03 μ: three deviations below that.
     assert 0.8 * claimed < bound <= claimed
     assert estimate(canary, replacement) == pytest.approx(claimed, rel=0.1)
     weaker_noise(monkeypatch)

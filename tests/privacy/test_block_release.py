@@ -1,7 +1,7 @@
-"""What a party releases, attacked: one record replaced by anything at all, and the charge that goes before.
+"""Attacks on a party's releases: replace one record by anything, and check the charge that precedes the release.
 
-A sum that is released without its noise (event=None) shows the exact integers that the noise is added to. Under
-replace-one they may move by the event's sensitivity and no further, whatever the record was and becomes.
+A sum without noise (event=None) shows the exact integers to which the noise is added. Under replace-one they may move
+by the event's sensitivity at most, whatever the record was and becomes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Inverse:
 
 @dataclass(frozen=True)
 class Given:
-    """A rule that moves by what it was given, so that both neighbours walk the same way."""
+    """A rule that moves by given amounts, so that runs on both neighbours take the same path."""
 
     delta: np.ndarray
 
@@ -93,7 +93,7 @@ def allowed(sensitivity: float, grid: float) -> Fraction:
 
 @st.composite
 def neighbours(draw: st.DrawFn) -> dict[str, Any]:
-    """Two data sets that differ in one record: its row, its label and its margin or weight, by anything."""
+    """Two data sets that differ in one record: its row, its label, and its margin or weight are arbitrary."""
     s = draw(st.integers(1, 4))
     row = st.lists(anything, min_size=s + 2, max_size=s + 2)
     rows = np.array(draw(st.lists(row, min_size=N, max_size=N)))
@@ -127,7 +127,7 @@ class TestSensitivity:
     @settings(max_examples=150, deadline=None)
     @given(case=neighbours(), weighting=st.sampled_from(WEIGHTINGS), delta=anything, sweep=st.booleans())
     def test_every_step_of_a_visit(self, case: dict[str, Any], weighting: Any, delta: float, sweep: bool) -> None:
-        """Each step is a release of its own: given what was released before, it moves by its own sensitivity."""
+        """Each step is a separate release: given the earlier ones, it moves by its own sensitivity."""
         s = case["s"]
         cuts = [0, s] if s == 1 else [0, s // 2, s]
         steps = []
@@ -149,7 +149,7 @@ class TestSensitivity:
     @settings(max_examples=150, deadline=None)
     @given(case=neighbours(), means=st.booleans(), split=st.integers(0, 4))
     def test_moments_of_all_parties_together(self, case: dict[str, Any], means: bool, split: int) -> None:
-        """One event covers them jointly: a record may be extreme at every party."""
+        """One event covers all parties jointly: a record may be extreme at every party."""
         s = case["s"]
         cut = min(split, s)
         owned = {"a": slice(0, cut), "b": slice(cut, s)}
@@ -168,8 +168,8 @@ class TestSensitivity:
 
     @pytest.mark.parametrize("s", [1, 2, 3, 8])
     @pytest.mark.parametrize("cap", [0.7, 1.0, 3e-5, 1e4])
-    def test_the_worst_record_attains_it(self, s: int, cap: float) -> None:
-        """A smaller sensitivity would be wrong: a record that changes its sign moves the sum by all but rounding."""
+    def test_the_worst_record_attains_the_sensitivity(self, s: int, cap: float) -> None:
+        """The sensitivity cannot be smaller: a record that changes its sign moves the sum by Δ up to rounding."""
         clip = Clip(cap * math.sqrt(s), s)
         block = Block(0, "a", 0, s, 0)
         query = Backward(WEIGHTINGS[0], (block,), (np.zeros(s),), (np.ones(s),), clip, None)
@@ -182,7 +182,7 @@ class TestSensitivity:
         assert attained == pytest.approx(clip.sensitivity, rel=1e-5)
 
     @pytest.mark.parametrize("means", [True, False])
-    def test_the_worst_record_attains_that_of_the_moments(self, means: bool) -> None:
+    def test_the_worst_record_attains_the_sensitivity_of_the_moments(self, means: bool) -> None:
         x = 1.0 - (6.0 - math.sqrt(2.0)) / 4.0 if means else 0.0
         grid, m = 2.0**-GRID_BITS, 3
         query = Moments({"a": m}, {"a": np.ones(m)}, means, None)
@@ -195,7 +195,7 @@ class TestSensitivity:
         assert attained == pytest.approx(moments_sensitivity(m, means=means), rel=3e-5)
 
     def test_the_constant_of_a_pair_is_the_maximum(self) -> None:
-        """((x − x')/2)² + (x² − x'²)² over the square: a fine grid, then finer around its best point."""
+        """Maximise ((x − x')/2)² + (x² − x'²)² over the square on a fine grid, then around its best point."""
         centre, width = (0.0, 0.0), 1.0
         for _ in range(12):
             x, y = (np.clip(np.linspace(c - width, c + width, 401), -1.0, 1.0) for c in centre)
@@ -212,7 +212,7 @@ class TestSensitivity:
         assert ((x - y) / 2) ** 2 + (x * x - y * y) ** 2 <= PAIR
 
     def test_sums_without_a_clip_cannot_be_charged(self) -> None:
-        """Noise off is event None; an event on sums that nothing bounds is refused where the noise would be drawn."""
+        """Noise off is event None. An event on unbounded sums is refused before noise is drawn."""
         block, event = Block(0, "a", 0, 1, 0), Gaussian(Adjacency.REPLACE_ONE, 1.0, 1.0, 1)
         records = Records(weights=np.ones(N))
         plain = Backward(WEIGHTINGS[0], (block,), (np.zeros(1),), (np.ones(1),), Clip(math.inf, 1), None)
@@ -225,7 +225,7 @@ class TestSensitivity:
 
 
 def test_releases_of_one_query_have_noise_of_their_own() -> None:
-    """Columns of zeros release nothing but noise: no two numbers of a run may be the same."""
+    """Columns of zeros release only noise, so no two numbers of a run may be equal."""
     event = Gaussian(Adjacency.REPLACE_ONE, 3.0, 150.0, 2)
     clip, zeros, ones = Clip(1.0, 2), np.zeros(2), np.ones(2)
     blocks = {q: [Block(2 * k + j, q, 2 * j, 2 * j + 2, 4 * k) for j in range(2)] for k, q in enumerate("ab")}
@@ -260,7 +260,7 @@ BOUNDS = dict.fromkeys(PARTITION.features, (-1.0, 1.0))
 
 
 class Spy:
-    """A reservation and a transport in one, which write down in one list what is asked of them."""
+    """A reservation and a transport in one, which record all calls in one list."""
 
     def __init__(self, spec: vfl.Job, refuse_at: int | None = None, fail_at: int | None = None) -> None:
         self.log: list[tuple[str, Any]] = []
@@ -320,7 +320,7 @@ SOLVERS = {
 @pytest.mark.parametrize("expand", [False, True], ids=["whole", "expanded"])
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 class TestCharges:
-    def test_every_draw_of_noise_was_charged_before_with_the_same_event(
+    def test_every_draw_of_noise_follows_a_charge_of_the_same_event(
         self, solver: dict[str, Any], expand: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         spy = Spy(job(**solver))
@@ -356,16 +356,16 @@ class TestCharges:
         assert spy.count("charge") == refuse_at
         assert spy.log[-1][0] == "charge"
 
-    def test_what_fails_after_the_charge_stays_charged(self, solver: dict[str, Any], expand: bool) -> None:
+    def test_a_failure_after_the_charge_leaves_it_charged(self, solver: dict[str, Any], expand: bool) -> None:
         spy = Spy(job(**solver), fail_at=2)
         with pytest.raises(RuntimeError, match="a party died"):
             spy.run(expand=expand)
         charges = [key for kind, what in spy.log if kind == "charge" for key, _ in what]
         assert spy.granted.charged() == set(charges)
         assert len(charges) > 1  # smoothness, and the query that was lost
-        assert spy.count("ask") == 2  # nothing is asked again
+        assert spy.count("ask") == 2  # no query is repeated
 
-    def test_noise_off_charges_nothing_and_draws_nothing(self, solver: dict[str, Any], expand: bool) -> None:
+    def test_without_noise_nothing_is_charged_or_drawn(self, solver: dict[str, Any], expand: bool) -> None:
         spy = Spy(job(private=False, **solver))
         spy.run(expand=expand, reserved=False)
         assert spy.count("charge") == 0
@@ -375,7 +375,7 @@ class TestCharges:
 
 
 class TestPartyRefuses:
-    """Book or no book: a party trusts neither the coordinator's event nor its silence."""
+    """With or without a book, a party checks the event that it receives, and refuses a missing one."""
 
     ASKED: ClassVar[dict[str, Query]] = {
         "moments": Moments({"a": 3}, {"a": np.ones(3)}, True, Gaussian(Adjacency.REPLACE_ONE, 1.9, 5.0, 6)),
@@ -392,7 +392,7 @@ class TestPartyRefuses:
     }
 
     @pytest.mark.parametrize("asked", ASKED)
-    def test_noise_for_less_than_its_sum_needs(self, asked: str) -> None:
+    def test_too_little_noise_for_its_sum(self, asked: str) -> None:
         with pytest.raises(PrivacyError, match=r"does not cover sums of sensitivity|only exact integer sums"):
             party_of(np.ones((4, 3))).answer(self.ASKED[asked], Records(weights=np.ones(4)), KEY)
 
@@ -416,16 +416,16 @@ class TestExecutorRefuses:
             spy.executor()(Slip({"a": 3}, {"a": np.ones(3)}, True, None))
         assert spy.log == []
 
-    def test_a_release_without_noise_that_the_job_does_not_declare(self) -> None:
-        """A solver's slip must not become a leak: with privacy, an event of None goes to no party."""
+    def test_an_undeclared_release_without_noise(self) -> None:
+        """An error in a solver must not become a leak: with privacy, no party answers an event of None."""
         spy = Spy(job())
         schedule = spy.plan.solver.schedule(spy.plan.problem)
         with pytest.raises(PrivacyError, match="Moments would release without noise, which the job does not declare"):
             spy.executor()(replace(next(schedule), event=None))
         assert spy.log == []
 
-    def test_smoothness_from_data_opens_no_door_for_others(self) -> None:
-        """smoothness='data' declares exact moments, and those alone."""
+    def test_smoothness_from_data_allows_no_other_release(self) -> None:
+        """smoothness='data' declares exact moments, and nothing else."""
         spy = Spy(job(smoothness="data"))
         execute = spy.executor()
         schedule = spy.plan.solver.schedule(spy.plan.problem)
@@ -439,7 +439,7 @@ class TestExecutorRefuses:
             execute(replace(descend, steps=mixed))
         assert spy.count("ask") == 1
 
-    def test_a_charge_that_nothing_was_reserved_for(self) -> None:
+    def test_a_charge_without_a_reservation(self) -> None:
         spy = Spy(job())
         schedule = spy.plan.solver.schedule(spy.plan.problem)
         with pytest.raises(PrivacyError, match="Moments is to be charged, and nothing was reserved for this run"):
@@ -447,20 +447,20 @@ class TestExecutorRefuses:
         assert spy.log == []
 
 
-def test_a_run_stops_at_what_was_reserved() -> None:
-    """A solver that asks for more than its plan said is stopped by the book itself, before the release."""
+def test_a_run_stops_at_its_reservation() -> None:
+    """The book stops a solver that asks for more than its plan, before the release."""
     spy = Spy(job())
     execute = spy.executor()
     for _ in rounds(spy.plan.solver.schedule(spy.plan.problem), execute):
         pass
     granted = spy.granted.charged()
-    spend(spy, execute)  # once more
+    spend(spy, execute)  # repeat it
     assert spy.log[-1][0] == "charge"
     assert spy.granted.charged() == granted
 
 
 def spend(spy: Spy, execute: Executor) -> None:
-    """Put a schedule's queries until one of them is refused."""
+    """Send the queries of a schedule until one is refused."""
 
     def until_refused() -> None:
         schedule = spy.plan.solver.schedule(spy.plan.problem)

@@ -1,8 +1,8 @@
-"""No record moves any release of any run by more than its event says: whole runs of each solver, on adversarial neighbours.
+"""No record moves any release by more than its event says: whole runs of each solver on adversarial neighbours.
 
-Both neighbours walk the same way: what is released is replaced by numbers that depend on the key and the event alone, as
-after any history that an adversary may choose. Parts that one charge pays for (a joint release of all parties, the
-disjoint batches of a pass, the pieces of a Gram matrix) move together by no more than that charge's sensitivity.
+Both neighbours take the same path: releases are replaced by numbers that depend on the key and the event only, as after
+any history that an adversary may choose. Parts that one charge pays for (a joint release of all parties, the disjoint
+batches of a pass, the pieces of a Gram matrix) together move by at most that charge's sensitivity.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ cells = st.floats(-1, 3) | st.sampled_from([0.0, 1.0, -1.0, 1e9, -1e300, np.inf,
 
 
 def table(row: list[float], y: float, loss: str) -> dict[str, np.ndarray]:
-    """A dozen ordinary records, one of them replaced."""
+    """Return a dozen ordinary records, one of them replaced."""
     rng = np.random.default_rng(4)
     data = {c: rng.uniform(*BOUNDS[c], N) for c in BOUNDS} | {"y": rng.uniform(-2, 2, N)}
     for column, cell in zip([*BOUNDS, "y"], [*row, y], strict=True):
@@ -94,7 +94,7 @@ def walk(spec: vfl.Job, data: dict[str, np.ndarray]) -> tuple[dict[Any, list[np.
     paid: dict[Any, list[np.ndarray]] = defaultdict(list)
     for key, sums in made:
         own = (key.round, key.part)
-        # A joint release has one charge, of its first part; what comes later without one was paid for before.
+        # A joint release has one charge, for its first part; a later part without a charge was paid for by it.
         paid[own if own in charged else max(k for k in charged if k <= own)].append(sums)
     return paid, charged
 
@@ -135,7 +135,7 @@ def test_neighbours_are_within_the_sensitivity_of_every_charge(name: str, data: 
         row = st.lists(cells, min_size=3, max_size=3)
         ours, charged = walk(spec, table(data.draw(row), data.draw(cells), loss))
         theirs, _ = walk(spec, table(data.draw(row), data.draw(cells), loss))
-    except SpecificationError:  # not every solver takes every loss and penalty, and it says so
+    except SpecificationError:  # solvers name the losses and penalties that they do not support
         assume(False)
     assert ours.keys() == theirs.keys()
     assert ours.keys() <= charged.keys()

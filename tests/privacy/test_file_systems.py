@@ -1,4 +1,4 @@
-"""Ledgers on network file systems are refused, in a faked list of mounts, unless that is allowed by name."""
+"""Ledgers on network file systems are refused unless explicitly allowed; the list of mounts is faked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINE = "{number} 28 0:{number} / {at} rw,relatime shared:{number} - {kind} sourc
 
 @pytest.fixture
 def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Fake the list of mounts: a local root, and what is asked for under `tmp_path`, in that order."""
+    """Fake the list of mounts: a local root, then the given mounts under `tmp_path`, in this order."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(file_systems, "MOUNTINFO", tmp_path / "mountinfo")
 
@@ -63,17 +63,17 @@ def test_network_file_systems_are_found(mounted, kind):
     folder = mounted(("share", kind))
     assert network_file_system(folder / "share" / "new" / "b.db") == f"{kind}, mounted at {folder / 'share'}"
     assert network_file_system(folder / "b.db") is None
-    assert network_file_system(folder / "shared.db") is None  # not below the mount, though the name begins alike
+    assert network_file_system(folder / "shared.db") is None  # outside the mount, with a name that begins alike
 
 
 @pytest.mark.parametrize(
     "kind", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "apfs", "fuseblk", "fuse.gocryptfs"]
 )
-def test_local_file_systems_are_not(mounted, kind):
+def test_local_file_systems_are_not_network_ones(mounted, kind):
     assert network_file_system(mounted(("disk", kind)) / "disk" / "b.db") is None
 
 
-def test_the_deepest_mount_decides_and_of_one_place_the_newest(mounted):
+def test_the_deepest_and_newest_mount_decides(mounted):
     folder = mounted(("a", "nfs4"), ("a/disk", "ext4"), ("b", "autofs"), ("b", "nfs"), ("c", "nfs"), ("c", "xfs"))
     assert network_file_system(folder / "a" / "b.db")
     assert network_file_system(folder / "a" / "disk" / "b.db") is None
@@ -88,7 +88,7 @@ def test_blanks_and_links(mounted):
     assert network_file_system(folder / "link" / "b.db")
 
 
-def test_a_list_that_cannot_be_read_counts_as_a_network(mounted):
+def test_an_unreadable_list_counts_as_a_network_file_system(mounted):
     folder = mounted()
     (folder / "mountinfo").unlink()
     assert "cannot be read" in str(network_file_system(folder / "b.db"))
@@ -115,7 +115,7 @@ def test_macos(monkeypatch):
 
 
 class TestLedgers:
-    def test_making_and_writing_are_refused_and_reading_is_not(self, mounted):
+    def test_creating_and_writing_are_refused_and_reading_is_not(self, mounted):
         path = mounted(("share", "nfs4")) / "share" / "b.db"
         with pytest.raises(LedgerError, match=r"network file system \(nfs4, mounted at .*--allow-network-file-system"):
             SqliteLedger(path).set_cap("credit", epsilon=1.0, delta=1e-6)
@@ -148,21 +148,21 @@ class TestRuns:
         data = {"a": rng.uniform(-1, 1, 40), "b": rng.uniform(-1, 1, 40), "y": np.arange(40) % 2}
         return vfl.train(job, data, engine="inprocess", output=output, **options)
 
-    def test_a_run_whose_ledger_would_lie_there_does_not_begin(self, mounted):
+    def test_a_run_with_its_ledger_on_a_network_does_not_begin(self, mounted):
         folder = mounted(("share", "nfs")) / "share"
         with pytest.raises(LedgerError, match="network file system"):
             self.trained(folder / "run")
         assert not (folder / "run").exists()
         assert self.trained(folder / "run", allow_network_file_system=True).verify().ok
 
-    def test_a_resumed_run_keeps_what_was_allowed(self, mounted):
+    def test_a_resumed_run_keeps_the_permission(self, mounted):
         from vfl.launch.run import checkpoint
 
         folder = mounted(("share", "nfs")) / "share"
         result = self.trained(folder / "run", allow_network_file_system=True)
         assert checkpoint.read(folder / "run", result.job)[1].allow_network_file_system
 
-    def test_a_party_s_book_asks_the_owner_s_policy(self, mounted):
+    def test_the_owners_policy_may_allow_it_for_a_partys_book(self, mounted):
         folder = mounted(("share", "nfs")) / "share"
         text = 'format = 1\njobs = ["*"]\n{}[total]\nepsilon = 4.0\ndelta = 1e-6\n'
         policy = folder / "bank.toml"
@@ -174,7 +174,7 @@ class TestRuns:
         assert self.trained(folder / "again", **options).certificate.books
 
 
-def test_the_job_file_allows_it(tmp_path):
+def test_the_job_file_may_allow_it(tmp_path):
     text = 'format = 1\nname = "n"\nprivacy = "none"\n[partition]\nlabel = ["a", "y"]\n[partition.parties]\na = ["x"]\n'
     path = tmp_path / "job.toml"
     path.write_text(text + "[bounds]\nx = [0, 1]\n[ledger]\nallow_network_file_system = true\n")

@@ -1,4 +1,4 @@
-"""What every book promises, crossed with both books; then what only the durable one does."""
+"""Guarantees of every book, tested on both kinds; then those of the durable book."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def make(request, tmp_path) -> Callable[[], Book]:
     return build
 
 
-def test_both_are_books(make):
+def test_both_satisfy_the_protocol(make):
     book = make()
     assert isinstance(book, Book)
     assert isinstance(book.reserve([(calibrated(5), 5)], job="j", run="r"), Reservation)
@@ -80,7 +80,7 @@ def test_a_calibrated_plan_fits_and_one_release_more_does_not(make, releases):
     assert EPSILON * (1 - 1e-9) < statement.epsilon <= EPSILON
 
 
-def test_refusal_says_spent_asked_left_and_remedy(make):
+def test_a_refusal_states_spent_requested_and_left_budget_and_a_remedy(make):
     with pytest.raises(BudgetExceeded, match=r"spent.*ε = 0.*asks for ε = .*ε = 1 is left.*(raise|lower)"):
         make().reserve([(gaussian(MU * 1.01), 1)], job="j", run="r")
 
@@ -93,7 +93,7 @@ def test_nothing_of_a_refused_batch_is_charged(make):
     reservation.charge([(ReleaseKey(i), calibrated(4)) for i in range(4)])
 
 
-def test_a_key_is_charged_once_and_means_one_event(make):
+def test_a_key_is_charged_once_for_one_event(make):
     reservation = make().reserve([(calibrated(2), 2)], job="j", run="r")
     for _ in range(5):
         reservation.charge([(ReleaseKey(0), calibrated(2)), (ReleaseKey(0), calibrated(2))])
@@ -127,7 +127,7 @@ def test_bad_plans(make, plan):
         make().reserve(plan, job="j", run="r")
 
 
-def test_refund_only_before_the_first_charge(make):
+def test_refunds_are_possible_only_before_the_first_charge(make):
     reservation = make().reserve([(calibrated(2), 2)], job="j", run="r")
     reservation.charge([(ReleaseKey(0), calibrated(2))])
     with pytest.raises(BudgetError, match="settle"):
@@ -138,7 +138,7 @@ def test_refund_only_before_the_first_charge(make):
         untouched.charge([(ReleaseKey(0), calibrated(2))])
 
 
-def test_a_data_dependent_stop_states_the_reservation(make):
+def test_a_data_dependent_stop_states_the_whole_reservation(make):
     reservation = make().reserve([(calibrated(100), 100)], job="j", run="r")
     reservation.charge([(ReleaseKey(0), calibrated(100))])
     statement = reservation.settle(stopped_early=True)
@@ -158,7 +158,7 @@ def test_mixes_are_added_up_as_zcdp(make):
     assert (preview.accounting, preview.asked) == ("zcdp", accountant.epsilon(DELTA))
 
 
-def test_the_fit_book_covers_one_fit_and_says_so():
+def test_the_book_of_a_fit_covers_this_fit_only_and_says_so():
     book = FitBook(EPSILON, DELTA)
     reservation = book.reserve([(calibrated(2), 2)], job="j", run="r")
     with pytest.raises(BudgetError, match="one fit only"):
@@ -169,7 +169,7 @@ def test_the_fit_book_covers_one_fit_and_says_so():
         FitBook(-1.0, DELTA)
 
 
-def test_the_fit_book_commits_to_plans_with_secret_sampling():
+def test_the_book_of_a_fit_accepts_plans_with_secret_sampling():
     pytest.importorskip("dp_accounting")
     sampled = PoissonSubsampledGaussian(R1, 2.0, 4.0, 0.01)
     book = FitBook(EPSILON, DELTA)
@@ -182,7 +182,7 @@ def test_the_fit_book_commits_to_plans_with_secret_sampling():
     assert 0 < statement.epsilon == statement.reserved <= EPSILON
 
 
-def test_costs_are_those_of_the_accountants():
+def test_costs_equal_those_of_the_accountants():
     event = Gaussian(R1, 0.3, 7.0, 2)
     assert cost(event, Accounting.GDP) == GaussianAccountant().cost(event)
     assert cost(event, Accounting.ZCDP) == ZCdpAccountant().cost(event)
@@ -205,7 +205,7 @@ def test_pure_and_bounded_range_events_are_dominated_by_their_gaussian_pair(epsi
     p = (np.exp(epsilon) - np.exp(t)) / np.expm1(epsilon)
     needed = ndtri(p) - ndtri(p * np.exp(-t))
     assert np.all(needed <= mu(BoundedRange(R1, epsilon)) * (1 + 1e-9))
-    if epsilon <= 0.3:  # and not wastefully so
+    if epsilon <= 0.3:  # and the bound is not wasteful
         assert needed.max() > 0.99 * mu(BoundedRange(R1, epsilon))
 
 
@@ -219,7 +219,7 @@ events = st.one_of(
 
 
 @given(events)
-def test_the_codec_gives_back_every_event_to_the_bit(event):
+def test_the_codec_restores_every_event_to_the_bit(event):
     again = decode(encode(event))
     assert again == event
     assert type(again) is type(event)
@@ -245,12 +245,12 @@ def test_the_codec_gives_back_every_event_to_the_bit(event):
         encode(gaussian(0.1)).replace('"dimension":3', '"dimension":3,"scale":"0x1p0"'),
     ],
 )
-def test_what_is_no_event_raises(text):
+def test_an_object_that_is_not_an_event_raises(text):
     with pytest.raises(LedgerError, match="ledger"):
         decode(text)
 
 
-def test_jobs_share_the_cap_and_a_settled_rest_is_free_again(ledger):
+def test_jobs_share_the_cap_and_settling_frees_the_rest(ledger):
     book = DatasetBook(ledger, "credit")
     half = calibrated(2)
     first = book.reserve([(half, 1)], job="a", run="1")
@@ -306,7 +306,7 @@ def test_an_open_reservation_counts_in_full_in_every_process(ledger):
     assert not DatasetBook(SqliteLedger(ledger.path), "credit").preview([(gaussian(1e-6), 1)]).fits
 
 
-def test_caps_are_raised_by_entries_and_never_cut_below_what_is_spent(ledger):
+def test_caps_are_changed_by_entries_and_never_below_the_spent_budget(ledger):
     DatasetBook(ledger, "credit").reserve([(calibrated(1), 1)], job="a", run="1")
     with pytest.raises(BudgetError, match=r"cannot be ε = 0\.5"):
         ledger.set_cap("credit", epsilon=0.5, delta=DELTA)
@@ -357,7 +357,7 @@ def test_replay_under_another_accountant(ledger):
     assert ledger.replay("credit", ZCdpAccountant()).epsilon(DELTA) > exact.epsilon(DELTA)
 
 
-def test_reservations_travel_as_a_path(ledger):
+def test_reservations_are_pickled_as_a_path(ledger):
     event = calibrated(3)
     reservation = pickle.loads(pickle.dumps(DatasetBook(ledger, "credit").reserve([(event, 3)], job="a", run="1")))  # noqa: S301
     reservation.charge([(ReleaseKey(0), event)])
@@ -373,7 +373,7 @@ def test_reservations_travel_as_a_path(ledger):
         max_size=25,
     )
 )
-def test_what_is_spent_never_decreases_and_stays_under_the_cap(tmp_path_factory, steps):
+def test_the_spent_budget_never_decreases_and_stays_under_the_cap(tmp_path_factory, steps):
     ledger = SqliteLedger(tmp_path_factory.mktemp("book") / "b.sqlite")
     ledger.set_cap("credit", epsilon=EPSILON, delta=DELTA)
     event, held, spent, keys = calibrated(7), {}, 0, iter(range(1000))

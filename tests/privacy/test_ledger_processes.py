@@ -1,4 +1,4 @@
-"""Several processes on one ledger: the cap holds, and what was charged before a kill stays charged."""
+"""Several processes on one ledger: the cap holds, and charges before a kill stay charged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fork(action: Callable[[], None]) -> int:
 
 
 def wait(pids: list[int]) -> None:
-    """Wait for success; a child that hangs is killed, and then it was none."""
+    """Wait for success; kill a child that hangs, which counts as failure."""
     deadline = time.monotonic() + 20
     codes = []
     for pid in pids:
@@ -53,14 +53,14 @@ def wait(pids: list[int]) -> None:
 
 
 @pytest.mark.parametrize("repetition", range(10))
-def test_four_processes_asking_for_more_than_the_cap_get_exactly_the_cap(tmp_path, repetition):
+def test_four_processes_together_get_exactly_the_cap(tmp_path, repetition):
     ledger = SqliteLedger(tmp_path / "book.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
     gate, release = os.pipe()
 
     def ask(worker: int) -> None:
         os.close(release)
-        os.read(gate, 1)  # returns for all at once when the parent closes its end
+        os.read(gate, 1)  # returns in all children when the parent closes its end
         refused = 0
         for i in range(SLOTS // 2):
             try:
@@ -83,7 +83,7 @@ def test_four_processes_asking_for_more_than_the_cap_get_exactly_the_cap(tmp_pat
     assert 1 - 1e-9 < balance.spent <= 1
 
 
-def test_processes_making_one_ledger_at_once_make_one(tmp_path):
+def test_processes_that_create_a_ledger_at_once_share_one(tmp_path):
     def make(worker: int) -> None:
         SqliteLedger(tmp_path / "book.sqlite").set_cap(f"data-{worker}", epsilon=1.0, delta=1e-9)
 
@@ -104,11 +104,11 @@ def test_a_kill_never_leaves_a_release_uncharged(tmp_path, repetition):
     def train() -> None:
         for i in range(100_000):
             reservation.charge([(ReleaseKey(i), event)])
-            os.write(noise, b".")  # the release: seen by the parent even if the child dies right here
+            os.write(noise, b".")  # the release: the parent sees it even if the child dies here
 
     pid = fork(train)
     os.close(noise)
-    released = len(os.read(drawn, 1))  # it runs
+    released = len(os.read(drawn, 1))  # it is running
     time.sleep(random.Random(repetition).uniform(0.0, 0.15))  # noqa: S311
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -157,7 +157,7 @@ def test_threads_share_an_instance(tmp_path):
     assert reservation.settle().releases == SLOTS
 
 
-def test_two_resumes_of_one_run_at_once_leave_one(tmp_path):
+def test_two_concurrent_resumes_of_one_run_leave_one(tmp_path):
     ledger = SqliteLedger(tmp_path / "book.sqlite")
     ledger.set_cap("credit", epsilon=1.0, delta=1e-9)
     DatasetBook(ledger, "credit").reserve([(EVENT, SLOTS)], job="j", run="r")

@@ -1,4 +1,4 @@
-"""Noise sources, keystreams, and the exact rounding of a Gaussian, held against mpmath and against Φ."""
+"""Noise sources, keystreams, and the exact rounding of a Gaussian, compared with mpmath and with Φ."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCALES = [1e-3, 0.7, 1.0, 37.25, 2.0**26, 3.0e9, 2.0**45]
 
 
 class Recorded:
-    """A stream of given words; refuses to give more than it has, and tells how many are left."""
+    """A stream of given words. It refuses to give more than it has, and counts the words left."""
 
     def __init__(self, words):
         self.left = np.asarray(words, dtype=np.uint64)
@@ -51,7 +51,7 @@ def upper_tail(t):
 
 
 def quantile(q):
-    """Q⁻¹(q) for 0 < q <= 1/2 at 400 bits, by Newton's method on erfc; ndtri gives only the start."""
+    """Q⁻¹(q) for 0 < q <= 1/2 at 400 bits, by Newton's method on erfc; ndtri gives only the starting point."""
     z = mpmath.mpf(-float(ndtri(float(q))))
     for _ in range(6):
         step = (upper_tail(z) - q) * mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(z * z / 2)
@@ -62,7 +62,7 @@ def quantile(q):
 
 
 def reference(words, scale, size):
-    """What `size` draws are by definition, from mpmath alone: (results, how many words were used)."""
+    """Return the `size` draws that the definition gives, from mpmath alone, and the number of words used."""
     words = [int(word) for word in words]
     used, results = size, []
     for word in words[:size]:
@@ -79,7 +79,7 @@ def reference(words, scale, size):
 
 
 def printed_by(script):
-    """Run in a fresh interpreter: it has no threads that a fork would break, and nothing imported."""
+    """Run in a fresh interpreter, which has no threads that a fork would break and no imported modules."""
     root = Path(module.__file__).parents[2]
     return subprocess.check_output([sys.executable, "-c", script], text=True, cwd=root).splitlines()
 
@@ -92,13 +92,13 @@ def boundary_word(n, scale):
 # Exactness
 
 
-def test_ndtri_stays_within_half_of_the_bound_that_is_used(precise):
+def test_ndtri_stays_within_half_of_the_assumed_bound(precise):
     random = np.random.default_rng(0)
     q = np.concatenate(
         [
             random.random(4000) / 2,
-            2.0 ** -(1 + 64 * random.random(4000)),  # evenly over all magnitudes that 63 bits have
-            2.0 ** -(64 + 300 * random.random(500)),  # lanes of further words
+            2.0 ** -(1 + 64 * random.random(4000)),  # evenly over all magnitudes of 63 bits
+            2.0 ** -(64 + 300 * random.random(500)),  # lanes that take further words
             0.5 - 2.0 ** -(1 + 52 * random.random(1500)),
             math.exp(-2) * (1 + 1e-2 * random.standard_normal(4000)),  # where the formula changes
             (np.arange(1, 200) + 0.5) * 2.0**-64,
@@ -108,7 +108,7 @@ def test_ndtri_stays_within_half_of_the_bound_that_is_used(precise):
     errors = []
     for tail, approximate in zip(q.tolist(), (-ndtri(q)).tolist(), strict=True):
         z = mpmath.mpf(approximate)
-        # One Newton step; what it leaves is of the order of the error's square.
+        # One Newton step; its error is of the order of the squared error before it.
         error = (upper_tail(z) - mpmath.mpf(tail)) * mpmath.sqrt(2 * mpmath.pi) * mpmath.exp(z * z / 2)
         errors.append(float(abs(error / (z + error))))
     assert max(errors) < NDTRI_ERROR / 2
@@ -116,7 +116,7 @@ def test_ndtri_stays_within_half_of_the_bound_that_is_used(precise):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_draws_are_the_definition_applied_to_the_words(scale, precise):
+def test_draws_follow_the_definition(scale, precise):
     words = SeededNoise(5).stream(KEY).words(500)
     expected, used = reference(words, scale, 400)
     stream = Recorded(words)
@@ -143,8 +143,8 @@ def test_a_wider_bound_sends_more_lanes_to_integers_and_changes_no_result(scale,
     assert len(decided) >= (few if bound < 1 else 900)
 
 
-def test_float_alone_would_be_wrong_where_the_integers_are_right(precise):
-    """Guards the tests above: at 2^45 some lanes come out otherwise in double precision."""
+def test_floating_point_alone_would_be_wrong(precise):
+    """This verifies the tests above: at 2^45 some lanes differ in double precision."""
     words = SeededNoise(5).stream(KEY).words(3000)
     q = ((words & np.uint64(2**63 - 1)).astype(float) + 0.5) * 2.0**-64
     naive = np.rint(-ndtri(q) * 2.0**45)
@@ -160,7 +160,7 @@ def test_lanes_on_a_boundary_take_further_words_in_order_of_lanes(scale, precise
     steps = sorted({int(scale * z) for z in (0.0, 0.01, 0.5, 1.1, 2.0, 3.0, 4.5, 6.0)})
     tails = [boundary_word(n, scale) for n in steps]
     lanes = [tail | sign << 63 for tail in tails for sign in (0, 1)]
-    # Neighbours of the boundary words are decided by a hair, without further words.
+    # The words next to the boundary words are decided by a tiny margin, without further words.
     lanes += [tail + offset for tail in tails for offset in (-1, 1)]
     more = SeededNoise(7).stream(KEY).words(200).tolist()
     expected, used = reference(lanes + more, scale, len(lanes))
@@ -172,7 +172,7 @@ def test_lanes_on_a_boundary_take_further_words_in_order_of_lanes(scale, precise
 
 @pytest.mark.parametrize("scale", [1e-300, 0.7, 2.0**26, 2.0**45, LARGEST_SCALE])
 @pytest.mark.parametrize("more", [[2**63 + 12345, 9, 8], [1, 2**40 + 3, 77], [0, 0, 3, 2**62 + 1, 5]])
-def test_the_unbounded_tail_is_opened_by_further_words(scale, more, precise):
+def test_the_unbounded_tail_takes_further_words(scale, more, precise):
     expected, used = reference([2**63, *more, 4, 4], scale, 1)
     stream = Recorded([2**63, *more, 4, 4])
     assert rounded_gaussian(stream, scale, 1).tolist() == expected
@@ -185,14 +185,14 @@ def test_extreme_words():
     assert rounded_gaussian(Recorded(words), 1.0, 4).tolist() == [0, 0, 9, -9]
 
 
-def test_chunks_do_not_show(monkeypatch):
+def test_chunks_do_not_change_results(monkeypatch):
     usual = rounded_gaussian(SeededNoise(8).stream(KEY), 2.0**44, 3000)
     monkeypatch.setattr(module, "_LANES", 70)
     assert rounded_gaussian(SeededNoise(8).stream(KEY), 2.0**44, 3000).tolist() == usual.tolist()
 
 
 @pytest.mark.parametrize("guard", [64, 1])
-def test_sides_agree_with_mpmath_whatever_the_first_precision(guard, precise, monkeypatch):
+def test_sides_agree_with_mpmath_at_any_first_precision(guard, precise, monkeypatch):
     monkeypatch.setattr("vfl.privacy.normal_tail.GUARD", guard)
     random = np.random.default_rng(3)
     for bits in (1, 2, 7, 63, 127, 191):
@@ -230,7 +230,7 @@ def cells_p_value(draws, scale, edges):
 def check_distribution(count, sigma_within):
     draws = rounded_gaussian(SeededNoise(11).stream(KEY), 2.0**26, count)
     z = draws / 2.0**26
-    edges = np.rint(ndtri(np.linspace(0, 1, 257)[1:-1]) * 2.0**26)  # only where to cut; the probabilities come from Φ
+    edges = np.rint(ndtri(np.linspace(0, 1, 257)[1:-1]) * 2.0**26)  # cuts only; probabilities come from Φ
     assert cells_p_value(draws, 2.0**26, edges) > 1e-4
     assert abs(z.std() - 1) < sigma_within
     for power, moment, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96), (6, 15, 10170)):
@@ -239,7 +239,7 @@ def check_distribution(count, sigma_within):
     for threshold in (3.0, 4.0):
         expected = 2 * ndtr(-threshold) * count
         assert abs(np.count_nonzero(np.abs(z) > threshold) - expected) < 5 * math.sqrt(expected)
-    # Low bits of the integers are uniform: nothing of the doubles' spacing shows.
+    # Low bits of the integers are uniform: the spacing of doubles does not show.
     low = np.bincount(draws & 15, minlength=16)
     assert chi2.sf(np.sum((low - count / 16) ** 2 / (count / 16)), 15) > 1e-4
 
@@ -267,7 +267,7 @@ def test_twenty_million_draws_pin_sigma_to_a_thousandth():
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, -math.inf, LARGEST_SCALE * 1.01])
-def test_a_scale_that_cannot_be_drawn_is_refused(scale):
+def test_an_impossible_scale_is_refused(scale):
     with pytest.raises(PrivacyError, match=r"scale must be positive and at most 2\^48"):
         rounded_gaussian(SeededNoise(0).stream(KEY), scale, 3)
 
@@ -299,7 +299,7 @@ def test_keystream_is_chacha20_of_rfc_8439_from_block_zero():
     assert Keystream(bytes(32)).words(16).astype("<u8").tobytes() == blocks
 
 
-def test_words_continue_the_stream_however_they_are_asked_for():
+def test_words_continue_the_stream_in_any_portions():
     whole = Keystream(bytes(range(32))).words(60_000)
     stream = Keystream(bytes(range(32)))
     parts = [stream.words(count) for count in (3, 0, 1, 40_000, 5, 19_991)]
@@ -335,7 +335,7 @@ def test_cryptographic_streams_differ_even_for_one_key():
     assert len({int(source.stream(KEY).words(1)[0]) for _ in range(200)}) == 200
 
 
-def test_forked_processes_draw_noise_of_their_own_and_cannot_go_on_with_a_stream():
+def test_forked_processes_draw_their_own_noise_and_cannot_continue_a_stream():
     script = """
 import os
 from vfl.errors import PrivacyError
@@ -361,7 +361,7 @@ os.write(1, b"parent %d\\n" % source.stream(key).words(1)[0])
 
 @pytest.mark.parametrize("make", [CryptographicNoise, lambda: Keystream(bytes(32))])
 @pytest.mark.parametrize("copying", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_what_holds_or_makes_secret_noise_cannot_be_pickled_or_copied(make, copying):
+def test_sources_of_secret_noise_cannot_be_pickled_or_copied(make, copying):
     with pytest.raises(PrivacyError, match="cannot be pickled or copied"):
         copying(make())
 
@@ -379,13 +379,13 @@ def test_seeded_streams_differ_in_every_part_of_the_name():
 
 
 def test_seeded_stream_is_as_documented():
-    """Written out again with hashlib, so that a change of the encoding, which breaks old results, is noticed."""
+    """Written again with hashlib, to detect a change of the encoding, which would change old results."""
     key = hashlib.sha256(b"vfl.SeededNoise.v1|42|7|3|1").digest()
     assert np.array_equal(SeededNoise(42).stream(ReleaseKey(7, 3, 1)).words(9), Keystream(key).words(9))
 
 
 @pytest.mark.parametrize(("seed", "message"), [(-1, "0 or more"), (1.0, "an int"), (True, "an int"), ("7", "an int")])
-def test_a_seed_that_is_none_is_refused(seed, message):
+def test_an_invalid_seed_is_refused(seed, message):
     with pytest.raises(SpecificationError, match=message):
         SeededNoise(seed)
 

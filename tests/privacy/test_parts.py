@@ -1,4 +1,4 @@
-"""Events on the parts of a public split: of a split's parts the dearest counts, different splits add up."""
+"""Events on the parts of a public split: among the parts of one split the most expensive counts, and splits add up."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def on(part: str, event: Event | float, split: str = "s") -> OnPart:
     return OnPart(R, gaussian(event) if isinstance(event, float) else event, split, part)
 
 
-# What a list of (event, count) costs, as the list of what some record sees of it at worst.
+# Plans as lists of (event, count), each with the list that its worst record sees.
 COSTS: dict[str, tuple[list[tuple[Event, int]], list[tuple[Event, int]]]] = {
     "the dearer part": ([(on("a", 0.5), 4), (on("b", 0.75), 1)], [(gaussian(0.5), 4)]),
     "the other one": ([(on("a", 0.5), 1), (on("b", 0.75), 1)], [(gaussian(0.75), 1)]),
@@ -51,14 +51,14 @@ COSTS: dict[str, tuple[list[tuple[Event, int]], list[tuple[Event, int]]]] = {
 
 @pytest.mark.parametrize("case", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("way", list(Accounting))
-def test_a_plan_costs_what_its_dearest_record_sees(way: Accounting, case: Any) -> None:
+def test_a_plan_costs_the_cost_of_its_worst_record(way: Accounting, case: Any) -> None:
     plan, seen = case
     assert plan_cost(plan, way) == plan_cost(seen, way)
 
 
 @pytest.mark.parametrize("case", COSTS.values(), ids=COSTS)
 @pytest.mark.parametrize("kind", ["GaussianAccountant", "ZCdpAccountant", "PldAccountant"])
-def test_every_accountant_says_the_same(kind: str, case: Any) -> None:
+def test_every_accountant_gives_the_same(kind: str, case: Any) -> None:
     parted, plain = (getattr(accountants, kind)() for _ in range(2))
     for accountant, events in ((parted, case[0]), (plain, case[1])):
         for event, count in events:
@@ -67,8 +67,8 @@ def test_every_accountant_says_the_same(kind: str, case: Any) -> None:
     assert parted.delta(1.0) == plain.delta(1.0)
 
 
-def test_secret_samples_on_one_part_are_amplified_on_it_alone() -> None:
-    """No order of parts is total for a mix: the worst view is found by looking at all."""
+def test_secret_samples_on_one_part_are_amplified_on_that_part_only() -> None:
+    """Costs of parts have no common order in a mix: find the worst view by trying all of them."""
     sampled = PoissonSubsampledGaussian(R, 2.0, 1.0, 0.01)
     accountant, alone = accountants.PldAccountant(), accountants.PldAccountant()
     accountant.compose(on("training", sampled), 20).compose(on("held out", 0.1))
@@ -76,7 +76,7 @@ def test_secret_samples_on_one_part_are_amplified_on_it_alone() -> None:
     assert accountant.epsilon(1e-5) == alone.epsilon(1e-5) > epsilon_of(0.1, 1e-5)
 
 
-def test_views_hold_every_choice_of_parts() -> None:
+def test_views_contain_every_choice_of_parts() -> None:
     counts = {on("a", 0.5): 2, on("b", 0.5): 1, on("a", 0.25, "t"): 1, on("b", 1.0, "t"): 1, gaussian(0.5): 1}
     found = views(counts)
     assert sorted(sum(view.values()) for view in found) == [3, 3, 4, 4]
@@ -84,8 +84,8 @@ def test_views_hold_every_choice_of_parts() -> None:
     assert views({gaussian(1.0): 3}) == ({gaussian(1.0): 3},)
 
 
-def test_splits_alike_do_not_multiply() -> None:
-    """Of 2³⁰ choices, 31 differ in how often a record is held out."""
+def test_equal_splits_do_not_multiply_the_views() -> None:
+    """Of 2³⁰ choices, 31 differ in the number of times that a record is held out."""
     counts = {on(part, mu, str(k)): 1 for k in range(30) for part, mu in (("a", 0.5), ("b", 0.25))}
     assert len(views(counts)) == 31
 
@@ -108,7 +108,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
-def test_what_has_no_meaning_is_refused(make: Any) -> None:
+def test_invalid_parts_are_refused(make: Any) -> None:
     with pytest.raises(PrivacyError, match="OnPart event"):
         make()
 
@@ -120,7 +120,7 @@ def test_without_a_split_an_event_is_itself() -> None:
 
 
 @pytest.mark.parametrize("event", [on("held out", 0.1), on("a", BoundedRange(R, 0.3)), on("ε", 1 / 3, "σ")])
-def test_the_ledger_gives_it_back_to_the_bit(event: OnPart) -> None:
+def test_the_ledger_restores_it_to_the_bit(event: OnPart) -> None:
     assert decode(encode(event)) == event
 
 
@@ -138,7 +138,7 @@ def test_a_damaged_one_is_refused(text: str) -> None:
 
 
 class TestBooks:
-    """A run reserves, and is charged, the dearest part; each part is a filter of its own under the same cap."""
+    """A run reserves and is charged its most expensive part; each part has a filter of its own under the same cap."""
 
     def plan(self, mu: float) -> list[tuple[Event, int]]:
         return [(on("training", mu / 2), 4), (on("held out", mu), 1)]
@@ -159,8 +159,8 @@ class TestBooks:
         assert statement.epsilon == pytest.approx(1.0, rel=1e-9)
         assert statement.releases == 5
 
-    def test_a_ledger_adds_runs_up_whatever_their_splits(self, tmp_path: Path) -> None:
-        """Another run may hold other records out under the same name: its parts are its own."""
+    def test_a_ledger_adds_up_runs_with_any_splits(self, tmp_path: Path) -> None:
+        """Another run may hold out other records under the same name, so its parts are different ones."""
         mu = mu_of(1.0, DELTA) / 2 * (1 - 1e-12)
         ledger = SqliteLedger(tmp_path / "l.db")
         ledger.set_cap("d", epsilon=1.0, delta=DELTA)
@@ -177,7 +177,7 @@ class TestBooks:
         assert replayed.epsilon(DELTA) == pytest.approx(balance.spent, rel=1e-9)
         ledger.verify()
 
-    def test_one_part_does_not_borrow_from_the_other(self, tmp_path: Path) -> None:
+    def test_a_part_cannot_use_the_budget_of_the_other(self, tmp_path: Path) -> None:
         ledger = SqliteLedger(tmp_path / "l.db")
         ledger.set_cap("d", epsilon=4.0, delta=DELTA)
         reservation = DatasetBook(ledger, "d").reserve([(on("a", 0.5), 1), (on("b", 0.25), 1)], job="j", run="r")
@@ -191,7 +191,7 @@ class TestBooks:
 
 class TestSplit:
     def test_it_is_public_and_repeats(self) -> None:
-        """The first words, which other versions and machines have to draw too."""
+        """The first words, which other versions and machines must draw too."""
         found = Split("job", 0.25).held_out(24)
         assert "".join("01"[int(x)] for x in found) == "".join(
             "01"[int(x)] for x in Split("job", 0.25).held_out(1000)[:24]
@@ -199,17 +199,17 @@ class TestSplit:
         assert found.tolist() != Split("another", 0.25).held_out(24).tolist()
 
     @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.99])
-    def test_the_share_is_what_was_asked(self, share: float) -> None:
+    def test_the_share_is_the_requested_one(self, share: float) -> None:
         n = 100_000
         trained, held_out = Split("x", share).sizes(n)
         assert trained + held_out == n
         assert abs(held_out - n * share) < 5 * math.sqrt(n * share * (1 - share))
 
-    def test_larger_shares_hold_more_out_of_the_same(self) -> None:
+    def test_larger_shares_contain_the_smaller_ones(self) -> None:
         assert (Split("x", 0.2).held_out(500) <= Split("x", 0.4).held_out(500)).all()
 
-    def test_splits_that_differ_have_names_that_differ(self) -> None:
-        """A record that one of them trains on and the other holds out is in one part of each."""
+    def test_different_splits_have_different_names(self) -> None:
+        """A record may be trained on in one split and held out in the other."""
         same_beginning = '[["income", "age", '
         splits = [Split(same_beginning + end, share) for end in ("a", "b") for share in (0.2, 0.5)]
         assert len({split.name for split in splits}) == len(splits)

@@ -1,4 +1,4 @@
-"""Private selection: the mechanism's probabilities, its ε and the one that fails, fixed point against mpmath."""
+"""Private selection: its probabilities, its ε, a smaller ε that fails, and fixed point compared with mpmath."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def event(epsilon):
 
 
 class Recorded:
-    """A noise source of given words: hands them out once, refuses to give more than it has."""
+    """A noise source of given words: gives each once, and refuses to give more than it has."""
 
     private = False
 
@@ -50,7 +50,7 @@ class Recorded:
 
 
 class Refusing:
-    """A source that must not be asked."""
+    """A source that must not be used."""
 
     private = True
 
@@ -67,7 +67,7 @@ def exact_gumbel(upper, q):
 
 
 def drawn(words, lanes):
-    """The lanes' (upper, tail, bits) by the documented reading of the words, written apart from the code."""
+    """Return (upper, tail, bits) of the lanes as documented, in code separate from the module's."""
     words = [int(word) for word in words]
     further = iter(words[lanes:])
     read = []
@@ -113,8 +113,8 @@ def test_the_winner_is_distributed_as_the_exponential_mechanism(epsilon, sensiti
 
 
 def test_parties_select_together_as_one():
-    """The same lanes, held by one party or by three, give the same winner and the same noisy score."""
-    # Short tails take words after all lanes of a party, in each of its streams; here every lane has words enough.
+    """The same lanes at one party or at three give the same winner and the same noisy score."""
+    # Short tails take words after all lanes of a party, in each of its streams; here no lane needs further words.
     words = random_words(1, 400 * 12).reshape(400, 12) | np.uint64(2**60)
     scores = np.random.default_rng(2).normal(size=12)
     coordinates = set()
@@ -162,15 +162,15 @@ def test_the_tied_counter_example_holds_at_twice_the_scale_only(epsilon):
     right, wrong = float(module._gumbel_scale(1.0, event(epsilon))), 1 / epsilon
     spread, loss = range_and_loss(right)
     assert loss < epsilon
-    assert epsilon * (1 - 1e-9) < spread <= epsilon  # the pair uses up all of it
+    assert epsilon * (1 - 1e-9) < spread <= epsilon  # the pair uses all of it
     assert range_and_loss(wrong)[1] > epsilon
-    # What the module says of the ratio, and DESIGN of Laplace noise.
+    # The module's statement on the ratio, compared with that of Laplace noise.
     assert range_and_loss(wrong)[1] == pytest.approx(math.log((1 + math.exp(2 * epsilon)) / 2))
     assert 2 * epsilon - math.log1p(epsilon) > epsilon
 
 
 def test_the_counter_example_drawn():
-    """The loser's probability falls by no more than e^ε; with noise of half the scale it would fall far below."""
+    """The loser's probability falls by at most e^ε; with noise of half the scale it would fall far below."""
     epsilon, runs = 3.0, 8_000
     tied = winners(runs, np.array([0.0, 0.0]), epsilon)
     apart = winners(runs, np.array([1.0, -1.0]), epsilon, seed=12)
@@ -178,7 +178,7 @@ def test_the_counter_example_drawn():
     assert_distributed(apart, softmax([1.0, -1.0], 2 / epsilon))
     deviation = math.sqrt(apart[1])
     assert tied[1] / (apart[1] - 5 * deviation) < math.exp(epsilon)
-    # The same bound, asked of what Δ/ε would give.
+    # The same bound at a scale of Δ/ε, which violates it.
     too_few = runs * softmax([1.0, -1.0], 1 / epsilon)[1]
     assert tied[1] / (too_few + 5 * math.sqrt(too_few)) > math.exp(epsilon)
 
@@ -198,8 +198,8 @@ def test_the_scale_absorbs_the_slack_exactly(epsilon, sensitivity):
     offset=st.floats(0, 1),
 )
 @settings(max_examples=60, deadline=None)
-def test_rounding_changes_a_winning_probability_by_no_more_than_the_lemma_says(favoured, scores, cell, offset):
-    """Cells of any width, ties all for or all against lane 0: P̃ is within e^(±cell) of softmax. Summed, not sampled."""
+def test_rounding_changes_a_winning_probability_by_at_most_the_lemmas_bound(favoured, scores, cell, offset):
+    """Cells of any width, all ties for or against lane 0: P̃ is within e^(±cell) of softmax. Summed, not sampled."""
     weights = np.exp(scores)
     mine, others = weights[0], weights[1:].sum()
     edges = (np.arange(-30 // cell, 60 // cell + 2) + offset) * cell
@@ -240,7 +240,7 @@ def test_the_fixed_gumbel_is_the_real_one_rounded_down(tail, bits, upper):
 @pytest.mark.parametrize(("tail", "bits"), TAILS)
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("score", [0.0, -1.5e-9, 1 / 3, -12345.678, 1e300, LOWEST])
-def test_a_value_is_within_a_quarter_of_the_slack_for_every_g_that_the_bits_allow(tail, bits, upper, score):
+def test_a_value_is_within_a_quarter_of_the_slack_for_every_compatible_g(tail, bits, upper, score):
     scale = module._gumbel_scale(0.7, event(0.9))
     value = module._value(score, scale, upper, tail, bits)
     with mpmath.workprec(2500):
@@ -251,7 +251,7 @@ def test_a_value_is_within_a_quarter_of_the_slack_for_every_g_that_the_bits_allo
             assert abs(error) * 8 <= mpmath.mpf(SLACK.numerator) / SLACK.denominator
 
 
-def test_doubles_stay_within_half_of_what_the_screen_assumes():
+def test_doubles_stay_within_half_of_the_screens_assumption():
     random = np.random.default_rng(0)
     q = np.concatenate(
         [random.random(4000) / 2, 2.0 ** -(1 + 19 * random.random(3000)), 0.5 - random.random(1000) / 1e3]
@@ -283,7 +283,7 @@ def test_the_screen_is_far_closer_than_its_tolerance():
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1.0, 1e4])
 @pytest.mark.parametrize("spread", [0.0, 1e-12, 1.0, 1e6, 1e300])
-def test_doubles_decide_as_integers_do(epsilon, spread):
+def test_doubles_decide_like_integers(epsilon, spread):
     scores = spread * np.random.default_rng(7).normal(size=300)
     for number in range(4):
         key = ReleaseKey(number)
@@ -293,7 +293,7 @@ def test_doubles_decide_as_integers_do(epsilon, spread):
 
 
 def test_a_tie_within_the_tolerance_is_decided_by_the_integers():
-    """Two lanes whose noisy scores differ by less than doubles can tell: the greater wins."""
+    """Two lanes whose noisy scores differ by less than doubles can resolve: the greater wins."""
     words = random_words(5, 2) | np.uint64(2**60)
     scale = module._gumbel_scale(1.0, event(2.0))
     (first, second) = drawn(words, 2)
@@ -317,7 +317,7 @@ def test_lanes_with_short_tails_take_further_words_in_their_order():
     top, ample = 2**63, 2**62 + 12345
     words = [
         *(ample, 77, top + 5, 0, top + ample, SHORT - 1, SHORT, top),
-        *(111, 2**63, 3, 2**50, 5, 9, 2**49 + 1),  # lane 3 takes two: its first leaves the tail short; so does lane 7
+        *(111, 2**63, 3, 2**50, 5, 9, 2**49 + 1),  # lanes 3 and 7 have a short tail first: two words
     ]
     noise = Recorded(words)
     scale = module._gumbel_scale(1.0, event(1.0))
@@ -327,7 +327,7 @@ def test_lanes_with_short_tails_take_further_words_in_their_order():
     values = [module._value(float(s), scale, *lane) for s, lane in zip(scores, lanes, strict=True)]
     chosen = noisy_best(scores, 1.0, event(1.0), noise, KEY)
     assert chosen == NoisyScore(values.index(max(values)), max(values))
-    assert chosen.coordinate == 3  # 2^-77 or so: the greatest Gumbel of all
+    assert chosen.coordinate == 3  # about 2^-77: the greatest Gumbel of all
     assert len(noise.left) == 0
     assert chosen == noisy_best(scores, 1.0, event(1.0), Recorded(words), KEY, tolerance=ALL_LANES)
 
@@ -337,14 +337,14 @@ def test_short_tails_alone():
     lanes = drawn(words, 2)
     chosen = noisy_best(np.zeros(2), 1.0, event(1.0), Recorded(words), KEY)
     assert chosen == NoisyScore(0, module._fixed_gumbel(*lanes[0]))
-    # The leading lane has a short tail and lies far above the others, which are then compared among themselves.
+    # The leading lane has a short tail and lies far above the others, which are then compared with each other.
     words = [9, *(random_words(10, 3) | np.uint64(2**60)), 1]
     chosen = noisy_best(np.array([1e200, -1e300, 0.0, -1e-300]), 1.0, event(1.0), Recorded(words), KEY)
     assert chosen.coordinate == 0
 
 
-def test_an_extended_lane_is_not_judged_by_its_first_word():
-    """63 zeros say about 45; the next word takes it down to 44.4, and another lane in between wins."""
+def test_an_extended_lane_is_not_decided_by_its_first_word():
+    """63 zeros give about 45. The next word reduces it to 44.4, and another lane in between wins."""
     words = [0, 2**62, 2**64 - 1]
     extended, regular = (module._fixed_gumbel(*lane) / 2**FRACTION_BITS for lane in drawn(words, 2))
     assert 44.3 < extended < 44.4
@@ -365,7 +365,7 @@ def test_a_large_selection_computes_few_lanes_in_integers(monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_scores_that_are_no_numbers_are_the_lowest(bad):
+def test_scores_that_are_not_numbers_rank_lowest(bad):
     scores = np.array([bad, -1e3, bad, 2.0])
     as_lowest = np.where(np.isfinite(scores), scores, LOWEST)
     for number in range(50):
@@ -373,7 +373,7 @@ def test_scores_that_are_no_numbers_are_the_lowest(bad):
         assert chosen == noisy_best(as_lowest, 1.0, event(1.0), SeededNoise(3), ReleaseKey(number))
         assert chosen.coordinate in (1, 3)
     assert noisy_best(scores, 1.0, None, Refusing(), KEY).coordinate == 3
-    assert np.isfinite(scores).sum() == 2  # the caller's array is left as it was
+    assert np.isfinite(scores).sum() == 2  # the caller's array is unchanged
 
 
 @pytest.mark.parametrize("score", [math.nan, LOWEST, -LOWEST, 5e-324, -0.0])
@@ -400,7 +400,7 @@ def test_without_an_event_the_greatest_score_wins_and_nothing_is_drawn():
 # Answers
 
 
-def test_answers_travel_compare_and_keep_their_value_to_themselves():
+def test_answers_can_be_sent_and_compared_and_hide_their_value():
     answer = noisy_best(np.array([1.0, 2.0]), 1.0, event(0.1), SeededNoise(1), KEY).moved(40)
     assert pickle.loads(pickle.dumps(answer)) == copy.deepcopy(answer) == answer  # noqa: S301  # its own bytes
     assert str(answer.value) not in repr(answer)
@@ -425,7 +425,7 @@ def test_answers_travel_compare_and_keep_their_value_to_themselves():
         ({"tolerance": math.nan}, "tolerance"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused_before_noise_is_drawn(change, message):
+def test_invalid_arguments_are_refused_before_noise_is_drawn(change, message):
     asked = {"scores": np.zeros(3), "sensitivity": 1.0, "event": event(1.0), "noise": Refusing(), "key": KEY} | change
     with pytest.raises(PrivacyError, match=message):
         noisy_best(**asked)

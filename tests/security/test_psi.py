@@ -1,4 +1,4 @@
-"""Alignment: what it computes, that it continues where it stopped, what each participant sees, and its errors."""
+"""Alignment: its result, continuation after an interruption, the view of each participant, and errors."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ def points(*values):
 
 
 class Wire:
-    """Runs the protocol as the coordinator would and keeps all that is sent."""
+    """Run the protocol as the coordinator does, and keep all messages."""
 
     def __init__(self, ids, salt=SALT, **options):
         self.sent = []
@@ -87,7 +87,7 @@ def test_equals_the_plain_intersection(m):
     assert_aligned(ids, Wire(ids).rows)
 
 
-def test_what_only_some_parties_share_is_left_out():
+def test_ids_of_only_some_parties_are_left_out():
     ids = {"a": [b"1", b"2", b"3"], "b": [b"2", b"3", b"4"], "c": [b"3", b"4", b"1"]}
     assert joined(ids, Wire(ids).rows) == {"a": [b"3"], "b": [b"3"], "c": [b"3"]}
 
@@ -99,7 +99,7 @@ def test_any_overlap(sets):
     assert_aligned(ids, Wire(ids).rows)
 
 
-def test_unicode_and_integers_match_as_the_rule_says():
+def test_unicode_and_integers_match_as_documented():
     decomposed = unicodedata.normalize("NFD", "Zoë Müller")
     a = normalise(["Zoë Müller", "李四", "007", "x²", "Ann"], party="a")
     b = normalise([" x2 ", "ann", f"\t{decomposed}\n", "7", "李四\u3000"], party="b")
@@ -112,10 +112,10 @@ def test_unicode_and_integers_match_as_the_rule_says():
     assert joined(ids, Wire(ids).rows)["a"] in ([b"7", b"%d" % (2**63 - 1)], [b"%d" % (2**63 - 1), b"7"])
 
 
-def test_several_cores_give_what_one_gives(monkeypatch, tmp_path):
+def test_several_cores_give_the_same_as_one(monkeypatch, tmp_path):
     monkeypatch.setattr(psi, "PIECE", 16)
     ids = numbered(100)
-    # Another folder with the same secret: the products are a function of the secret alone.
+    # Another folder with the same secret: products depend on the secret only.
     with psi.Blinder("a", SALT, folder=tmp_path / "one") as one:
         expected = one.own(ids)
     (tmp_path / "two").mkdir()
@@ -181,7 +181,7 @@ def stop_at(limit, seen):
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_an_interrupted_call_goes_on_with_the_missing_piece(monkeypatch, cores):
+def test_an_interrupted_call_continues_with_the_missing_piece(monkeypatch, cores):
     monkeypatch.setattr(psi, "PIECE", 10)
     ids, seen, rest = numbered(95), [], []
     with psi.Blinder("a", SALT, cores=cores) as blinder:
@@ -198,7 +198,7 @@ def test_an_interrupted_call_goes_on_with_the_missing_piece(monkeypatch, cores):
         assert rest == [30, 40, 50, 58]
 
 
-def test_another_process_goes_on_from_the_folder(monkeypatch, tmp_path):
+def test_another_process_continues_from_the_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(psi, "PIECE", 10)
     ids, rest = numbered(50), []
     with pytest.raises(Stop):
@@ -230,7 +230,7 @@ def test_damaged_or_foreign_state_is_not_continued(monkeypatch, tmp_path):
     assert rest[0] == 10
 
 
-def test_a_restarted_party_remembers_whose_set_it_has_blinded(tmp_path):
+def test_a_restarted_party_remembers_the_owners_whose_sets_it_has_blinded(tmp_path):
     """One secret answers one question of each owner: the secret outlives the process, so what was asked has to, too."""
     first = psi.Blinder("a", SALT, folder=tmp_path)
     mine = first.own(numbered(3))
@@ -246,7 +246,7 @@ def test_a_restarted_party_remembers_whose_set_it_has_blinded(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_discard_leaves_nothing(tmp_path):
+def test_discard_removes_everything(tmp_path):
     blinder = psi.Blinder("a", SALT, folder=tmp_path / "state")
     blinder.own(numbered(3))
     kept = list((tmp_path / "state").iterdir())
@@ -255,25 +255,25 @@ def test_discard_leaves_nothing(tmp_path):
     assert os.name == "nt" or secret.stat().st_mode & 0o077 == 0
     psi.Blinder("a", bytes(32), folder=tmp_path / "state")
     blinder.discard()
-    assert len(list((tmp_path / "state").iterdir())) == 1  # the other salt's
+    assert len(list((tmp_path / "state").iterdir())) == 1  # that of the other salt
 
 
 # ------------------------------------------------------------------------------------------ what each side can see
 
 
-def test_neither_ids_nor_their_hashes_leave_a_party():
+def test_no_id_or_hash_of_one_leaves_a_party():
     ids = {"a": numbered(30), "b": numbered(30, 10), "c": numbered(30, 20)}
     wire = Wire(ids)
     sent = {bytes(row) for message in wire.sent for row in message}
     for own in ids.values():
         assert sent.isdisjoint(bytes(row) for row in psi.hash_to_points(own, SALT))
-    # m sets pass m times each, and no two of them share a point before all have blinded them.
+    # m sets pass m times each, and no two of them share a point before all parties have blinded them.
     assert len(wire.sent) == 9
     early = [bytes(row) for message in wire.sent[:6] for row in message]
     assert len(set(early)) == len(early)
 
 
-def test_the_order_of_a_set_tells_nothing_of_the_rows():
+def test_the_order_of_a_set_does_not_depend_on_the_rows():
     ids = numbered(200)
     blinder = psi.Blinder("a", SALT)
     forwards, backwards = blinder.own(ids), blinder.own(ids[::-1])
@@ -296,14 +296,14 @@ def test_one_id_under_two_salts_or_secrets_differs(tmp_path):
     assert psi.new_salt() != psi.new_salt()
     first, second = Wire({"a": [b"1"]}), Wire({"a": [b"1"]})
     assert not np.array_equal(first.last["a"], second.last["a"])
-    # The same party keeps apart secrets per salt.
+    # A party keeps a secret per salt.
     psi.Blinder("a", SALT, folder=tmp_path)
     psi.Blinder("a", other, folder=tmp_path)
     secrets = [path.read_bytes() for path in tmp_path.glob("*.secret")]
     assert len(set(secrets)) == 2
 
 
-def test_parties_learn_positions_of_the_intersection_only():
+def test_parties_learn_only_positions_of_the_intersection():
     ids = {"a": numbered(30), "b": numbered(30, 20), "c": numbered(30, 15)}
     wire = Wire(ids)
     for party, own in ids.items():
@@ -311,7 +311,7 @@ def test_parties_learn_positions_of_the_intersection_only():
         outside = {bytes(row) for row in wire.last[party]} - inside
         assert len(inside) == 10
         assert len(outside) == len(own) - 10
-    # What the module states: with three parties the coordinator also sees the pairwise sizes.
+    # As the module states, with three parties the coordinator also sees the pairwise sizes.
     fully = {party: {bytes(row) for row in rows} for party, rows in wire.last.items()}
     assert len(fully["a"] & fully["c"]) == 15
 
@@ -348,7 +348,7 @@ def test_points_of_small_order_are_refused(monkeypatch, value, cores):
         blinder.blind(bad, "b")
 
 
-def test_messages_that_are_not_of_the_protocol():
+def test_messages_outside_the_protocol_are_refused():
     blinder = psi.Blinder("a", SALT)
     with pytest.raises(FederationError, match="before it sent"):
         blinder.rows(np.arange(2))
@@ -423,7 +423,7 @@ def test_bad_specifications(tmp_path):
         (["\ud800"], None, "not valid Unicode"),
     ],
 )
-def test_bad_ids_are_errors_at_the_owner_that_show_no_id(ids, kind, message):
+def test_bad_ids_are_errors_at_their_owner_and_show_no_id(ids, kind, message):
     with pytest.raises(DataError) as error:
         normalise(ids, party="lender", kind=kind)
     text = str(error.value)
@@ -433,7 +433,7 @@ def test_bad_ids_are_errors_at_the_owner_that_show_no_id(ids, kind, message):
     assert "secret" not in text
 
 
-def test_kinds_have_to_agree():
+def test_kinds_must_agree():
     assert kind_of([1, 2], party="a") is IdKind.INTEGER
     assert kind_of(np.array([1, 2], np.uint8), party="a") is IdKind.INTEGER
     assert kind_of(np.array(["x", "y"]), party="a") is IdKind.TEXT
@@ -445,7 +445,7 @@ def test_kinds_have_to_agree():
     assert normalise(["7", "-007"], party="a", kind=IdKind.INTEGER) == [b"7", b"-7"]
 
 
-def test_columns_of_tables_are_taken_as_they_come():
+def test_table_columns_are_accepted_as_they_are():
     pa = pytest.importorskip("pyarrow")
     pd = pytest.importorskip("pandas")
     pl = pytest.importorskip("polars")
@@ -467,7 +467,7 @@ def test_normalisation_is_stable(texts):
 # -------------------------------------------------------------------------------------------- before training, plan
 
 
-def test_alignment_hash_notices_order_content_and_boundaries():
+def test_the_alignment_hash_detects_order_content_and_boundaries():
     ids = [b"1", b"2", b"34"]
     same = alignment_hash(ids, SALT)
     assert same == alignment_hash(list(ids), SALT)

@@ -1,4 +1,4 @@
-"""Keys that only their owner can use, and signatures that fit one text alone."""
+"""Keys that only their owner can use, and signatures that are valid for one text only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's user keeps a key; nothing is there yet."""
+    """The folder in which this test's user keeps a key; it is still empty."""
     path = tmp_path / "config" / "vfl" / "signing.pem"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("VFL_KEY", raising=False)
@@ -53,7 +53,7 @@ def written(path: Path, content: bytes, mode: int = 0o600) -> Path:
 
 
 class TestOwnKey:
-    def test_it_is_made_on_first_use_for_its_owner_alone(self, own: Path) -> None:
+    def test_it_is_created_on_first_use_for_its_owner_only(self, own: Path) -> None:
         key = signing_key()
         assert stat.S_IMODE(own.stat().st_mode) == 0o600
         assert stat.S_IMODE(own.parent.stat().st_mode) == 0o700
@@ -61,7 +61,7 @@ class TestOwnKey:
         assert signing_key().public == signing_key(own).public == key.public
         assert public_key(own.with_name("signing.pem.pub")) == key.public
 
-    def test_a_lax_umask_opens_nothing(self, own: Path) -> None:
+    def test_a_lax_umask_does_not_matter(self, own: Path) -> None:
         before = os.umask(0)
         try:
             signing_key()
@@ -69,7 +69,7 @@ class TestOwnKey:
             os.umask(before)
         assert stat.S_IMODE(own.stat().st_mode) == 0o600
 
-    def test_where_it_is_kept(self, tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_its_location(self, tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert default_file() == own
         monkeypatch.setenv("HOME", str(tmp_path))
         for value in ("", "relative"):
@@ -79,20 +79,20 @@ class TestOwnKey:
         assert default_file() == tmp_path / "mine.pub"
         assert signing_key().public == public_key(tmp_path / "mine.pub.pub")
 
-    def test_looking_for_it_makes_nothing(self, own: Path) -> None:
+    def test_looking_for_it_creates_nothing(self, own: Path) -> None:
         assert own_public_key() is None
         assert not own.exists()
         assert own_public_key() != signing_key().public == own_public_key()
         own.chmod(0o644)
         assert own_public_key() is None
 
-    def test_many_at_once_make_one(self, own: Path) -> None:
+    def test_concurrent_first_uses_create_one_key(self, own: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             keys = {key.public for key in pool.map(lambda _: signing_key(), range(32))}
         assert keys == {signing_key().public} == {public_key(own.with_name("signing.pem.pub"))}
         assert len(list(own.parent.iterdir())) == 2
 
-    def test_where_none_can_be_made(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_place_that_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("VFL_KEY", str(tmp_path / "file" / "key.pem"))
         with pytest.raises(OutputError, match=r"cannot make a signing key at .*; name a file .* in \$VFL_KEY"):
@@ -101,7 +101,7 @@ class TestOwnKey:
 
 class TestGivenKey:
     @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o610, 0o601, 0o644, 0o777])
-    def test_one_that_others_can_use_is_refused(self, tmp_path: Path, mode: int) -> None:
+    def test_a_key_that_others_can_use_is_refused(self, tmp_path: Path, mode: int) -> None:
         path = written(tmp_path / "key.pem", private_pem(Ed25519PrivateKey.generate()), mode)
         with pytest.raises(SpecificationError, match=rf"can be used by others \(mode {mode:04o}\).*chmod 600 "):
             signing_key(path)
@@ -109,17 +109,17 @@ class TestGivenKey:
         signing_key(path)
 
     @pytest.mark.parametrize("mode", [0o600, 0o400, 0o700])
-    def test_one_that_its_owner_alone_can_use(self, tmp_path: Path, mode: int) -> None:
+    def test_a_key_that_only_its_owner_can_use(self, tmp_path: Path, mode: int) -> None:
         key = Ed25519PrivateKey.generate()
         assert signing_key(written(tmp_path / "key.pem", private_pem(key), mode)).public == SigningKey(key).public
 
-    def test_an_own_key_that_was_opened_is_refused_too(self, own: Path) -> None:
+    def test_an_own_key_that_became_readable_is_refused_too(self, own: Path) -> None:
         signing_key()
         own.chmod(0o660)
         with pytest.raises(SpecificationError, match="can be used by others"):
             signing_key()
 
-    def test_one_that_is_not_there_is_not_made(self, tmp_path: Path) -> None:
+    def test_a_missing_key_is_not_created(self, tmp_path: Path) -> None:
         with pytest.raises(SpecificationError, match=r"there is no signing key at .*gone.pem"):
             signing_key(tmp_path / "gone.pem")
         assert not (tmp_path / "gone.pem").exists()
@@ -135,11 +135,11 @@ class TestGivenKey:
         ],
         ids=["empty", "text", "another algorithm", "public", "too large"],
     )
-    def test_what_is_no_key(self, tmp_path: Path, content: bytes) -> None:
+    def test_invalid_keys_are_refused(self, tmp_path: Path, content: bytes) -> None:
         with pytest.raises(SpecificationError, match=r"holds no signing key that vfl can use: .*openssl genpkey"):
             signing_key(written(tmp_path / "key.pem", content))
 
-    def test_under_a_passphrase(self, tmp_path: Path) -> None:
+    def test_a_key_under_a_passphrase(self, tmp_path: Path) -> None:
         pem = private_pem(Ed25519PrivateKey.generate(), b"word")
         with pytest.raises(SpecificationError, match="under a passphrase"):
             signing_key(written(tmp_path / "key.pem", pem))
@@ -156,12 +156,12 @@ class TestPublicKey:
         path = written(tmp_path / "key.pub", public_pem(key), 0o644)
         assert public_key(digits) == public_key(digits.upper()) == public_key(str(path)) == digits
 
-    def test_a_private_one_is_not_asked_for(self, tmp_path: Path) -> None:
+    def test_a_private_key_in_place_of_a_public_one_is_refused(self, tmp_path: Path) -> None:
         path = written(tmp_path / "key.pem", private_pem(Ed25519PrivateKey.generate()))
         with pytest.raises(SpecificationError, match=r"holds a private key, .*name the public one \(key.pem.pub\)"):
             public_key(path)
 
-    def test_what_is_none(self, tmp_path: Path) -> None:
+    def test_invalid_public_keys_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(SpecificationError, match="there is no public key at 'ab12'"):
             public_key("ab12")
         for content in (b"", b"text", public_pem(X25519PrivateKey.generate())):
@@ -179,7 +179,7 @@ class TestSignature:
             "d25bf5f0595bbe24655141438e7a100b"
         )
 
-    def test_it_fits_one_message_one_key_and_one_spelling(self) -> None:
+    def test_it_is_valid_for_one_message_one_key_and_one_encoding(self) -> None:
         key, message = SigningKey(Ed25519PrivateKey.generate()), b"all that was released"
         value = key.sign(message)
         assert is_signed(message, public=key.public, signature=value)
@@ -196,7 +196,7 @@ class TestSignature:
         assert not is_signed(message, public=key.public, signature=value + " ")
 
 
-def test_a_key_shows_and_gives_away_its_public_half_only() -> None:
+def test_a_key_shows_only_its_public_half() -> None:
     private = Ed25519PrivateKey.generate()
     key = SigningKey(private)
     assert key.public in repr(key)
