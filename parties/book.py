@@ -117,7 +117,11 @@ class PartyBook:
         if not events:
             return
         first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
-        self._charge([(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None])
+        try:
+            self._charge([(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None])
+        except BaseException:
+            self._last = None  # no later batch may rest on a charge that was refused
+            raise
 
     def _record_pass(self, query: Query, cap: RecordCap) -> None:
         """Charge a pass whole, with the first of its blocks that this party is asked for; the party checks the others.
@@ -130,9 +134,14 @@ class PartyBook:
         self._passes.add(cap.paid.key)
 
     def _charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
-        """Charge releases in one durable transaction; ConsentRefused for one that was made before, or is not planned."""
+        """Charge releases in one durable transaction; ConsentRefused for one that was made before, or is not planned.
+
+        A negative round is refused: OTHERS would then look charged, and closing would not charge the rest of the plan.
+        """
         if self._reservation is None:
             raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
+        if any(each.round < 0 for each, _ in items):
+            raise ConsentRefused(f"party {self._party!r} was asked for a release of round {items[0][0].round}")
         if not self._repeats and any(each in self._made for each, _ in items):
             raise ConsentRefused(
                 f"party {self._party!r} made the release of round {items[0][0].round}, attempt {items[0][0].attempt} "

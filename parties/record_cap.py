@@ -27,12 +27,14 @@ class OwnCap:
     Guarantee. Their coordinates are disjoint and in one scale, and a record adds to all of them together a vector of norm
     at most C(1 + p·2⁻⁵⁰), before rounding. The norms of the other parties' columns rest on the coordinator.
 
-    norms : computes ‖z_i‖² over the party's own columns.
+    width : number of the party's own columns.
+    norms : computes ‖z_i‖² over them.
     repeats : whether a release may be repeated, since its noise repeats itself to the bit.
     """
 
-    def __init__(self, party: str, norms: Callable[[Row], Vector], *, repeats: bool) -> None:
+    def __init__(self, party: str, width: int, norms: Callable[[Row], Vector], *, repeats: bool) -> None:
         self._party = party
+        self._width = width
         self._norms = norms
         self._repeats = repeats
         self._made: dict[ReleaseKey, tuple[bytes, set[int]]] = {}
@@ -49,7 +51,9 @@ class OwnCap:
         else:
             asked = list(zip(query.blocks, query.centres, query.scales, strict=True))
             releases = [(query.clip, query.event if isinstance(query.event, Gaussian) else None)]
-        _, centre, scale = cap.rows[self._party]
+        row, centre, scale = cap.rows[self._party]
+        if not (row.start == 0 and row.stop == len(centre) == len(scale) == self._width):
+            raise PrivacyError(f"party {self._party!r} was given a record cap that is not over all of its columns")
         for block, own_centre, own_scale in asked:
             if not (np.array_equal(own_centre, centre[block.local]) and np.array_equal(own_scale, scale[block.local])):
                 raise PrivacyError(f"party {self._party!r} was asked for a block in another scale than its pass has")
@@ -64,20 +68,20 @@ class OwnCap:
         if scaled != _digest(cap.rows[self._party]):
             raise PrivacyError(f"party {self._party!r} was asked to change the scale within a pass")
         for block, _, _ in asked:
-            coordinates = range(block.coordinates.start, block.coordinates.stop)
-            if not self._repeats and not made.isdisjoint(coordinates):
+            columns = range(block.start, block.stop)  # not its coordinates, whose offset the sender chooses
+            if not self._repeats and not made.isdisjoint(columns):
                 raise PrivacyError(
                     f"party {self._party!r} was asked for a coordinate twice in one pass: one charge pays for it once"
                 )
-            made.update(coordinates)
+            made.update(columns)
 
     def limits(self, cap: RecordCap, given: Vector | None) -> Vector:
-        """Return the most that each residual may be, (n,): what is given, and at most C over the norm of the own columns."""
+        """Return the most that each residual may be, (n,): what is given, between 0 and C over the norm of the own columns."""
         key = _digest(cap.rows[self._party]), cap.cap
         if self._known is None or self._known[0] != key:
             self._known = key, record_limits(self._norms(cap.rows[self._party]), cap.cap)
         own = self._known[1]
-        return own if given is None else np.minimum(given, own)
+        return own if given is None else np.clip(given, 0.0, own)
 
 
 def _digest(row: Row) -> bytes:

@@ -322,6 +322,21 @@ class TestReleases:
         counts = [ask(k, Fold(fold, 3, (seed,))) for k, (fold, seed) in enumerate(FOLDS, 1)]
         assert counts == [1, 1, 1, 2, 3, 4, 4]
 
+    def test_a_batch_does_not_rest_on_a_charge_that_was_refused(self, party: Any, place: Place) -> None:
+        step = self.visit()[0].steps["bank"][0]
+        dear = dataclasses.replace(step.event, sigma=step.event.sigma / 1e3)
+        for number in range(2):
+            fold = Fold(number, 3, (1,))
+            parts = (self.visit()[0].weighting, (step.block,), (step.centre,), (step.scale,), step.clip, dear)
+            with pytest.raises(ConsentRefused, match="beyond the plan"):
+                party.answer(Backward(*parts, fold=fold), Records(weights=np.ones(N)), ReleaseKey(number))
+        assert recorded(place.books["bank"]) == []
+
+    def test_no_release_takes_the_place_of_the_rest_of_the_plan(self, party: Any, place: Place) -> None:
+        with pytest.raises(ConsentRefused, match="round -1"):
+            party.answer(*self.visit(), OTHERS)
+        assert recorded(place.books["bank"]) == []
+
     def test_exact_smoothness_is_allowed_when_the_job_declares_it(self, place: Place) -> None:
         place.run(job(smoothness="data", dataset=None))
         assert next(key.round for key, _ in recorded(place.books["bank"])) > 0  # the moments carried no noise

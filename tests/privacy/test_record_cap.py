@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -152,6 +152,27 @@ class TestLogistic:
         ours = dense.capped_step(none, zero, 0.0, v.copy(), y, loss, X, at, limits) * at.grid
         np.testing.assert_allclose(ours, expected, atol=n * at.grid)
 
+    @pytest.mark.parametrize("loss", [LOGISTIC, SQUARED])
+    def test_no_margin_and_no_limit_gets_past_the_bound(self, loss: int) -> None:
+        """One record at a time and many at once; NaN counts as 0."""
+        edges = [0.0, 5e-324, 1e-300, 0.3, 0.5, 1.0, 36.0, 708.0, 709.8, 745.0, 1e300, math.inf, math.nan]
+        limits = np.array([0.0, 5e-324, 1e-300, 0.3, 0.5, 1 - 2**-53, 1.0, 1e140, math.inf])
+        v, y, k = (a.ravel() for a in np.meshgrid([*edges, *(-e for e in edges)], [1.0, -1.0], limits))
+        X, one, zero = np.ones((1, 1), order="F"), np.ones(1), np.zeros(1)
+        at, empty = Geometry(zero, one, 1.0, 2.0**-20), np.zeros(0)
+        each = np.array(
+            [
+                dense.capped_step(X[:, :0], empty, 0.0, v[i : i + 1].copy(), y[i : i + 1], loss, X, at, k[i : i + 1])[0]
+                for i in np.flatnonzero(k <= 1.0)
+            ]
+        )
+        few = k <= 1.0
+        assert (abs(each) <= np.rint(k[few] * 2.0**20)).all()
+        assert (each[np.isnan(v[few])] == 0).all()
+        many = np.asfortranarray(np.ones((few.sum(), 1)))
+        together = dense.capped_step(many[:, :0], empty, 0.0, v[few].copy(), y[few], loss, many, at, k[few])
+        assert together[0] == each.sum()
+
 
 # ---- one party ----
 
@@ -179,6 +200,7 @@ def visit(
     )
 
 
+@dataclass(frozen=True)
 class Still:
     """A rule that does not move."""
 
@@ -201,6 +223,46 @@ def test_a_party_holds_records_to_its_own_norms_whatever_it_is_given(sweep: bool
     query = visit(cap_of(1e-9), [0, 1, 2, 3], sweep=sweep)
     u = np.concatenate(party_of(X, SeededNoise(0)).answer(query, shown(1, np.full(1, 1e9)), ReleaseKey(0)).released)
     assert np.linalg.norm(u) == pytest.approx(C, abs=1e-5)
+
+
+@pytest.mark.parametrize("limit", [-1e9, -math.inf, math.nan, math.inf])
+def test_limits_that_are_none_raise_no_cap(limit: float) -> None:
+    X = np.array([[3.0, 0.0, 4.0, 0.0]])
+    query = visit(cap_of(1e-9), [0, 1, 2, 3])
+    u = np.concatenate(party_of(X, SeededNoise(0)).answer(query, shown(1, np.full(1, limit)), ReleaseKey(0)).released)
+    assert np.linalg.norm(u) <= C + 1e-5
+
+
+def test_a_party_refuses_a_cap_over_some_of_its_columns_only() -> None:
+    """Norms of a column of zeros would let the others contribute without limit."""
+    X, at = np.array([[3.0, 0.0, 4.0, 0.0]] * 2), (shown(2, np.full(2, 1e9)), ReleaseKey(0))
+    party, whole = party_of(X, CryptographicNoise()), cap_of(1.0)
+    for row in (Block(0, "a", 1, 2, 0), Block(0, "a", 1, 5, 0), Block(0, "a", 0, 1, 0)):
+        with pytest.raises(PrivacyError, match="not over all of its columns"):
+            party.answer(visit(whole, [0], rows={"a": (row, np.zeros(P), np.ones(P))}), *at)
+    with pytest.raises(PrivacyError, match="not over all of its columns"):
+        party.answer(visit(whole, [0], rows={"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones(1))}), *at)
+
+
+def test_a_column_under_another_offset_is_the_same_column() -> None:
+    party, at = party_of(np.ones((2, P)), CryptographicNoise()), (shown(2, np.full(2, 0.5)), ReleaseKey(0))
+    query = visit(cap_of(1.0), [0])
+    party.answer(query, *at)
+    moved = {"a": tuple(replace(step, block=replace(step.block, offset=50)) for step in query.steps["a"])}
+    with pytest.raises(PrivacyError, match="a coordinate twice in one pass"):
+        party.answer(replace(query, steps=moved), *at)
+
+
+def test_a_block_may_not_claim_the_sensitivity_of_its_own_columns() -> None:
+    """Δ of one column leaves out the rounding of the others, so that a pass of many would have too little noise."""
+    whole, alone = cap_of(1.0), Clip(C, 1)
+    event = replace(whole.paid.event, sensitivity=alone.sensitivity, sigma=alone.sensitivity)
+    query = visit(whole, [0])
+    steps = {"a": tuple(replace(step, event=event) for step in query.steps["a"])}
+    with pytest.raises(PrivacyError, match="a smaller sensitivity"):
+        party_of(np.ones((2, P)), CryptographicNoise()).answer(
+            replace(query, steps=steps), shown(2, np.full(2, 0.5)), ReleaseKey(0)
+        )
 
 
 def test_a_party_refuses_what_a_charge_does_not_pay_for() -> None:

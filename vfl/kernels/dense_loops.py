@@ -117,8 +117,10 @@ def capped(v: Any, y: Any, loss: int, limit: Any) -> Any:
     is. With q = N/D and 1 − q = E/D that is N·limit/max(D·limit, N, E): one division.
     """
     if loss == LOGISTIC:
+        m = y * v
+        limit = at_least(m, m, limit, 0.0)  # 0 for NaN
         bound = least(limit, 1.0)
-        N, E = falling_odds(y * v)
+        N, E = falling_odds(m)
         r = (0.0 - y) * (N * bound / most(most((N + E) * bound, N), E))
     else:
         r = weight(v, y, loss)

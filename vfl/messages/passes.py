@@ -74,6 +74,10 @@ class RecordCap:
                 raise PrivacyError("a block of a pass would be released without a charge that pays for it")
             if clip.cap != self.cap or clip.dimension < sum(block.size for block, _, _ in self.rows.values()):
                 raise PrivacyError("a block of a pass has another cap or grid than the pass that it is charged with")
+            if event.sensitivity < clip.sensitivity:
+                raise PrivacyError(
+                    "a block of a pass claims a smaller sensitivity than all its coordinates have together"
+                )
             whole = self.paid.event
             if Fraction(event.sensitivity) * Fraction(whole.sigma) > Fraction(whole.sensitivity) * Fraction(
                 event.sigma
