@@ -61,7 +61,7 @@ class History:
 
 def history(plan: Plan, log: Log) -> History:
     """Return the history of this plan's run. The log of a sealed run gives the number of rounds only."""
-    told = History(left=log.left)
+    told, passes = History(left=log.left), 0
     for number, query, released in _asked(plan, log, told):
         if released is None:
             told.charged.append(())
@@ -71,8 +71,10 @@ def history(plan: Plan, log: Log) -> History:
             break
         keys = log.charged[number]
         told.repeated += any(key.attempt > 0 for key in keys)
-        events = [on_part(event, plan.split, query.side.value) for event in query.events() if event is not None]
-        told.charged.append(tuple(events[: len(keys)]))
+        events = [event for event in query.events() if event is not None]
+        if isinstance(query, Descend) and query.capped is not None and keys:
+            events, passes = [query.capped.price(passes)], passes + 1
+        told.charged.append(tuple(on_part(event, plan.split, query.side.value) for event in events[: len(keys)]))
         if isinstance(query, Select):
             told.chosen[int(released[0][0])] += 1
         told.gradients += _gradients(query, released)
