@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ ITERATES = ("last", "tail")
 
 def oracle(case, cap):
     """The options with the least mean error that coordinate search finds, and how many of them it tried."""
-    default = plan(case.job, case.n).solver
+    default = plan(replace(case.job, solver=replace(case.job.solver, clip="coordinate")), case.n).solver
     passes = tuple(t for t in PASSES if t <= cap)
     grids = {
         "clip": tuple(c * default.clip for c in CLIPS), "passes": passes, "block_size": SIZES, "step_size": STEPS,

@@ -230,7 +230,7 @@ class TestSettle:
             partition=vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("bank", "y")),
             bounds={"a": (-1.0, 1.0), "b": (-1.0, 1.0)},
             privacy=vfl.Privacy(epsilon=1.0, delta=DELTA),
-            solver=vfl.SkGD(passes=60, block_size=1),
+            solver=vfl.SkGD(passes=60, block_size=1, clip="coordinate"),
             dataset=dataset,
         )
 

@@ -45,7 +45,7 @@ def job(**options: Any) -> vfl.Job:
         partition=vfl.FeaturePartition({"bank": ["a", "b"], "telco": ["c"]}, label=("bank", "y")),
         bounds=dict.fromkeys("abc", (-1.0, 1.0)),
         privacy=privacy,
-        solver=vfl.SkGD(passes=options.pop("passes", 30)),
+        solver=vfl.SkGD(passes=options.pop("passes", 30), clip="coordinate"),
         name="credit",
     )
 

@@ -41,7 +41,12 @@ SAID = {
     "made": set(),
 }
 """All that a line may hold, by its event; besides when it was written, and of which job and run."""
-SOLVERS = [vfl.SkGD(passes=4, sweep="block"), vfl.GCD(), vfl.SCD(sampling="disjoint"), vfl.SGD(sampling="disjoint")]
+SOLVERS = [
+    vfl.SkGD(passes=4, sweep="block", clip="coordinate"),
+    vfl.GCD(),
+    vfl.SCD(sampling="disjoint"),
+    vfl.SGD(sampling="disjoint"),
+]
 
 
 def table() -> dict[str, Any]:

@@ -60,7 +60,7 @@ def job(loss: str = "logistic", *, epsilon: float | None = 2.0, seed: int | None
     noise = None if seed is None else SeededNoise(seed)
     privacy = None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-5, noise=noise, **of_privacy)
     bounds = BOUNDS | ({"y": (-5.0, 5.0)} if loss == "squared" else {})
-    fixed: dict[str, Any] = {"holdout": 0.25, "penalty": vfl.L2(1e-2), "solver": vfl.SkGD(passes=2)}
+    fixed: dict[str, Any] = {"holdout": 0.25, "penalty": vfl.L2(1e-2), "solver": vfl.SkGD(passes=2, clip="coordinate")}
     return vfl.Job(partition=PARTITION, loss=loss, bounds=bounds, privacy=privacy, **(fixed | options))
 
 

@@ -304,7 +304,11 @@ class TestBudgets:
         assert abs(trained(job(TWO, privacy=privacy, solver=solver), data).coef_ - ridge(data)).max() < 0.02
 
     @pytest.mark.parametrize("smoothness", ["private", "bounds"])
-    @pytest.mark.parametrize("solver", [{}, {"noise_geometry": "isotropic"}, {"sampling": "importance"}], ids=str)
+    @pytest.mark.parametrize(
+        "solver",
+        [{"clip": "coordinate"}, {"clip": "coordinate", "noise_geometry": "isotropic"}, {"sampling": "importance"}],
+        ids=str,
+    )
     @pytest.mark.parametrize("epsilon", [1e-300, 1e-12, 1e-6])
     def test_a_tiny_budget_is_refused_by_the_plan(self, epsilon: float, solver: dict, smoothness: str) -> None:
         """Noise beyond the range of integers is a public fact: nothing is charged, and the user has a remedy."""

@@ -47,7 +47,7 @@ def job(epsilon: float = 1.0, *, dataset: str | None = "credit", **privacy: Any)
         partition=PARTITION,
         bounds=BOUNDS,
         privacy=vfl.Privacy(epsilon=epsilon, delta=DELTA, **privacy),
-        solver=vfl.SkGD(passes=3, block_size=1),
+        solver=vfl.SkGD(passes=3, block_size=1, clip="coordinate"),
         dataset=dataset,
     )
 

@@ -306,7 +306,12 @@ class Spy:
 
 def job(*, private: bool = True, smoothness: Any = "private", **solver: Any) -> vfl.Job:
     privacy = vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(0), smoothness=smoothness) if private else None
-    return vfl.Job(partition=PARTITION, bounds=BOUNDS, privacy=privacy, solver=vfl.SkGD(**({"passes": 2} | solver)))
+    return vfl.Job(
+        partition=PARTITION,
+        bounds=BOUNDS,
+        privacy=privacy,
+        solver=vfl.SkGD(**({"passes": 2, "clip": "coordinate"} | solver)),
+    )
 
 
 SOLVERS = {

@@ -51,7 +51,10 @@ EVIL = (
 
 def job(columns: tuple[str, ...] = COLUMNS, parties: tuple[str, str] = ("bank", "telco"), **options: Any) -> vfl.Job:
     one, two = parties
-    options = {"privacy": vfl.Privacy(epsilon=2.0, delta=1e-6), "solver": vfl.SkGD(passes=6)} | options
+    options = {
+        "privacy": vfl.Privacy(epsilon=2.0, delta=1e-6),
+        "solver": vfl.SkGD(passes=6, clip="coordinate"),
+    } | options
     label = {"y": (0.0, 1.0)} if options.get("loss") == "squared" else {}
     return vfl.Job(
         partition=vfl.FeaturePartition({one: list(columns[:2]), two: list(columns[2:])}, label=(one, "y")),
@@ -383,6 +386,7 @@ def _told(folder: Path) -> Any:
 
 SOLVERS = {
     "skgd": job(),
+    "record cap": job(solver=vfl.SkGD(passes=6, clip="record")),
     "blocks": job(solver=vfl.SkGD(block_size=2, passes=3, sweep="block")),
     "parallel": job(solver=vfl.SkGD(parallel=2, passes=3)),
     "importance": job(solver=vfl.SkGD(sampling="importance", passes=3)),
@@ -419,7 +423,10 @@ class TestHistory:
 
     def test_the_noise_of_the_last_update(self, tmp_path: Path) -> None:
         """s_j √M_j σ/n with s_j = γ/M_j, for blocks of one column and M_j = L·B_j² = 1/4 from bounds."""
-        bounds = job(privacy=vfl.Privacy(epsilon=2.0, smoothness="bounds"), solver=vfl.SkGD(passes=3, block_size=1))
+        bounds = job(
+            privacy=vfl.Privacy(epsilon=2.0, smoothness="bounds"),
+            solver=vfl.SkGD(passes=3, block_size=1, clip="coordinate"),
+        )
         trained(tmp_path / "run", bounds)
         planned = make_plan(bounds, N)
         sigma = planned.releases[0][0].sigma  # type: ignore[attr-defined]

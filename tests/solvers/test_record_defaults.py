@@ -35,6 +35,21 @@ def test_rules_read_the_public_problem_alone():
 
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_it_is_the_default_where_the_order_is_without_replacement(loss):
+    def clip(solver, **options):
+        return plan(job(loss, solver=solver, **options), 30_000).solver.clip
+
+    for solver in (vfl.SkGD(), vfl.CD(), vfl.SkGD(sampling="cyclic"), vfl.SkGD(sampling="full"), vfl.SkGD(parallel=2)):
+        assert clip(solver) == "record"
+    for solver in (vfl.SkGD(sampling="uniform"), vfl.SkGD(sampling="nice", tau=1), vfl.SkGD(clip="coordinate")):
+        assert isinstance(clip(solver), float)
+    assert clip(vfl.SkGD(clip=0.5)) == 0.5
+    assert clip(vfl.SkGD(), epsilon=None) == math.inf
+    assert clip(vfl.SkGD(clip="record"), epsilon=None) == math.inf
+    assert isinstance(clip(vfl.SkGD(), intercept=False), str if loss == "logistic" else float)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("n", [10, 30_000, 10**8])
 def test_every_choice_is_usable_at_the_edges(loss, epsilon, n):

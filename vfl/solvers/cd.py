@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CD(SkGD):
-    """DP-CD. Each coordinate update is one release, μ-GDP with μ = Δ/σ under replace-one; all together √(p·passes)·Δ/σ.
+    """DP-CD. A pass over all coordinates is one release, μ-GDP with μ = Δ/σ under replace-one; all passes √passes·Δ/σ.
 
-    One release is Σ_i clip_κ(r_i x_ij/√M_j) over the grid: Δ = 2(κ(1 + 2⁻⁵⁰) + g/2), `Clip(κ, 1).sensitivity`, in units of
-    √M_j; this is the paper's rule C_j = C√(M_j/ΣM) with κ = C/√ΣM. The step prox_{γψ_j/M_j}(w_j − γ√M_j u/(nM_j)) is
+    That holds under a record cap C, the default where every coordinate comes once per pass: Δ = `Clip(C, p).sensitivity`. With
+    clip="coordinate" or a number each coordinate update is one release, all together √(p·passes)·Δ/σ. It is
+    Σ_i clip_κ(r_i x_ij/√M_j) over the grid: Δ = 2(κ(1 + 2⁻⁵⁰) + g/2), `Clip(κ, 1).sensitivity`, in units of √M_j; this is the
+    paper's rule C_j = C√(M_j/ΣM) with κ = C/√ΣM. The step prox_{γψ_j/M_j}(w_j − γ√M_j u/(nM_j)) is
     post-processing. Source: Mangold et al. 2022, Algorithm 1, its prox, and appendix F for private M_j
     (`smoothness="private"`); accounting is exact and Δ that of replace-one, where the paper's is looser.
 

@@ -65,7 +65,8 @@ class SkGD:
         are joined into fewer rounds; the blocks drawn, and their number, stay the same.
     passes : passes over the coordinates; or give outer_rounds and inner_rounds.
     outer_rounds, inner_rounds : T and K of the paper, K counts draws; Xw is rebuilt at the start of every outer round.
-    clip : 'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
+    clip : None: 'record' where the order is without replacement, but for squared loss without an intercept; else 'coordinate'.
+        'record': the residual of a record is capped so that its contributions to all coordinates have norm at most C,
         and a pass over all blocks is charged as one release of sensitivity 2C; it needs an order without replacement.
         'coordinate', or a number κ: every block is clipped and charged by itself, at κ per coordinate in units of √M_j; a
         block's cap is κ√|S|. 'bounds': the cap that the loss's largest derivative and the declared bounds imply, so that
@@ -214,8 +215,8 @@ class SkGD:
         asked = any((self.record_clip, self.early_share is not None, self.residual_share is not None, self.spares))
         clip = self.clip
         if clip is None and problem.private:
-            counted = counts.has_counts(problem) and self.sampling in ONCE_A_PASS
-            clip = RECORD if asked or counted else COORDINATE
+            serves = record_defaults.serves(problem) or counts.has_counts(problem)
+            clip = RECORD if asked or (serves and self.sampling in ONCE_A_PASS) else COORDINATE
         if clip is None or (clip == RECORD and not problem.private and self.record_clip is None):
             return math.inf
         return defaults.clip(problem) if clip == COORDINATE else clip
