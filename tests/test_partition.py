@@ -34,7 +34,7 @@ def test_equal_and_hashed_by_content_and_order():
         two().label = ("telco", "default")
 
 
-def test_a_party_may_hold_the_label_alone():
+def test_a_party_may_hold_only_the_label():
     partition = FeaturePartition({"bank": ["income"], "court": []}, label=("court", "verdict"))
     assert partition.columns("court") == ()
     assert partition.wanted("court") == ("verdict",)
@@ -50,7 +50,7 @@ def test_explicit_blocks_keep_the_declared_order_and_give_a_canonical_one():
     assert two().canonical_columns("telco") == ("calls", "data_mb")
 
 
-def test_blocks_of_a_size_never_span_parties():
+def test_blocks_of_a_given_size_never_span_parties():
     partition = FeaturePartition.from_sizes({"a": 5, "b": 2, "c": 0}, label=("c", "y"))
     assert partition.blocks_of(2) == (("a", ("x0", "x1")), ("a", ("x2", "x3")), ("a", ("x4",)), ("b", ("x5", "x6")))
     assert partition.blocks_of(100) == (("a", ("x0", "x1", "x2", "x3", "x4")), ("b", ("x5", "x6")))
@@ -225,7 +225,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named(case):
+def test_errors_name_the_problem(case):
     attempt, message = WRONG[case]
     with pytest.raises(PartitionError) as caught:
         attempt()

@@ -11,12 +11,12 @@ from vfl.schema import BinaryLabel, Boolean, Categorical, Dropped, Numeric, Real
 finite = st.floats(-1e6, 1e6, allow_nan=False)
 
 
-def test_columns_that_are_not_named_are_plain_numbers():
+def test_unnamed_columns_are_plain_numbers():
     assert Schema()["age"] == Numeric()
     assert Schema().unbounded(["age"]) == ("age",)
 
 
-def test_short_forms_are_declarations():
+def test_short_forms_are_expanded():
     schema = Schema({"sex": Categorical(("F", "M"))}, bounds={"age": (18, 100)}, fill={"age": 20, "sex": "M", "n": 0})
     assert schema["age"] == Numeric((18.0, 100.0), fill=20.0)
     assert schema["sex"] == Categorical(("F", "M"), fill="M")
@@ -169,7 +169,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named(case):
+def test_errors_name_the_problem(case):
     attempt, message = WRONG[case]
     with pytest.raises(SpecificationError) as caught:
         attempt()
@@ -192,7 +192,7 @@ def test_without_an_intercept_there_is_no_shift():
     np.testing.assert_array_equal(scaling.reach, [1, 1])
 
 
-def test_no_scaling_keeps_what_is_declared():
+def test_without_scaling_declared_units_are_kept():
     scaling = Scaling.of(Schema(bounds={"a": (-4, 2)}), ["a", "b"], scaling="none", intercept=True)
     np.testing.assert_array_equal(scaling.reach, [4, math.inf])
     np.testing.assert_array_equal([*scaling.shift, *scaling.width], [0, 0, 1, 1])

@@ -1,4 +1,4 @@
-"""Cells that a table may hold: ordinary ones that are easily read otherwise, and odd ones of every kind."""
+"""Cells that a table may hold: ordinary ones that readers easily misread, and odd ones of every kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 
 def nan_with(payload: int) -> float:
-    """Return a NaN whose low bits are the payload."""
+    """Return a NaN with this payload in its low bits."""
     (value,) = struct.unpack("<d", struct.pack("<Q", 0x7FF0_0000_0000_0000 | payload & 0x800F_FFFF_FFFF_FFFF | 1))
     return float(value)
 
@@ -103,7 +103,7 @@ odd = st.one_of(texts, floats, integers, decimals, dates, numpy_scalars, nested,
 
 
 def typed(kind: pa.DataType) -> st.SearchStrategy[Any]:
-    """Return the cells of an Arrow column of a type, missing ones among them."""
+    """Return the cells of an Arrow column of a type, including missing ones."""
     return st.none() | _OF_TYPE[kind]
 
 

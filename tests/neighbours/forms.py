@@ -1,4 +1,4 @@
-"""The ways in which owners hold a table: files, frames, arrays, mappings; for one simulated table or one for each party."""
+"""Forms in which owners hold a table: files, frames, arrays and mappings, for one simulated table or one per party."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def parts(table: Table) -> dict[str, dict[str, Any]]:
-    """Return {party: {column: cells}}, the id column "id" at every party if there is one."""
+    """Return {party: {column: cells}}; every party has the id column "id" if the table has one."""
     ids = {"id": table["id"]} if "id" in table else {}
     return {q: ids | {name: table[name] for name in PARTITION.wanted(q)} for q in PARTITION.parties}
 
 
 def each(form: Form) -> Form:
-    """Return the form in which every party holds its own columns so."""
+    """Return the form in which every party holds its own columns in the given form."""
 
     def given(table: Table, folder: Path) -> dict[str, Any]:
         made = {}

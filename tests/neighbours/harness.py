@@ -55,20 +55,19 @@ class Paid:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far two runs on neighbouring data can be told apart, beside what was charged.
+    """Distance between two runs on neighbouring data, and the charges that have to cover it.
 
-    path : exact μ² of the path of releases that was taken, Σ‖s − s′‖²/σ² over all sums s before noise. A selection counts
-        range²/4, with the range of (s − s′)/b over all scores (of bounded range ε it is ρ = ε²/8, and μ² = 2ρ). A release
-        that nothing pays for is infinite where its sums differ.
-    charged : the same of the charges: (Δ/σ)², ε²/4, and of a split's parts the dearest alone.
+    path : exact μ² of the path of releases that was taken, Σ‖s − s′‖²/σ² over all sums s before noise. A selection
+        counts range²/4, with the range of (s − s′)/b over all scores (of bounded range ε it is ρ = ε²/8, and μ² = 2ρ).
+        A release that no charge pays for counts as infinite if its sums differ.
+    charged : the same for the charges: (Δ/σ)² or ε²/4, and of a split's parts only the most expensive one.
     paid : both for each charge. A Poisson-sampled one is compared given the batch, without its amplification.
     batches : {number of a secret batch: (path, charged once)}, over all releases that were sums over it.
-    columns_equal : whether parties store all other records, and their labels, equal to the bit.
-    outputs_equal : whether files, warnings, prints, and what the schedule was told are equal. differing : those that are
-        not.
-    raised : what either run raised, in words with type, notes and causes; None for none.
-    began : whether the plan of either run was reserved.
-    complaints : all that breaks the guarantee, in words.
+    columns_equal : True if parties store all other records, and their labels, equal to the bit.
+    outputs_equal : True if files, warnings, prints and the schedule's inputs are equal. differing : those that differ.
+    raised : the errors of either run, in words with type, notes and causes; None without one.
+    began : True if the plan of either run was reserved.
+    complaints : all violations of the guarantee, in words.
     """
 
     path: float
@@ -85,7 +84,7 @@ class Comparison:
 
 @dataclass(eq=False)
 class World:
-    """What one run left. outputs : {name of a file or stream: its bytes}. stored : see `_stored`."""
+    """Outcome of one run. outputs : {name of a file or stream: its bytes}. stored : see `_stored`."""
 
     tape: Tape
     outputs: dict[str, bytes] = field(default_factory=dict)
@@ -96,21 +95,21 @@ class World:
 
 
 def train(job: vfl.Job, source: Any, folder: Path, **options: Any) -> None:
-    """Train, with everything that can be kept kept in the folder."""
+    """Train, and write every file that a run can write to the folder."""
     vfl.train(job, source, engine="inprocess", cores=1, output=folder / "run", **options)
 
 
 def train_in_memory(job: vfl.Job, source: Any, folder: Path, **options: Any) -> None:
-    """Train without an output, as secret batches need; the certificate and the model are still compared."""
+    """Train without an output, as secret batches require; the certificate and the model are still compared."""
     vfl.train(job, source, engine="inprocess", cores=1, **options).save(folder / "run")
 
 
 class LoadedError(Exception):
-    """Ends a run whose parties are loaded."""
+    """Ends a run after its parties have loaded."""
 
 
 def read(job: vfl.Job, source: Any, folder: Path, **options: Any) -> None:
-    """Load every party and go no further: the quick way to compare what is stored."""
+    """Load every party and stop: a quick way to compare stored columns."""
     with mock.patch.object(inprocess, "Coordinator", side_effect=LoadedError), contextlib.suppress(LoadedError):
         vfl.train(job, source, engine="inprocess", cores=1, **options)
 
@@ -188,7 +187,7 @@ def _run(
         world = World(tape)
         try:
             run(job, given(data, root / DATA), root, **options)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is compared
+        except Exception as error:  # noqa: BLE001 - every error is compared
             world.raised = _in_words(error)
             world.failed = not isinstance(error, vfl.VflError | Warning)
     world.began = bool(tape.reserved)
@@ -209,7 +208,7 @@ def _policies(job: vfl.Job, root: Path, text: str) -> dict[str, str]:
 
 
 def _in_words(error: BaseException | None) -> str:
-    """Return type, text, notes and attributes of an error and of those that it follows from."""
+    """Return type, text, notes and attributes of an error and of its causes."""
     said = []
     while error is not None:
         told = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
@@ -219,7 +218,7 @@ def _in_words(error: BaseException | None) -> str:
 
 
 def _files(root: Path) -> dict[str, bytes]:
-    """Return {path: content} of all files but data and timing, of databases as the statements that make them."""
+    """Return {path: content} of all files except data and timing; databases as SQL statements."""
     found = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root)
@@ -229,14 +228,14 @@ def _files(root: Path) -> dict[str, bytes]:
         if content.startswith(SQLITE):
             with contextlib.closing(sqlite3.connect(path)) as database:
                 content = "\n".join(database.iterdump()).encode()
-        elif name.name.endswith(("-wal", "-shm")):  # of a database, which was read with them
+        elif name.name.endswith(("-wal", "-shm")):  # companion of a database, which was read with it
             continue
         found[str(name)] = content
     return found
 
 
 def _stored(job: vfl.Job, party: Any) -> np.ndarray:
-    """Return (n, k) 64-bit words: what a party stores of each record, in their order, and its label if it has one."""
+    """Return (n, k) 64-bit words: a party's stored values of each record in order, and its label if it has one."""
 
     def words(columns: Any) -> np.ndarray:
         values = [np.ascontiguousarray(columns.column(j)).view(np.uint64) for j in range(columns.n_coordinates)]
@@ -253,7 +252,7 @@ def _stored(job: vfl.Job, party: Any) -> np.ndarray:
 
 
 def _changed(first: World, second: World) -> tuple[set[int], list[str]]:
-    """Return the records that are stored otherwise, and what is wrong beyond their cells."""
+    """Return the records whose stored values differ, and complaints beyond their cells."""
     changed: set[int] = set()
     wrong = []
     for party in first.stored.keys() & second.stored.keys():
@@ -266,7 +265,7 @@ def _changed(first: World, second: World) -> tuple[set[int], list[str]]:
 
 
 def _square(first: Sum, second: Sum) -> float:
-    """Return ‖s − s′‖²/σ², exactly but for the last rounding; infinite for what differs without noise."""
+    """Return ‖s − s′‖²/σ², exact up to the last rounding; infinite for sums that differ without noise."""
     if first.values.dtype != np.int64:
         return 0.0 if first.values.tobytes() == second.values.tobytes() else math.inf
     pairs = zip(first.values.tolist(), second.values.tolist(), strict=True)
@@ -277,7 +276,7 @@ def _square(first: Sum, second: Sum) -> float:
 
 
 def _range(first: Sequence[Scores], second: Sequence[Scores]) -> float:
-    """Return the range, over the scores of all parties, of the exponential mechanism's privacy loss."""
+    """Return the range of the exponential mechanism's privacy loss over the scores of all parties."""
     losses = np.concatenate(
         [(a.values - b.values) * a.event.epsilon / (2 * a.sensitivity) for a, b in zip(first, second, strict=True)]
     )
@@ -322,7 +321,7 @@ def _compared(job: vfl.Job, first: World, second: World) -> Comparison:
     charged = _total(first.tape.charges)
     if _exceeds(path, charged):
         complaints.append(f"in all, path mu^2 is {path:.6g} and {charged:.6g} is charged")
-    # Where an owner refuses one of the data sets, there is no second run to compare.
+    # If an owner refuses one of the data sets, there is no second run to compare.
     refused = (first.raised is None) != (second.raised is None) or first.began != second.began
     before = not (first.began and second.began)
     differing = [] if refused and before else _differing(first, second)
@@ -345,7 +344,7 @@ def _compared(job: vfl.Job, first: World, second: World) -> Comparison:
 
 
 def _differing(first: World, second: World) -> list[str]:
-    """Return what of all that is written, said or told differs."""
+    """Return the names of files, outputs and schedule inputs that differ."""
     names = sorted(first.outputs.keys() | second.outputs.keys())
     found = [name for name in names if first.outputs.get(name) != second.outputs.get(name)]
     if first.raised != second.raised and first.began and second.began:

@@ -1,4 +1,4 @@
-"""A transport in this process that loses parties on purpose, and brings them back with their data read anew."""
+"""An in-process transport that loses parties on purpose, and revives them with their data read again."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of a party over one query.
+    """The loss of a party during one query.
 
-    round : number of the query. moment : 'before' the party answered, or 'after'. times : in a row.
+    round : number of the query. moment : 'before' or 'after' the party's answer. times : number of losses in a row.
     """
 
     party: str
@@ -28,7 +28,7 @@ class Loss:
 
 
 class Losing(InProcessTransport):
-    """Loses parties as it is told."""
+    """Loses parties as specified."""
 
     def __init__(self, losses: tuple[Loss, ...], tape: Tape, parties: dict[str, Any]) -> None:
         super().__init__(parties)

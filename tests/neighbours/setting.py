@@ -1,4 +1,4 @@
-"""One small problem over two parties, and a neighbour whose one record is as far away as the bounds allow."""
+"""One small problem over two parties, and a neighbour that differs in one record as much as the bounds allow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDS = dict.fromkeys(CLASSES, (0, 1)) | {"poisson": (0.0, 2.0), "squared": (-2.0
 
 
 def table(loss: str = "logistic", n: int = N) -> Table:
-    """Columns within their bounds, and labels that fit the loss."""
+    """Return columns within their bounds, and labels for the loss."""
     rng = np.random.default_rng(0)
     columns: Table = {name: rng.uniform(-1, 1, n) for name in "abc"}
     y = columns["a"] - columns["c"] + 0.3 * rng.normal(size=n)
@@ -32,7 +32,7 @@ def table(loss: str = "logistic", n: int = N) -> Table:
 
 
 def replaced(table: Mapping[str, Any], record: int = RECORD, **cells: Any) -> Table:
-    """Return the table with other cells in one record; arrays stay arrays, lists lists."""
+    """Return the table with other cells in one record; arrays stay arrays, and lists stay lists."""
     changed = {name: column.copy() for name, column in table.items()}
     for name, cell in cells.items():
         changed[name][record] = cell
@@ -40,20 +40,20 @@ def replaced(table: Mapping[str, Any], record: int = RECORD, **cells: Any) -> Ta
 
 
 def turned(loss: str = "logistic", n: int = N) -> tuple[Table, Table]:
-    """Return neighbours whose one record has the largest row, and either of the two ends of the label."""
+    """Return neighbours that differ in one record: it has the largest row, and either end of the label."""
     low, high = ENDS[loss]
     whole = replaced(table(loss, n), a=-1e9, b=np.inf, c=1.0)
     return replaced(whole, y=high), replaced(whole, y=low)
 
 
 def mirrored(loss: str = "logistic", n: int = N) -> tuple[Table, Table]:
-    """Return neighbours whose one record lies on either side of every bound."""
+    """Return neighbours that differ in one record: it lies at either end of every bound."""
     whole = replaced(table(loss, n), y=ENDS[loss][1])
     return replaced(whole, a=-1e9, b=-1.0, c=-np.inf), replaced(whole, a=1.0, b=1.0, c=1.0)
 
 
 def job(solver: Any, loss: str = "logistic", **options: Any) -> vfl.Job:
-    """A private job on the tables."""
+    """Return a private job on the tables."""
     label = {} if loss in CLASSES else {"y": ENDS[loss]}
     privacy = vfl.Privacy(**{"epsilon": 2.0, "delta": 1e-6} | options.pop("privacy", {}))
     given: dict[str, Any] = {"partition": PARTITION, "bounds": BOUNDS | label, "penalty": vfl.L2(0.1), "loss": loss}

@@ -1,6 +1,6 @@
-"""Recorder of one run in this process: exact sums before noise, charges, and everything that the schedule is told.
+"""Recorder of one in-process run: exact sums before noise, charges, and all inputs of the schedule.
 
-A second run on neighbouring data is given the releases of the first. Its schedule then takes the same path, and the
+A second run on neighbouring data receives the releases of the first. Its schedule then takes the same path, and the
 sums that it would have released can be compared with those of the first.
 """
 
@@ -50,7 +50,7 @@ NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
 
 @dataclass(frozen=True)
 class Repeatable:
-    """Noise that repeats, taken for private: a repeated attempt is then a release of its own, as it is in earnest."""
+    """Repeatable noise that counts as private, so that a repeated attempt is a separate release as with true noise."""
 
     seed: int
     private: bool = True
@@ -63,11 +63,11 @@ class Repeatable:
 class Sum:
     """A vector before its noise.
 
-    values : (s,) in multiples of `grid`; int64, or float64 where no noise is added.
-    event : that its noise was drawn from; None adds none.
-    payer : position in `Tape.charges` of the charge that pays for it; None where nothing does.
+    values : (s,) in multiples of `grid`; int64, or float64 if no noise is added.
+    event : the event that its noise was drawn from; None adds none.
+    payer : position in `Tape.charges` of the charge that pays for it; None without one.
     batch : number of the secret batch that it is a sum over; None for other sums.
-    declared : whether the job asks for it without noise, which its certificate says.
+    declared : True if the job asks for it without noise, as its certificate states.
     """
 
     key: ReleaseKey
@@ -92,10 +92,11 @@ class Scores:
 
 @dataclass(eq=False)
 class Tape:
-    """What one run left, in order.
+    """Records of one run, in order.
 
     charges : [(key, event)] that the reservation accepted. sums, scores : before noise. released, chosen : after it, by
-    key. answers : [(kind of query, what its schedule was sent)]. parties : {name: the party as it was loaded}.
+        key.
+    answers : [(kind of query, the answer that its schedule received)]. parties : {name: the party as it was loaded}.
     """
 
     job: Job
@@ -115,12 +116,12 @@ class Tape:
     loaders: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
     def reload(self, party: str) -> Any:
-        """Return a party that read its data once more."""
+        """Return a party that has read its data again."""
         self.parties[party] = self.loaders[party]()
         return self.parties[party]
 
     def payer(self, key: ReleaseKey, event: Event | None) -> int | None:
-        """Return which charge pays for a release: its own, that of its joint release, or that of its pass."""
+        """Return the position of the charge that pays for a release: its own, its joint release's, or its pass's."""
         if event is None:
             return None
         paid = {charged: number for number, (charged, _) in enumerate(self.charges)}
@@ -136,13 +137,13 @@ class Tape:
         return number
 
     def stays(self, event: Event | None) -> bool:
-        """Whether an un-noised sum leaves no participant: its solver gives away its end alone, or nothing is private."""
+        """Return True if an un-noised sum stays inside: its solver releases only the end, or nothing is private."""
         if event is not None or self.job.privacy is None:
             return event is None
         return self.job.solver.sealed and not isinstance(self.query, Unnoised)
 
     def batch(self, event: Event | None) -> int | None:
-        """Return the number of the batch that margins hold; a batch is the same while its vector is."""
+        """Return the number of the current batch of the margins; a new vector is a new batch."""
         if not isinstance(event, PoissonSubsampledGaussian) or event.rate == 1.0:
             return None
         drawn = self.margins._kept["batch"]
@@ -164,7 +165,7 @@ def _covers(charged: Event, event: Event) -> bool:
 
 @dataclass(eq=False)
 class Charged:
-    """A reservation whose accepted charges are noted."""
+    """A reservation that records accepted charges."""
 
     reservation: Any
     tape: Tape
@@ -188,7 +189,7 @@ class Clock(dt.datetime):
 
 @functools.cache
 def _imported() -> None:
-    """Import what a run in this process may import later, so that no module keeps a replacement for good."""
+    """Import the modules that a run may import later, so that none of them keeps a replacement after the recording."""
     for package in (vfl, coordinator, parties):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not set(found.name.replace("_", ".").split(".")) & LEFT_OUT:
@@ -197,7 +198,7 @@ def _imported() -> None:
 
 @functools.cache
 def _each_binding(original: Any) -> list[tuple[Any, str]]:
-    """Return (module, name) for every module of the project that holds `original` under a name."""
+    """Return (module, name) for every module of the project that has `original` under a name."""
     modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in OURS and module is not None]
     return [(module, name) for module in modules for name, value in list(vars(module).items()) if value is original]
 
@@ -215,14 +216,14 @@ def _everywhere(original: Any, replacement: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _repeatable_world(seed: int) -> Iterator[None]:
-    """Let clocks stand, and draw run ids, salts and secrets from the seed: two runs then differ by their data alone."""
+    """Stop clocks, and draw run ids, salts and secrets from the seed, so that two runs differ by their data only."""
     drawn = iter(range(1 << 62))
 
     def draw(size: int = 32) -> bytes:
         return hashlib.shake_256(f"{seed}|{next(drawn)}".encode()).digest(size)
 
     with (
-        _everywhere(uuid, SimpleNamespace(uuid4=lambda: uuid.UUID(bytes=draw(16)))),  # numba draws of the module's own
+        _everywhere(uuid, SimpleNamespace(uuid4=lambda: uuid.UUID(bytes=draw(16)))),  # numba's
         _everywhere(secrets, SimpleNamespace(token_bytes=draw, randbelow=lambda n: int.from_bytes(draw(16)) % n)),
         _everywhere(dt.datetime, Clock),
         mock.patch.object(running, "of_this_process", running.RunningTotal()),
@@ -233,9 +234,9 @@ def _repeatable_world(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recorded(job: Job, seed: int, given: Tape | None = None) -> Iterator[Tape]:
-    """Record the run that is made inside, in this process; with `given`, feed the releases of an earlier one back in.
+    """Record the in-process run inside the block; with `given`, replay the releases of an earlier run.
 
-    It replaces functions and classes in every module that imported them, so a new module that releases is seen too.
+    It replaces functions and classes in every module that imported them, so releases of new modules are recorded too.
     """
     _imported()
     tape = Tape(job, given)

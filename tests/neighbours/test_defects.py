@@ -1,4 +1,4 @@
-"""Five defects put in on purpose: the harness reports each of them."""
+"""Deliberate defects: the harness reports each of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_without_a_defect_there_is_no_complaint() -> None:
     assert found().complaints == ()
 
 
-def test_a_sensitivity_that_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_halved_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
     true = Clip.sensitivity.fget
     monkeypatch.setattr(Clip, "sensitivity", property(lambda clip: true(clip) / 2))
     comparison = found(vfl.SkGD(passes=2, clip=0.01))
@@ -44,7 +44,7 @@ def test_a_sensitivity_that_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert comparison.path > 1.5 * comparison.charged
 
 
-def test_a_clip_that_is_not_applied_to_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clip_that_skips_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
     true = Party._sum
 
     def unclipped(self: Party, block: Any, centre: Any, scale: Any, clip: Clip, r: Any, *rest: Any) -> Any:
@@ -73,7 +73,7 @@ def test_a_cell_that_changes_how_another_record_is_read(monkeypatch: pytest.Monk
     assert blames(comparison, "are stored otherwise")
 
 
-def test_a_count_of_clamped_cells_that_is_written_into_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_of_clamped_cells_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     from parties.storage import dense
 
     clamped = [0]
@@ -95,18 +95,18 @@ def test_a_count_of_clamped_cells_that_is_written_into_the_log(monkeypatch: pyte
 
 
 class Forgetful:
-    """A reservation that writes nothing."""
+    """A reservation that records nothing."""
 
     def charge(self, items: Any) -> None:
         pass
 
 
-def test_a_release_that_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_uncharged_release(monkeypatch: pytest.MonkeyPatch) -> None:
     true, asked = Executor._charge, [0]
 
     def forgetful(self: Executor, query: Any, key: Any) -> Any:
         asked[0] += bool(query.events())
-        if asked[0] not in (2, 5):  # the second of either run
+        if asked[0] not in (2, 5):  # the second charge of either run
             return true(self, query, key)
         with mock.patch.object(self, "_reservation", Forgetful()):
             return true(self, query, key)
@@ -117,13 +117,13 @@ def test_a_release_that_is_not_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert comparison.path == np.inf
 
 
-def test_a_release_past_the_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A party whose reply holds its exact sums: no noise was ever asked for, and the schedule is told something else."""
+def test_a_release_that_bypasses_the_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A party's reply holds its exact sums: no noise was requested, and the schedule receives different values."""
     monkeypatch.setattr(parties.party, "release", lambda sums, grid, *rest: sums * grid)
     assert blames(found(), "what the schedule was told differs")
 
 
-def test_a_sum_that_is_released_without_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sum_released_without_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     true = Party._release
 
     def bare(self: Party, *given: Any) -> Any:

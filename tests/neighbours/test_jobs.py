@@ -1,4 +1,4 @@
-"""Everything beside the solver that a job may ask for: losses, hold-outs, alignment, policies, storage, bought bounds."""
+"""Options of a job beyond its solver: losses, hold-outs, alignment, policies, storage and bought bounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_a_job_that_asks_for_more(asked: str) -> None:
+def test_a_job_with_further_options(asked: str) -> None:
     first, second = turned()
     found = compare(job(SKGD, **ASKED[asked]), first, replaced(second, a=np.nan if "missing" in asked else 1.0))
     assert found.raised == (None, None)
@@ -56,7 +56,7 @@ def test_a_loss(loss: str, pair: Any) -> None:
     assert found.path > 0
 
 
-def test_a_visit_that_is_put_step_by_step() -> None:
+def test_a_visit_sent_as_single_steps() -> None:
     whole, single = (compare(job(SKGD), *turned(), expand=expand) for expand in (False, True))
     assert whole.complaints == single.complaints == ()
     assert whole.path == pytest.approx(single.path)
@@ -70,7 +70,7 @@ def test_owners_books() -> None:
 
 @pytest.mark.parametrize("kind", ["text", "integer"])
 def test_aligned_records(kind: str) -> None:
-    """The ids stay; the neighbour holds another row under one of them. Indexes are compared byte by byte."""
+    """Ids stay the same; the neighbour has another row for one of them. Indexes are compared byte by byte."""
     ids = [f"r{k:02}" for k in range(12)] if kind == "text" else list(range(100, 112))
     tables = [{"id": ids} | {name: list(cells) for name, cells in whole.items()} for whole in turned()]
     found = compare(job(SKGD, id="id"), *tables, given=each(lists))
@@ -94,7 +94,7 @@ def test_sparse_columns(cell: float) -> None:
     assert found.complaints == ()
 
 
-def test_bounds_that_are_bought() -> None:
+def test_bought_bounds() -> None:
     def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
         found = vfl.private_bounds(spec, source, epsilon=1.0, delta=1e-6, engine="inprocess")
         (folder / "bounds").write_text(repr(found))
@@ -164,7 +164,7 @@ def test_whole_runs_of_any_job(data: st.DataObject) -> None:
     try:
         spec = job(TRIED[name], loss, **options)
         vfl.plan(spec, n_records=12)
-    except VflError:  # not every solver takes every loss and penalty, and it says so
+    except VflError:  # solvers name the losses and penalties that they do not support
         assume(False)
     whole = table(loss)
     found = compare(spec, replaced(whole, **data.draw(row)), replaced(whole, **data.draw(row)), run=how(name))

@@ -1,4 +1,4 @@
-"""Runs whose parties are lost on the way: each attempt is a release of its own, charged by itself."""
+"""Runs that lose parties: each attempt is a separate release with its own charge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_lost_attempt_is_paid_for(solver: Any, moment: str) -> None:
 
 @pytest.mark.xdist_group("neighbours, sampled")
 def test_a_lost_attempt_at_a_sampled_step_draws_a_batch_of_its_own() -> None:
-    """Over one batch, three attempts would move by a path mu^2 of 1.75 where one sample allows 0.583."""
+    """With a common batch, three attempts would move by a path μ² of 1.75, where one sample allows 0.583."""
     losses = [Loss("bank", number, times=2) for number in range(2, 12)]
     solver = vfl.SGD(sampling="poisson", batch_size=4, passes=1)
     found = compare(job(solver), *turned(), losses=losses, run=train_in_memory, seed=WITHIN)

@@ -1,4 +1,4 @@
-"""Reading: no cell of one record decides how another record is read, in no form of a table and under no declaration."""
+"""Readers: no cell of one record affects the reading of another record, in any form of a table and any declaration."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def columns(cells: list[Any]) -> dict[str, Any]:
 
 
 def says_nothing(found: Comparison, *cells: Any) -> bool:
-    """Whether no refusal shows a cell."""
+    """Return True if no refusal shows a cell."""
     shown = [text for cell in cells for text in (str(cell), repr(cell)) if len(text) > 3 and not text.isalpha()]
     return not any(text in said for said in found.raised if said for text in shown)
 
 
-def test_a_category_is_read_alike_whatever_text_another_record_holds() -> None:
-    """Two hundred records move together by a path mu^2 of 62 where 0.2 is charged."""
+def test_categories_are_read_independently_of_other_texts() -> None:
+    """Otherwise two hundred records would move together by a path μ² of 62, where 0.2 is charged."""
     codes = columns(["01", "02"] * 100)
     found = compare(of_job("codes"), codes, replaced(codes, a="2A"), given=csv_file)
     assert found.complaints == ()
 
 
-def test_a_decimal_is_read_alike_whatever_scale_another_record_has() -> None:
+def test_decimals_are_read_independently_of_other_scales() -> None:
     codes = columns([Decimal(1), Decimal(2)] * 6)
     found = compare(of_job("numbered"), codes, replaced(codes, a=Decimal("2.5")), given=each(lists))
     assert found.complaints == ()
 
 
 def ordinary(declared: str, form: str) -> st.SearchStrategy[list[Any]]:
-    """Lists of cells that are alike or of several kinds."""
+    """Lists of cells of one kind or of several kinds."""
     cells = ORDINARY[declared.partition(",")[0]]
     alike = [
         st.lists(st.sampled_from([c for c in cells if type(c) is kind]), min_size=N, max_size=N)
@@ -96,7 +96,7 @@ def test_a_cell_of_any_kind_changes_no_other_record(form: str, data: st.DataObje
 @pytest.mark.parametrize("form", TYPED)
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_a_cell_of_a_column_with_a_type_changes_no_other_record(form: str, data: st.DataObject) -> None:
+def test_a_cell_of_a_typed_column_changes_no_other_record(form: str, data: st.DataObject) -> None:
     declared, kind = data.draw(st.sampled_from(list(DECLARED))), data.draw(st.sampled_from(TYPES))
     cells = data.draw(st.lists(typed(kind), min_size=N, max_size=N))
     first, second = data.draw(typed(kind)), data.draw(typed(kind))
@@ -122,6 +122,4 @@ def test_many_cells_of_any_kind(form: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("form", TYPED)
 def test_many_cells_of_columns_with_a_type(form: str) -> None:
-    MANY(given(data=st.data())(test_a_cell_of_a_column_with_a_type_changes_no_other_record.hypothesis.inner_test))(
-        form=form
-    )
+    MANY(given(data=st.data())(test_a_cell_of_a_typed_column_changes_no_other_record.hypothesis.inner_test))(form=form)

@@ -1,4 +1,4 @@
-"""Whole runs of every solver on neighbours that lie as far apart as the bounds allow: no path loses more than was charged."""
+"""Whole runs of every solver on neighbours as far apart as the bounds allow: no path loses more than the charges."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def how(name: str) -> Any:
     return train_in_memory if name.endswith("poisson") else train
 
 
-def test_every_solver_is_tried() -> None:
+def test_every_solver_is_covered() -> None:
     assert {name.partition("-")[0] for name in TRIED} == set(SOLVERS)
 
 
 @pytest.mark.parametrize("pair", [turned, mirrored])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_path_loses_no_more_than_was_charged(name: str, pair: Any) -> None:
+def test_a_path_loses_no_more_than_the_charges(name: str, pair: Any) -> None:
     found = compare(job((TRIED | DEAR)[name], loss_for(name)), *pair(loss_for(name)), run=how(name), seed=WITHIN)
     assert found.raised == (None, None)
     assert found.complaints == ()

@@ -1,12 +1,12 @@
-"""An attacker who knows all but one record, and how well they guess which of two records was used.
+"""An attacker who knows all records but one guesses which of two records was used.
 
-A run is made in one world, on data A or on data B; each released sum is noted, and beside it what it was before the
-noise. Then the run is repeated in both worlds with its releases given, so that the schedule takes the same path, and the
-sums that *would* have been released are noted. From these the attacker has the exact likelihood ratio of the whole
-transcript: no test is more powerful (Neyman–Pearson), whatever the solver did with what it saw.
+A run is made in one world, on data A or on data B, and records each released sum with its value before noise. Then the
+run is repeated in both worlds with its releases given, so that the schedule takes the same path, and records the sums
+that it would have released. From these the attacker has the exact likelihood ratio of the whole transcript. No test is
+more powerful (Neyman–Pearson), whatever the solver did with its inputs.
 
-Guessing A where the ratio says so is wrong with probability (1 − TV)/2, TV the total variation between the worlds; what
-was charged claims TV ≤ δ(0). So too few wrong guesses refute the claim: a binomial test, that assumes nothing.
+A guess of A by the ratio is wrong with probability (1 − TV)/2, where TV is the total variation between the worlds. The
+charges claim TV ≤ δ(0). So too few wrong guesses refute the claim, by a binomial test that assumes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ World = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A job and two worlds that differ in record 0. `weaken` divides the noise that is drawn, not what is charged."""
+    """A job and two worlds that differ in record 0. `weaken` divides the noise that is drawn, but not the charges."""
 
     spec: vfl.Job
     worlds: tuple[World, World]
@@ -63,7 +63,7 @@ class Tape:
 
 
 def play(scene: Scene, world: World, seed: int, given: Tape | None = None, drawn: float = 1.0) -> Tape:
-    """Run in that world. With `given`: repeat its releases, and its samples but for record 0, in all of them or none."""
+    """Run in that world. With `given`, repeat its releases and samples, with record 0 in all samples or in none."""
     tape, (X, y) = Tape(), world
     true_release, true_best, true_sample = parties.party.release, parties.party.noisy_best, Sample.answer
 
@@ -109,9 +109,9 @@ def play(scene: Scene, world: World, seed: int, given: Tape | None = None, drawn
 
 
 def log_likelihood(made: Tape, world: Tape, without: Tape | None = None) -> float:
-    """Return the log-density of the transcript in a world, but for what is common to all worlds.
+    """Return the log-density of the transcript in a world, up to terms common to all worlds.
 
-    without : the same, had record 0 never been drawn; None where nothing is sampled.
+    without : the same if record 0 is never drawn; None where nothing is sampled.
     """
 
     def density(tape: Tape, keys: list[ReleaseKey]) -> float:
@@ -138,7 +138,7 @@ def log_likelihood(made: Tape, world: Tape, without: Tape | None = None) -> floa
 
 
 def wrong_guesses(scene: Scene, runs: int) -> int:
-    """Return how many of so many runs, half of them in either world, the attacker takes for the other world's."""
+    """Return the number of wrong guesses in so many runs, half of them in either world."""
     wrong = 0
     for seed in range(runs):
         made = play(scene, scene.worlds[seed % 2], seed)
@@ -153,7 +153,7 @@ def wrong_guesses(scene: Scene, runs: int) -> int:
 
 @functools.cache
 def least_rate(releases: tuple[tuple[Event, int], ...]) -> float:
-    """Return the share of wrong guesses that what was charged promises at least."""
+    """Return the least share of wrong guesses that the charges promise."""
     accountant = PldAccountant()
     for event, count in releases:
         accountant.compose(event, count)

@@ -67,12 +67,12 @@ def job(solver: Any, loss: str = "logistic", *, private: bool = True, **changes:
 
 
 class WithoutShop(InProcessTransport):
-    """Loses the party 'shop' for good at its third question."""
+    """Loses the party 'shop' for good at its third query."""
 
     left = 3
 
     def ask(self, shares: Any, records: Any, key: Any) -> Any:
-        """Answer as the parties do while all are there."""
+        """Answer as the parties do before the loss."""
         self.left -= "shop" in shares
         if "shop" in shares and self.left < 1:
             raise PartyLost("'shop' died", "shop")
@@ -80,12 +80,12 @@ class WithoutShop(InProcessTransport):
 
 
 def fitted(spec: vfl.Job) -> Vector:
-    """Return w of a run in this process."""
+    """Return w of an in-process run."""
     return vfl.train(spec, table(spec.loss), engine="inprocess").w
 
 
 def without_shop(spec: vfl.Job) -> Vector:
-    """Return w of a run that goes on without a lost party."""
+    """Return w of a run that continues without a lost party."""
     sources = sources_of(spec, table(spec.loss)).items()
     transport = WithoutShop({name: load(spec.for_party(name), source) for name, source in sources})
     *_, outcome = Coordinator(transport, faults=Faults(on_party_lost="skip", wait_seconds=0.1)).stream(spec, None, None)
@@ -143,7 +143,7 @@ def cases() -> dict[str, Callable[[], Vector]]:
 
 
 def main() -> None:
-    """Print the digests; record the coefficients where that is asked for."""
+    """Print the digests; with --record write the coefficients."""
     found = {name: run() for name, run in cases().items()}
     for name, w in found.items():
         print(f"{hashlib.sha256(w.tobytes()).hexdigest()}  {name}")

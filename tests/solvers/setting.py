@@ -1,4 +1,4 @@
-"""One small problem over two parties, for the solvers that move the whole model at once."""
+"""One small problem over two parties, for solvers that move the whole model at once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def table(loss: str) -> dict[str, np.ndarray]:
 
 
 def job(solver: Any, loss: str = "logistic", *, epsilon: float | None = None, **options: Any) -> vfl.Job:
-    """A job of `solver`, private with seeded noise when it is given an ε."""
+    """Return a job of `solver`; with an ε it is private with seeded noise."""
     seed = options.pop("noise", 5)
     privacy = None if epsilon is None else vfl.Privacy(epsilon=epsilon, delta=1e-5, noise=SeededNoise(seed))
     defaults: dict[str, Any] = {"penalty": vfl.L2(STRENGTH), "intercept": False, "privacy": privacy}
@@ -48,7 +48,7 @@ def job(solver: Any, loss: str = "logistic", *, epsilon: float | None = None, **
 
 
 def optimum(loss: str, *, column_of_ones: bool = False) -> np.ndarray:
-    """The minimiser of the smooth F with L2, by a quasi-Newton method on the columns as they are."""
+    """Return the minimiser of the smooth F with L2, by a quasi-Newton method on the columns as given."""
     X = np.column_stack([table(loss)[c] for c in COLUMNS] + ([np.ones(N)] if column_of_ones else []))
     y = table(loss)["y"] if loss == "squared" else 2.0 * table(loss)["y"] - 1.0
     term = loss_of(loss)
@@ -75,7 +75,7 @@ def drive(spec: vfl.Job, log: Log | None = None) -> tuple[list[Round], Outcome]:
 
 
 def log_of(made: list[Round], length: int) -> Log:
-    """Return what a process would have left behind that was cut off after so many queries."""
+    """Return the log of a process that was cut off after so many queries."""
     kept = made[:length]
     rebuilt = max((number for number, record in enumerate(kept) if record.resets), default=0)
     charged = tuple(tuple(key for key, _ in record.charges) for record in kept)

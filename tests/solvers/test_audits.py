@@ -1,7 +1,7 @@
-"""A loud audit of every solver: at an ε of 14 the best attacker guesses no better than what was charged allows.
+"""Audit of every solver at ε = 14: the best attacker guesses no better than the charges allow.
 
-In each scene the record saturates what the sensitivity allows, so the audit is sharp: guesses are as good as allowed, no
-less. Noise too small by √2 is found out by 1,000 runs in either world.
+In each scene the record saturates the sensitivity, so the audit is sharp: guesses reach the limit. Noise that is too
+small by √2 is found by 1,000 runs in either world.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLIP = 1e-3
 
 
 def flipped(n: int = 4) -> tuple[World, World]:
-    """Record 0 is a row of ones with either label, all others are zero: its gradient turns round."""
+    """Record 0 is a row of ones with either label, and all others are zero: its gradient changes its sign."""
     X, y = np.zeros((n, 4)), np.ones(n)
     X[0] = 1.0
     return (X, y), (X, np.r_[-1.0, y[1:]])
@@ -45,7 +45,7 @@ def across(n: int = 200) -> tuple[World, World]:
 
 
 def swapped(n: int = 2) -> tuple[World, World]:
-    """Record 0 is the first unit vector or the last: its products lie √2·C² apart."""
+    """Record 0 is the first or the last unit vector: its products differ by √2·C²."""
     X, Z = np.zeros((n, 4)), np.zeros((n, 4))
     X[0, 0] = Z[0, 3] = 1.0
     return (X, np.zeros(n)), (Z, np.zeros(n))
@@ -79,13 +79,13 @@ SCENES: dict[str, Scene] = {
 
 
 def rate(name: str) -> float:
-    """The share of wrong guesses that the plan promises at least."""
+    """Return the least share of wrong guesses that the plan promises."""
     found = plan(SCENES[name].spec, len(SCENES[name].worlds[0][1]))
     assert found.epsilon <= 14.0
     return least_rate(found.releases)
 
 
-def test_every_solver_is_audited() -> None:
+def test_every_solver_is_covered() -> None:
     assert {name.split("-")[0] for name in SCENES} == set(SOLVERS)
 
 
@@ -94,7 +94,7 @@ DEAR = ("SGD-poisson", "SVRG-poisson")
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in DEAR)) for n in SCENES])
-def test_guesses_are_as_good_as_what_was_charged_allows(name: str) -> None:
+def test_guesses_reach_the_limit_of_the_charges(name: str) -> None:
     wrong = wrong_guesses(SCENES[name], QUICK)
     assert 0.05 < rate(name) < 0.2
     assert binom.cdf(wrong, QUICK, rate(name)) > 0.005, "more is learnt than was charged"

@@ -1,4 +1,4 @@
-"""Batches and joint clips: who is drawn, what a record can add, what a pass is charged, and who refuses what."""
+"""Batches and joint clips: samples, contribution of a record, charge of a pass, and refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BY_SOLVER = pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
 
 @dataclass(frozen=True)
 class Weights:
-    """A loss whose derivative is given: the worst that a loss could do."""
+    """A loss with a given derivative: the worst possible loss."""
 
     r: float
 
@@ -50,7 +50,7 @@ class Weights:
 
 
 def contribution(x: np.ndarray, r: float, cap: float, storage: str) -> tuple[list[int], Clip]:
-    """What one record adds to the joint sum, in grid units, through margins and two parties."""
+    """Return one record's contribution to the joint sum, in grid units, through margins and two parties."""
     problem = problem_of(setting.job(vfl.GD()), 1)
     dtype = np.dtype(storage)
     whole = problem.layout.whole()
@@ -110,19 +110,19 @@ def test_a_sample_has_its_rate_and_is_secret() -> None:
 
 def test_words_are_compared_exactly() -> None:
     words = SeededNoise(1).stream(ReleaseKey(3)).words(1000)
-    rate = (int(words[7]) >> 24) / 2**40  # the word itself lies at the rate, or just above it
+    rate = (int(words[7]) >> 24) / 2**40  # the word at the rate, or just above it
     drawn = Sample(rate).answer(1000, SeededNoise(1), ReleaseKey(3))[1]
     assert drawn is not None
     assert [bool(d) for d in drawn] == [Fraction(int(w), 2**64) < Fraction(rate) for w in words]
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.5, 1.5, 2.0**-65, math.nan])
-def test_a_rate_that_words_cannot_be_compared_with(rate: float) -> None:
+def test_rates_finer_than_a_word_are_refused(rate: float) -> None:
     with pytest.raises(PrivacyError, match="sampling rate"):
         Sample(rate)
 
 
-def test_folds_hold_every_record_once() -> None:
+def test_folds_contain_every_record_once() -> None:
     masks = [Fold(k, 7, (3, 0)).members(100) for k in range(7)]
     np.testing.assert_array_equal(sum(masks), np.ones(100))
     assert {int(mask.sum()) for mask in masks} == {14, 15}
@@ -132,7 +132,7 @@ def test_folds_hold_every_record_once() -> None:
 @pytest.mark.parametrize("number", [-1, 7, 8])
 @pytest.mark.parametrize("kind", [Fold, Piece])
 def test_a_pass_ends_with_its_last_fold(kind: type[Fold], number: int) -> None:
-    """One more would follow the last, free of charge, and hold records a second time."""
+    """A further fold would follow the last one without a charge, and contain records a second time."""
     with pytest.raises(PrivacyError, match="batches 0 to 6"):
         kind(number, 7, (3, 0))
 
@@ -155,7 +155,7 @@ def test_a_pass_is_charged_once() -> None:
     [folded(0 + 2), folded(1, seed=1), folded(1, of=4), folded(1, sigma=1.0)],
     ids=["skips", "pass", "of", "σ"],
 )
-def test_a_fold_that_nothing_has_paid_for(second: Any) -> None:
+def test_an_unpaid_fold_is_refused(second: Any) -> None:
     folds = Folds(private=True)
     folds.charged(folded(0))
     with pytest.raises(PrivacyError, match="nothing has paid"):
@@ -172,7 +172,7 @@ def test_a_fold_is_not_released_twice_for_one_charge() -> None:
         folds.charged(folded(1))
 
 
-def test_a_resumed_pass_is_charged_again_where_noise_does_not_repeat_itself() -> None:
+def test_a_resumed_pass_is_charged_again_unless_noise_repeats_itself() -> None:
     for private, charges in ((True, 1), (False, 0)):
         folds = Folds(private=private)
         folds.replayed(folded(0))
@@ -180,7 +180,7 @@ def test_a_resumed_pass_is_charged_again_where_noise_does_not_repeat_itself() ->
         assert len(folds.charged(folded(2))) == 0
 
 
-def test_margins_hold_a_fold_to_its_members() -> None:
+def test_margins_restrict_a_fold_to_its_members() -> None:
     query = folded(1)
     margins = Margins(np.ones(30))
     margins.absorb("norms", [np.ones(30)])
@@ -189,8 +189,8 @@ def test_margins_hold_a_fold_to_its_members() -> None:
     np.testing.assert_array_equal(weights != 0.0, query.fold.members(30) > 0)
 
 
-def test_so_does_a_party() -> None:
-    """Whatever weights it is shown: its book counts a pass once."""
+def test_a_party_restricts_a_fold_to_its_members() -> None:
+    """It does so for any weights, because its book counts a pass once."""
     n, own = 30, setting.PARTITION.parties[0]
     names = setting.PARTITION.columns(own)
     party = Party(own, Columns(np.ones((n, len(names)), order="F"), names), CryptographicNoise(), unnoised=(Query,))
@@ -216,7 +216,7 @@ def test_the_budget_is_used_and_not_exceeded(solver: Any) -> None:
         assert len([record for record in made if record.parties]) == plan.round_trips
 
 
-def test_sampling_makes_less_noise() -> None:
+def test_sampling_needs_less_noise() -> None:
     base = PoissonSubsampledGaussian(Adjacency.REPLACE_ONE, 2.0, 2.0, 0.05)
     ((sampled, _),) = scaled_to_budget(((base, 100),), 1.0, 1e-6)
     ((plain, _),) = scaled_to_budget(((Gaussian(Adjacency.REPLACE_ONE, 2.0, 2.0, 1), 100),), 1.0, 1e-6)
@@ -228,7 +228,7 @@ def test_sampling_makes_less_noise() -> None:
 
 @BY_SOLVER
 @pytest.mark.parametrize("sampling", ["poisson", "disjoint"])
-def test_a_run_that_was_cut_off_goes_on_to_the_bit(solver: Any, sampling: str) -> None:
+def test_a_resumed_run_ends_in_the_same_model_to_the_bit(solver: Any, sampling: str) -> None:
     spec = setting.job(solver(sampling=sampling, batch_size=100, passes=3), epsilon=2.0)
     made, outcome = setting.drive(spec)
     for length in (1, 3, 4, 6, len(made) - 2):
@@ -238,7 +238,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_bit(solver: Any, sampling: str) -
 
 
 @BY_SOLVER
-def test_a_ledger_cannot_vouch_for_secret_samples(solver: Any, tmp_path: Any) -> None:
+def test_a_ledger_refuses_secret_samples(solver: Any, tmp_path: Any) -> None:
     for sampling in ("poisson", "disjoint"):
         spec = setting.job(solver(sampling=sampling, passes=1, batch_size=100), epsilon=2.0)
         output = tmp_path / f"{solver.__name__}-{sampling}"
@@ -251,7 +251,7 @@ def test_a_ledger_cannot_vouch_for_secret_samples(solver: Any, tmp_path: Any) ->
             )
 
 
-def test_the_certificate_says_whom_it_is_for() -> None:
+def test_the_certificate_states_its_scope() -> None:
     spec = setting.job(vfl.SGD(passes=1, batch_size=100), epsilon=2.0)
     result = vfl.train(spec, setting.table("logistic"), engine="inprocess")
     assert "participants see the batches" in result.certificate.scope
@@ -277,7 +277,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("sampling", "said"), [("shuffled", "not Poisson"), ("fixed", "depend on each other"), ("x", "not known")]
 )
-def test_samplings_that_nobody_vouches_for(solver: Any, sampling: str, said: str) -> None:
+def test_unsupported_samplings_are_refused(solver: Any, sampling: str, said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
         solver(sampling=sampling)
 
@@ -290,7 +290,7 @@ def test_bad_options(solver: Any, bad: dict[str, Any]) -> None:
 
 
 @BY_SOLVER
-def test_blocks_have_no_use(solver: Any) -> None:
+def test_blocks_are_refused(solver: Any) -> None:
     blocks = {"bank": [["a0"], ["a1", "a2"]], "telco": [["b0"]]}
     partition = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0"]}, label=("telco", "y"), blocks=blocks)
     spec = vfl.Job(partition=partition, privacy=None, bounds=setting.BOUNDS, penalty=vfl.L2(0.1), solver=solver())
@@ -305,7 +305,7 @@ def test_blocks_have_no_use(solver: Any) -> None:
 
 
 @BY_SOLVER
-def test_an_infinite_clip_bounds_nobody(solver: Any) -> None:
+def test_an_infinite_clip_is_refused(solver: Any) -> None:
     with pytest.raises(PrivacyError, match="bounds no record's influence"):
         make_plan(setting.job(solver(clip=math.inf), epsilon=1.0), setting.N)
 

@@ -1,4 +1,4 @@
-"""DP-CD is SkGD with blocks of one and the options of its paper, to the bit; and it has no options of blocks."""
+"""DP-CD equals SkGD with blocks of one and the options of its paper, to the bit, and has no options of blocks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def private(seed: int = 0) -> vfl.Privacy:
 
 
 @pytest.mark.parametrize("sampling", ["shuffled", "cyclic", "uniform", "importance"])
-def test_the_optimum_is_the_peers(sampling: str) -> None:
+def test_the_optimum_is_scikit_learns(sampling: str) -> None:
     peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
     result = vfl.train(
         job(penalty=vfl.L1(0.05), solver=vfl.CD(passes=100, sampling=sampling)), table(), engine="inprocess"
@@ -65,7 +65,7 @@ def test_every_release_is_one_coordinate_at_its_own_sensitivity() -> None:
 
 
 def test_the_clip_is_the_papers_rule() -> None:
-    """C_j = C√(M_j/ΣM), that is κ√M_j on the gradient as it is: κ on the scaled one, whatever M_j is."""
+    """C_j = C√(M_j/ΣM): κ√M_j on the raw gradient, which is κ on the scaled one for any M_j."""
     problem = problem_of(job(privacy=private()), N)
     solver = vfl.CD(clip=1.5).resolve(problem)
     M = np.array([1.0, 4.0, 9.0, 2.0])
@@ -107,7 +107,7 @@ def test_a_job_file_keeps_it() -> None:
         ({"passes": 0}, "CD: passes must be a whole number"),
     ],
 )
-def test_options_that_it_lacks(options: dict[str, object], said: str) -> None:
+def test_unsupported_options_are_refused(options: dict[str, object], said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
         vfl.CD(**options)
 
@@ -120,13 +120,13 @@ def test_blocks_of_the_partition_are_refused() -> None:
         plan(spec, N)
 
 
-def test_an_infinite_clip_is_refused_under_its_own_name() -> None:
+def test_an_infinite_clip_is_refused_under_the_solvers_own_name() -> None:
     with pytest.raises(PrivacyError, match="CD: clip=inf bounds no record's influence"):
         plan(job(privacy=private(), solver=vfl.CD(clip=math.inf)), N)
 
 
 class TestLosses:
-    """The losses that coordinate descent can use, each to the optimum that a general optimiser finds."""
+    """Each loss that coordinate descent supports reaches the optimum of a general optimiser."""
 
     @pytest.mark.parametrize("loss", ["huber", "poisson", "smoothed_hinge", "weighted"])
     def test_the_optimum(self, loss: str) -> None:

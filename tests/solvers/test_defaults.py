@@ -1,4 +1,4 @@
-"""Defaults: public, monotone in what is public, left alone where the user decides, and better than none."""
+"""Defaults: public, monotone in public facts, overridden by the user's options, and better than naive choices."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_less_noise_never_means_a_smaller_clip_or_step(rule, loss, intercept):
     }
     for axis, values in along.items():
         assert values == sorted(values), axis
-    if not (loss == "squared" and not intercept and rule is defaults.clip):  # where the cap must let labels pass
+    if not (loss == "squared" and not intercept and rule is defaults.clip):  # the cap must let labels pass here
         assert all(values[0] < values[-1] for values in along.values())
 
 
@@ -80,7 +80,7 @@ def test_the_clip_follows_the_unit_of_the_label():
     assert shifted == pytest.approx(one)
 
 
-def test_rules_see_the_public_problem_and_nothing_else():
+def test_rules_depend_on_the_public_problem_only():
     tree = ast.parse(inspect.getsource(defaults))
     imported = {
         alias.name for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
@@ -121,13 +121,13 @@ def test_nearly_parallel_columns_are_clipped_lower(loss):
     assert all(less <= more * (1 + 1e-12) for less, more in itertools.pairwise(along))
 
 
-def test_a_cap_for_whole_labels_gives_way_to_noise():
+def test_a_cap_for_whole_labels_is_lowered_under_much_noise():
     """1,000 columns of 1,000 records without an intercept: a cap of 2.5 typical residuals left 89 times F*."""
     much, little = (problem(1_000, loss="squared", intercept=False, p=p) for p in (1_000, 2))
     assert defaults.clip(much) < defaults.clip(little) / 100
 
 
-def test_only_the_budget_and_its_size_matter_not_how_it_is_written():
+def test_only_the_size_of_the_budget_matters_not_its_notation():
     given = problem(epsilon=1.0)
     same = replace(given, epsilon=None, delta=None)
     assert given.mu == mu_of(1.0, 1e-9)
@@ -135,7 +135,7 @@ def test_only_the_budget_and_its_size_matter_not_how_it_is_written():
     assert defaults.step_size(same) == defaults.step_size(given)
 
 
-def test_options_that_are_given_are_kept():
+def test_given_options_are_kept():
     given = vfl.SkGD(block_size=3, passes=7, clip=0.25, step_size=0.125, iterate="last")
     resolved = given.resolve(problem())
     assert (resolved.block_size, resolved.clip, resolved.step_size, resolved.iterate) == (3, 0.25, 0.125, "last")
@@ -155,7 +155,7 @@ def test_outer_rounds_cut_the_passes_evenly(passes):
 
 
 @pytest.mark.parametrize("epsilon", [1.0, None])
-def test_the_plan_says_what_was_chosen(epsilon):
+def test_the_plan_explains_the_choices(epsilon):
     made = plan(job(epsilon=epsilon, solver=vfl.SkGD(clip="coordinate")), 30_000)
     said = "\n".join(made.solver.explain(made.problem))
     for value in (

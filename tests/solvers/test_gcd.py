@@ -1,4 +1,4 @@
-"""DP-GCD: the optimum without noise, the sensitivity of its scores as computed, its budget, and what it is for."""
+"""DP-GCD: the optimum without noise, the sensitivity of its scores, its budget, and sparse models."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def fit(spec: vfl.Job, watch: Any = None) -> vfl.Result:
 
 @functools.cache
 def peer(loss: str, penalty: str) -> np.ndarray:
-    """scikit-learn's minimiser (columns lie in [−1, 1] already), the intercept last."""
+    """Return scikit-learn's minimiser (columns lie in [−1, 1] already), with the intercept last."""
     kinds = {
         ("squared", "none"): peers.LinearRegression,
         ("squared", "l1"): lambda: peers.Lasso(0.02, tol=1e-14, max_iter=10**6),
@@ -100,7 +100,7 @@ class TestWithoutNoise:
     @pytest.mark.parametrize(
         ("loss", "penalty"), [(a, b) for a in ("squared", "logistic") for b in ("none", "l1", "l2")]
     )
-    def test_the_optimum_is_the_peers(self, loss: str, penalty: str, rule: str) -> None:
+    def test_the_optimum_is_scikit_learns(self, loss: str, penalty: str, rule: str) -> None:
         assert distance(fit(job(loss, penalty, rule=rule, rounds=1200)), peer(loss, penalty)) < 1e-6
 
     def test_any_separable_penalty(self) -> None:
@@ -112,7 +112,7 @@ class TestWithoutNoise:
 
     @BY_RULE
     def test_every_selection_is_the_best_by_the_rule_as_written(self, rule: str) -> None:
-        """The first rounds replayed by hand: scores from the definitions, over coordinates of both parties."""
+        """Replay the first rounds with scores from the definitions, over the coordinates of both parties."""
         seen: list[object] = []
         fit(job("squared", "l1", rule=rule, rounds=12), seen.append)
         selections = [e for e in seen if isinstance(e, Round) and "Select" in e.kind]
@@ -150,7 +150,7 @@ class TestWithoutNoise:
 
 
 class TestSensitivity:
-    """Scores as computed move by no more than `sensitivity` when one record is replaced, at any public w."""
+    """Computed scores move by at most `sensitivity` when one record is replaced, at any public w."""
 
     @settings(max_examples=300, deadline=None)
     @given(data=st.data(), rule=st.sampled_from(RULES), penalty=st.sampled_from(sorted(PENALTIES)))
@@ -187,7 +187,7 @@ class TestSensitivity:
     @BY_RULE
     @pytest.mark.parametrize("penalty", sorted(PENALTIES))
     def test_it_is_the_lipschitz_constant(self, penalty: str, rule: str) -> None:
-        """A record that turns round moves the score of every coordinate by all of it, however strong the ridge is."""
+        """A record that changes its sign moves the score of every coordinate by the full sensitivity, for any ridge."""
         n = 1000
         spec = job(penalty=penalty, rule=rule, clip=1.0, rounds=5, privacy=private())
         problem = problem_of(spec, n)
@@ -205,7 +205,7 @@ class TestSensitivity:
             assert score.sensitivity >= change.max() * (1 - 1e-9)
 
     @BY_RULE
-    def test_it_is_hardly_more_than_two_clips_over_n(self, rule: str) -> None:
+    def test_it_is_only_slightly_more_than_two_clips_over_n(self, rule: str) -> None:
         spec = job(rule=rule, clip=2.0, rounds=5, privacy=private())
         problem = problem_of(spec, 20_000)
         known = Curvature(np.zeros(6), np.full(6, 0.1))
@@ -224,21 +224,19 @@ class TestBudget:
     @pytest.mark.parametrize("smoothness", ["private", "bounds", dict.fromkeys(COLUMNS, 0.1)])
     @pytest.mark.parametrize("epsilon", [0.01, 1.0, 30.0])
     @pytest.mark.parametrize("rounds", [1, 37, 1000])
-    def test_what_is_planned_fits_and_leaves_nothing_worth_mentioning(
-        self, rounds: int, epsilon: float, smoothness: Any
-    ) -> None:
+    def test_the_plan_uses_its_budget(self, rounds: int, epsilon: float, smoothness: Any) -> None:
         plan = make_plan(job(rounds=rounds, clip=1.0, privacy=private(epsilon, smoothness=smoothness)), 1000)
         spent = sum(rho(event) * count for event, count in plan.releases)
         cap = Fraction(rho_of(epsilon, 1e-6))
         assert 1 - 1e-12 < spent / cap <= 1
         FitBook(epsilon, 1e-6).reserve(plan.releases, job="digest", run="run")
 
-    def test_selections_and_steps_share_as_asked(self) -> None:
+    def test_selections_and_steps_share_the_budget_as_requested(self) -> None:
         plan = make_plan(job(rounds=10, selection_share=0.3, privacy=private(smoothness="bounds")), 1000)
         selections, steps = (float(rho(event)) * count for event, count in plan.releases)
         assert selections / (selections + steps) == pytest.approx(0.3)
 
-    def test_what_is_charged_is_what_was_planned(self) -> None:
+    def test_charges_equal_the_plan(self) -> None:
         spec, seen = job(rounds=9, privacy=private()), []
         result = fit(spec, seen.append)
         charged = [e for event in seen if isinstance(event, Round) for e in event.events]
@@ -295,7 +293,7 @@ class TestPublicRules:
 
 
 def test_resuming_repeats_the_run_to_the_bit(tmp_path: Any) -> None:
-    """Cut off between a selection and its step."""
+    """The run is cut off between a selection and its step."""
     spec, whole = job(rounds=6, privacy=private()), job(rounds=6, privacy=private())
 
     def stop(event: object) -> None:
@@ -309,7 +307,7 @@ def test_resuming_repeats_the_run_to_the_bit(tmp_path: Any) -> None:
 
 
 def test_a_resumed_run_with_true_noise_ends_within_its_budget(tmp_path: Any) -> None:
-    """Releases that were charged and lost are paid twice, so the schedule is told to stop, at a selection or a step."""
+    """Lost releases are paid for twice, so the budget stops the schedule, at a selection or a step."""
     spec = job(rounds=40, clip=1.0, privacy=private(noise=None))
 
     def stop(event: object) -> None:

@@ -1,4 +1,4 @@
-"""DP-GD: the optimum without noise, and what it charges."""
+"""DP-GD: the optimum without noise, and its charges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_without_noise_it_reaches_the_optimum(loss: str) -> None:
     assert setting.distance(setting.job(vfl.GD(), loss), setting.optimum(loss)) < 1e-6
 
 
-def test_a_clip_that_binds_nobody_changes_nothing() -> None:
+def test_a_clip_that_binds_no_record_changes_nothing() -> None:
     free, wide = (setting.drive(setting.job(vfl.GD(clip=clip, passes=30)))[1].w for clip in (math.inf, 2.1))
     np.testing.assert_allclose(free, wide, rtol=0, atol=1e-6)
 
@@ -32,7 +32,7 @@ def test_l1_and_an_unpenalised_intercept_agree_with_coordinate_descent() -> None
     np.testing.assert_allclose(first, second, rtol=0, atol=1e-6)
 
 
-def test_charged_is_what_is_drawn_and_fits_the_budget() -> None:
+def test_charges_equal_draws_and_fit_the_budget() -> None:
     spec = setting.job(vfl.GD(passes=7), epsilon=2.0)
     plan = make_plan(spec, setting.N)
     made, outcome = setting.drive(spec)
@@ -55,7 +55,7 @@ def test_refusals(solver: Any, options: dict[str, Any], error: type[Exception], 
         make_plan(setting.job(solver, **options), setting.N)
 
 
-def test_blocks_have_no_use() -> None:
+def test_blocks_are_refused() -> None:
     blocks = {"bank": [["a0"], ["a1", "a2"]], "telco": [["b0"]]}
     partition = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0"]}, label=("telco", "y"), blocks=blocks)
     spec = vfl.Job(partition=partition, privacy=None, bounds=setting.BOUNDS, solver=vfl.GD())

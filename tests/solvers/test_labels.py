@@ -1,4 +1,4 @@
-"""Mean and spread of the labels: charged, exact in its sensitivity, and worth what a generous declared range costs."""
+"""Mean and spread of the labels: charge, exact sensitivity, and benefit under a wide declared range."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_mean_and_spread_are_those_of_the_labels() -> None:
     assert spread_of(np.zeros(BINS), statistic, y.size).deviation > 0
 
 
-def test_the_plan_charges_what_the_run_asks_for(table) -> None:
+def test_the_plan_charges_the_runs_releases(table) -> None:
     made = plan(job(), N)
     assert made.epsilon <= 1.0
     assert [count for _, count in made.releases[:2]] == [1, 1]
@@ -83,7 +83,7 @@ def test_the_plan_charges_what_the_run_asks_for(table) -> None:
     ("changed", "share"),
     [
         ({}, True),
-        ({"solver": vfl.SkGD(clip=1.0)}, False),  # the user's cap is the cap
+        ({"solver": vfl.SkGD(clip=1.0)}, False),  # the user's cap is kept
         ({"solver": vfl.SkGD(label_share=0.0)}, False),
         ({"intercept": False}, False),
         ({"privacy": None}, False),
@@ -111,13 +111,13 @@ def test_a_share_without_use_is_refused(solver, options) -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_a_share_is_a_share(share) -> None:
+def test_an_invalid_share_is_refused(share) -> None:
     with pytest.raises(SpecificationError, match="label_share must lie between 0 and 1"):
         vfl.SkGD(label_share=share)
 
 
-def test_a_generous_range_costs_little(table) -> None:
-    """Ten times the range: without the labels' spread the clip is ten times too wide, and the start far away."""
+def test_a_wide_range_costs_little(table) -> None:
+    """Ten times the range: without the labels' spread the clip is ten times too wide, and the start is far away."""
     X, y = np.column_stack([table[f"x{j}"] for j in range(P)]), table["y"]
 
     def excess(label: tuple[float, float], **options: object) -> float:

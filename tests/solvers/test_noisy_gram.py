@@ -1,4 +1,4 @@
-"""Noisy Gram: the sensitivity of the products, one charge for all pieces, and the optimum on what was released."""
+"""Noisy Gram: sensitivity of the products, one charge for all pieces, and the optimum on the released matrix."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ PEERS = {
 
 class TestTheOptimum:
     @pytest.mark.parametrize("case", PEERS)
-    def test_without_noise_is_the_peers(self, case: str) -> None:
+    def test_without_noise_it_reaches_the_peers_solution(self, case: str) -> None:
         penalty, peer = PEERS[case]
         peer.fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
         result = vfl.train(job(penalty=penalty), table(), engine="inprocess")
         np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=1e-6)
 
-    def test_with_hardly_any_noise_is_near(self) -> None:
+    def test_with_little_noise_it_comes_near(self) -> None:
         peer = peers.Lasso(0.05, tol=1e-14).fit(np.column_stack([table()[c] for c in COLUMNS]), table()["y"])
         spec = job(penalty=vfl.L1(0.05), privacy=private(epsilon=1e8), solver=vfl.NoisyGram(clip=4.0))
         result = vfl.train(spec, table(), engine="inprocess")
         np.testing.assert_allclose([*result.coef_, result.intercept_], [*peer.coef_, peer.intercept_], atol=0.02)
 
     def test_shrunk_rows_stay_on_the_line(self) -> None:
-        """A clip that binds every record reweighs least squares; records on a line give that line back."""
+        """A clip that binds every record reweighs least squares; records on a line still give that line."""
         X = np.column_stack([table()[c] for c in COLUMNS])
         data = table() | {"y": X @ np.array([1.0, -0.5, 0.5, 0.0])}
         result = vfl.train(job(intercept=False, solver=vfl.NoisyGram(clip=0.3)), data, engine="inprocess")
@@ -101,7 +101,7 @@ class TestTheOptimum:
 
 
 def products(u: np.ndarray) -> np.ndarray:
-    """The entries that one record adds, in the units of the geometry."""
+    """Return one record's contribution to the entries, in the units of the geometry."""
     outer = np.outer(u, u)
     lower = np.tril(outer, -1)[np.tril_indices(len(u), -1)] * math.sqrt(2.0)
     return np.concatenate([np.diag(outer)[:-1], lower])
@@ -110,7 +110,7 @@ def products(u: np.ndarray) -> np.ndarray:
 class TestTheSensitivity:
     @settings(deadline=None, max_examples=200)
     @given(seed=st.integers(0, 2**32 - 1), p=st.integers(1, 6), spread=st.sampled_from([0.5, 1.0, 1e6]))
-    def test_no_pair_of_rows_is_further_apart(self, seed: int, p: int, spread: float) -> None:
+    def test_no_pair_of_rows_exceeds_the_sensitivity(self, seed: int, p: int, spread: float) -> None:
         rng = np.random.default_rng(seed)
         rows = spread * rng.standard_cauchy((2, p + 1))
         rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True) / 1.5)
@@ -118,7 +118,7 @@ class TestTheSensitivity:
         rounded = [np.rint(products(u) / geometry.grid) * geometry.grid for u in rows]
         assert np.linalg.norm(rounded[0] - rounded[1]) <= geometry.sensitivity
 
-    def test_it_is_reached(self) -> None:
+    def test_the_sensitivity_is_reached(self) -> None:
         geometry = GramClip(1.0, 5)
         far = np.linalg.norm(products(np.array([1.0, 0.0, 0.0])) - products(np.array([0.0, 1.0, 0.0])))
         assert far == pytest.approx(math.sqrt(2.0))
@@ -130,7 +130,7 @@ class TestTheSensitivity:
         y=st.sampled_from([0.0, -2.0, 1e160, math.inf, math.nan]),
     )
     def test_any_row_of_floats_is_bounded(self, x: list[float], y: float) -> None:
-        """Through margins' weighting and a party's kernel: NaN, infinities and overflow add nothing."""
+        """Through the margins' weighting and a party's kernel, NaN, infinities and overflow add nothing."""
         from vfl.kernels import dense as kernels
         from vfl.kernels.geometry import Geometry
 
@@ -169,18 +169,18 @@ class TestTheCharge:
         assert sum(u.size for record in rounds for u in record.released) == event.dimension == 15 + 5
         assert len(rounds) == planned.round_trips
 
-    def test_a_piece_that_was_not_paid_for_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unpaid_piece_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         true = noisy_gram.Piece
         monkeypatch.setattr(noisy_gram, "Piece", lambda number, of, seed: true(number + 1, of, seed))
         with pytest.raises(PrivacyError, match="nothing has paid for it"):
             vfl.train(job(privacy=private()), table(), engine="inprocess")
 
-    def test_a_piece_holds_every_record_and_a_fold_some(self) -> None:
+    def test_a_piece_contains_every_record_and_a_fold_some(self) -> None:
         assert Piece(0, 3, ()).members(7).sum() == 7
         assert Fold(0, 3, (1,)).members(7).sum() < 7
 
-    def test_the_noise_is_the_events(self) -> None:
-        """What two seeds release differs by √2σ in every entry."""
+    def test_the_noise_is_that_of_the_event(self) -> None:
+        """The releases of two seeds differ by √2σ in every entry."""
         spec = [job(privacy=private(seed, epsilon=0.1)) for seed in (1, 2)]
         released = []
         for each in spec:
@@ -193,7 +193,7 @@ class TestTheCharge:
 
 
 def audit(x: float, seed: int, solver: vfl.NoisyGram) -> float:
-    """The attacker's statistic of one run: all released entries, projected on what the canary changes."""
+    """Return the attacker's statistic of one run: all released entries, projected on the canary's effect."""
     spec = job(intercept=False, privacy=private(seed, epsilon=16.0), solver=solver)
     parties = {}
     for name, own in (("bank", [x, 0.0]), ("telco", [1.0 - x, 0.0])):
@@ -217,14 +217,14 @@ class TestAudit:
         spread = math.sqrt((arms[0].var(ddof=1) + arms[1].var(ddof=1)) / 2)
         return float(-ndtri(rates[0]) - ndtri(rates[1])), float((arms[0].mean() - arms[1].mean()) / spread)
 
-    def test_the_claim_holds_and_is_no_more_than_needed(self) -> None:
+    def test_the_claim_holds_and_is_tight(self) -> None:
         claimed = mu_of(16.0, 1e-5)
         lower, seen = self.bound(vfl.NoisyGram(clip=1.0))
         assert 2.0 <= claimed <= 4.0
         assert lower <= claimed
         assert abs(seen - claimed) < 3 * math.sqrt(2 / self.RUNS + claimed**2 / (4 * self.RUNS))
 
-    def test_a_sensitivity_of_c_squared_is_found_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_sensitivity_of_c_squared_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """C² instead of √2·C², the bound for adding or removing a record."""
         true = GramClip.sensitivity.fget
         monkeypatch.setattr(GramClip, "sensitivity", property(lambda clip: true(clip) / math.sqrt(2.0)))
@@ -232,13 +232,13 @@ class TestAudit:
 
 
 class TestLeastSquares:
-    def test_a_matrix_without_full_rank_is_no_trouble(self) -> None:
+    def test_a_matrix_without_full_rank_is_solved(self) -> None:
         G = np.ones((5, 5))
         problem = problem_of(job(penalty=vfl.L1(0.01)), N)
         w = least_squares(problem, G, np.ones(5))
         assert np.isfinite(w).all()
 
-    def test_lifting_touches_small_eigenvalues_only(self) -> None:
+    def test_lifting_changes_small_eigenvalues_only(self) -> None:
         G = np.diag([5.0, -1.0, 0.1])
         np.testing.assert_allclose(noisy_gram.lifted(G, 0.5), np.diag([5.0, 0.5, 0.5]), atol=1e-12)
 
@@ -250,7 +250,7 @@ def test_ray_gives_the_same_bits(local_ray: object) -> None:
     )
 
 
-def test_the_margins_are_told_that_it_is_a_backward() -> None:
+def test_margins_receive_a_backward() -> None:
     spec = job(privacy=private())
     planned = plan(spec, N)
     schedule = planned.solver.schedule(planned.problem)
@@ -275,7 +275,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals_say_what_is_lacking(case: str) -> None:
+def test_refusals_name_the_missing_requirement(case: str) -> None:
     options, kind, said = REFUSED[case]
     with pytest.raises(kind, match=said):
         plan(job(privacy=private(), **options), N)
@@ -296,7 +296,7 @@ def test_label_bounds_are_needed_for_the_defaults() -> None:
 
 
 def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
-    """Every party sees its pieces in an unbroken order, so its own book counts one release as well."""
+    """Every party sees its pieces in an unbroken order, so its own book counts one release too."""
     policies = {}
     for party in PARTITION.parties:
         path = tmp_path / f"{party}.toml"  # type: ignore[operator]
@@ -310,8 +310,8 @@ def test_owners_books_charge_the_release_once(tmp_path: object) -> None:
     np.testing.assert_array_equal(result.w, vfl.train(spec, table(), engine="inprocess").w)
 
 
-def test_an_owners_book_refuses_pieces_that_are_not_planned(tmp_path: Path) -> None:
-    """One charge pays for all: the same sum again, as a further piece, would be averaged out of its noise."""
+def test_an_owners_book_refuses_unplanned_pieces(tmp_path: Path) -> None:
+    """One charge pays for all pieces: the same sum as a further piece would average out its noise."""
     path = tmp_path / "bank.toml"
     path.write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 1.0\ndelta = 1e-5\n', encoding="utf-8")
     spec = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-5))
@@ -351,8 +351,8 @@ class CutOffError(Exception):
 
 
 @pytest.mark.parametrize("last", [0, 1, 2, 3, 9])
-def test_a_run_that_was_cut_off_goes_on(tmp_path: object, last: int) -> None:
-    """Norms and the column that margins held are asked for again; no piece is released twice."""
+def test_a_resumed_run_continues(tmp_path: object, last: int) -> None:
+    """Norms, and the column that margins held, are requested again; no piece is released twice."""
     from vfl.launch.train import resume
 
     spec = job(privacy=private())

@@ -1,4 +1,4 @@
-"""Numeric options: whole numbers and NumPy's numbers are the floats that they stand for, in every specification."""
+"""Numeric options: whole numbers and NumPy's numbers become floats, in every specification."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BELOW_ONE = {"selection_share"}
 
 
 def real_options(kind: type) -> list[str]:
-    """Return the options whose annotation is a real number."""
+    """Return the options annotated as real numbers."""
     return [
         f.name for f in fields(kind) if f.name not in BELOW_ONE and "float" in str(f.type).replace("|", " ").split()
     ]
@@ -54,7 +54,7 @@ def test_a_whole_number_is_a_float(name: str, option: str) -> None:
 
 @pytest.mark.parametrize("name", ["CD", "GCD", "GD", "SGD", "SVRG", "SCD", "SkGD"])
 def test_a_run_with_a_whole_number_for_a_clip(name: str) -> None:
-    """Compiled loops once refused an integer cap."""
+    """A regression test: compiled loops refused an integer cap."""
     solver = SOLVERS[name](clip=1)
     if "sampling" in {f.name for f in fields(solver)} and name in ("SGD", "SVRG", "SCD"):
         solver = replace(solver, sampling="disjoint")
@@ -64,6 +64,6 @@ def test_a_run_with_a_whole_number_for_a_clip(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["SGD", "GD", "SVRG", "SCD", "GCD", "NoisyGram"])
 @pytest.mark.parametrize("wrong", ["1", True])
-def test_text_and_truth_values_are_no_numbers(name: str, wrong: object) -> None:
+def test_text_and_truth_values_are_not_numbers(name: str, wrong: object) -> None:
     with pytest.raises(vfl.errors.SpecificationError, match="must be a number"):
         SOLVERS[name](clip=wrong)

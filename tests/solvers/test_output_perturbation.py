@@ -1,4 +1,4 @@
-"""Output perturbation: the sensitivity of the minimiser, its noise, the minimiser itself, and what is refused."""
+"""Output perturbation: sensitivity of the minimiser, its noise, the minimiser itself, and refusals."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def with_ones() -> np.ndarray:
 
 
 class TestTheMinimiser:
-    def test_is_the_peers_with_a_penalised_intercept(self) -> None:
+    def test_it_reaches_the_peers_solution_with_a_penalised_intercept(self) -> None:
         peer = peers.LogisticRegression(C=1 / (LAMBDA * N), fit_intercept=False, tol=1e-12).fit(
             with_ones(), table()["y"]
         )
         result = vfl.train(job(), table(), engine="inprocess")
         np.testing.assert_allclose([*result.coef_, result.intercept_], peer.coef_[0], atol=1e-6)
 
-    def test_without_an_intercept_under_an_elastic_net(self) -> None:
+    def test_it_reaches_the_peers_solution_without_an_intercept_under_an_elastic_net(self) -> None:
         X = with_ones()[:, :3]
         peer = peers.LogisticRegression(
             C=1 / (LAMBDA * N), l1_ratio=0.3, solver="saga", fit_intercept=False, tol=1e-12, max_iter=10**5
@@ -65,27 +65,27 @@ class TestTheMinimiser:
         spec = job(intercept=False, penalty=vfl.ElasticNet(LAMBDA, l1_ratio=0.3))
         np.testing.assert_allclose(vfl.train(spec, table(), engine="inprocess").coef_, peer.coef_[0], atol=1e-6)
 
-    def test_the_plan_prints_the_objective_that_is_solved(self) -> None:
+    def test_the_plan_states_the_objective_that_is_solved(self) -> None:
         assert "‖w‖², the intercept included" in str(plan(job(), N))
         assert "included" not in str(plan(job(solver=vfl.SkGD()), N))
 
     @pytest.mark.parametrize("shape", ["ones", "corners", "tiny"])
-    def test_the_public_number_of_steps_is_enough(self, shape: str) -> None:
-        """Data at the edge of what the bounds allow: were the tolerance not reached, the run would refuse to publish."""
+    def test_the_public_number_of_steps_suffices(self, shape: str) -> None:
+        """Data at the edge of the bounds: without reaching the tolerance the run would refuse to publish."""
         rng = np.random.default_rng(0)
         values = {"ones": np.ones((N, 3)), "corners": rng.choice([-1.0, 1.0], (N, 3)), "tiny": np.full((N, 3), 1e-9)}
         data = {c: values[shape][:, j] for j, c in enumerate(COLUMNS)} | {"y": (rng.random(N) < 0.9).astype(int)}
         spec = job(penalty=vfl.L2(1e-3), privacy=private())
         assert np.isfinite(vfl.train(spec, data, engine="inprocess").w).all()
 
-    def test_too_few_steps_are_noticed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_few_steps_are_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(vfl.OutputPerturbation, "steps", lambda self, problem: 3)
         with pytest.raises(PrivacyError, match="not reached to within the tolerance"):
             vfl.train(job(privacy=private()), table(), engine="inprocess")
 
 
 class TestTheSensitivity:
-    def test_is_what_the_docstring_derives(self) -> None:
+    def test_the_sensitivity_is_that_of_the_docstring(self) -> None:
         problem = problem_of(job(privacy=private()), N)
         solver = vfl.OutputPerturbation(tolerance=0.01).resolve(problem)
         ((event, count),) = solver.releases(problem)
@@ -98,7 +98,7 @@ class TestTheSensitivity:
         assert mu_of(1.0, 1e-5) == pytest.approx(event.sensitivity / event.sigma)
 
     def test_no_replacement_moves_the_minimiser_further(self) -> None:
-        """Adversarial pairs: the last record jumps between corners with either label."""
+        """Adversarial pairs: the last record moves between corners, with either label."""
         problem = problem_of(job(privacy=private()), 20)
         ((event, _),) = vfl.OutputPerturbation().resolve(problem).releases(problem)
         base = {c: table()[c][:20].copy() for c in (*COLUMNS, "y")}
@@ -115,14 +115,14 @@ class TestTheSensitivity:
 
 
 def noised(x: float, seed: int) -> float:
-    """The released w, projected on the direction in which the canary pulls."""
+    """Return the released w, projected on the direction of the canary's effect."""
     data = {c: np.array([x, 0.0]) for c in COLUMNS} | {"y": np.array([1, 0])}
     spec = job(intercept=False, penalty=vfl.L2(10.0), privacy=private(seed, epsilon=16.0))
     return float(vfl.train(spec, data, engine="inprocess").w.sum() / math.sqrt(3.0))
 
 
 class TestAudit:
-    """A strong penalty makes the minimiser a nearly linear function of the canary, so half of Δ or more is reached."""
+    """A strong penalty makes the minimiser nearly linear in the canary, so half of Δ or more is reached."""
 
     RUNS = 120
 
@@ -134,22 +134,22 @@ class TestAudit:
         spread = math.sqrt((arms[0].var(ddof=1) + arms[1].var(ddof=1)) / 2)
         return float(-ndtri(rates[0]) - ndtri(rates[1])), float((arms[0].mean() - arms[1].mean()) / spread)
 
-    def test_the_claim_holds_and_the_audit_sees_what_there_is(self) -> None:
+    def test_the_claim_holds_and_is_nearly_reached(self) -> None:
         claimed = mu_of(16.0, 1e-5)
         lower, seen = self.bound()
         assert 2.0 <= claimed <= 4.0
         assert lower <= claimed
-        # ℓ' is about ½ where the slope is 1, so the canary reaches half of what Δ allows.
+        # ℓ' is about ½ where the slope is 1, so the canary reaches half of Δ.
         assert 0.35 * claimed < seen < 0.65 * claimed
 
-    def test_a_forgotten_factor_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_factor_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         true = Clip.sensitivity.fget
         monkeypatch.setattr(Clip, "sensitivity", property(lambda clip: true(clip) / 4.0))
         assert self.bound()[0] > mu_of(16.0, 1e-5)
 
 
 class TestSealed:
-    def test_nothing_but_the_noised_end_is_recorded(self) -> None:
+    def test_only_the_noised_result_is_recorded(self) -> None:
         seen: list[object] = []
         result = vfl.train(job(privacy=private()), table(), engine="inprocess", watch=seen.append)
         rounds = [event for event in seen if isinstance(event, Round)]
@@ -168,7 +168,7 @@ class TestSealed:
             counts.append(len(seen))
         assert counts[0] == counts[1]
 
-    def test_a_run_that_was_cut_off_begins_again(self, tmp_path: object) -> None:
+    def test_a_resumed_run_begins_again(self, tmp_path: object) -> None:
         spec = job(privacy=private())
         whole = vfl.train(spec, table(), engine="inprocess").w
 
@@ -194,7 +194,7 @@ def test_ray_gives_the_same_bits(local_ray: object) -> None:
     )
 
 
-def test_huber_serves_where_squared_loss_cannot() -> None:
+def test_huber_works_where_squared_loss_cannot() -> None:
     spec = job(loss=Huber(width=0.5), privacy=private(), classes=None)
     assert np.isfinite(vfl.train(spec, table(), engine="inprocess").w).all()
 
@@ -218,7 +218,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refusals_say_what_is_lacking(case: str) -> None:
+def test_refusals_name_the_missing_requirement(case: str) -> None:
     options, said = REFUSED[case]
     with pytest.raises(SpecificationError, match=said):
         plan(job(privacy=private(), **options), N)
@@ -236,14 +236,14 @@ def test_bounds_are_needed() -> None:
         vfl.OutputPerturbation().resolve(open_columns)
 
 
-def test_publish_is_charged_before_it_is_made() -> None:
+def test_publication_is_charged_before_it_is_made() -> None:
     published = output_perturbation.Publish(np.ones(2), Clip(1.0, 2), Clip(1.0, 2).event(3.0))
     assert published.events() == (Clip(1.0, 2).event(3.0),)
     assert published.shares() == {}
 
 
-def test_owners_books_let_a_sealed_run_pass(tmp_path: object) -> None:
-    """Un-noised gradients are declared by the solver; what the coordinator publishes is charged when the run ends."""
+def test_owners_books_accept_a_sealed_run(tmp_path: object) -> None:
+    """The solver declares gradients without noise; the coordinator's publication is charged when the run ends."""
     policies = {}
     for party in PARTITION.parties:
         path = tmp_path / f"{party}.toml"  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Noisy moments drawn to their common mean: by what the noise explains, and never where columns differ."""
+"""Noisy moments shrunk to their common mean: as far as noise explains their spread, and not where columns differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from vfl.solvers.smoothness import pooled
 
 
-def test_columns_that_the_noise_drowns_share_their_mean() -> None:
+def test_columns_dominated_by_noise_share_their_mean() -> None:
     rng = np.random.default_rng(0)
     true, noise = np.full(1_000, 0.03), np.full(1_000, 0.5)
     drawn, off = pooled(true + noise * rng.standard_normal(1_000), noise)
@@ -16,7 +16,7 @@ def test_columns_that_the_noise_drowns_share_their_mean() -> None:
     assert np.all(off < 0.15)
 
 
-def test_columns_that_differ_stay_as_they_were_found() -> None:
+def test_columns_that_differ_keep_their_values() -> None:
     found, noise = np.array([0.01, 0.2, 0.5, 0.9]), np.full(4, 1e-3)
     drawn, off = pooled(found, noise)
     np.testing.assert_allclose(drawn, found, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Recommendations: functions of public facts that change where the papers and simulations say that the winner does."""
+"""Recommendations: functions of public facts that change where papers and simulations say that the winner changes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_candidate_can_be_planned(loss: str) -> None:
 
     spec = job(loss=loss, penalty=vfl.L2(0.1))
     for candidate in vfl.recommend(spec, 1000).candidates:
-        if candidate.solver != "SGD":  # secret sampling is priced by an extra
+        if candidate.solver != "SGD":  # the price of secret sampling needs an extra
             plan(replace(spec, solver=SOLVERS[candidate.solver]()), 1000)
 
 
@@ -77,7 +77,7 @@ def test_reasons_are_quantities_of_the_papers() -> None:
     assert "2Λ/(λnμ) = " in said
 
 
-def test_the_plan_says_it() -> None:
+def test_the_plan_states_the_recommendation() -> None:
     assert "  advice     SkGD is expected to win and to leave " in str(plan(job(), 200_000))
     assert "advice" not in str(plan(job(privacy=None), 200_000))
 

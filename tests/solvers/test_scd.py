@@ -1,4 +1,4 @@
-"""DP-SCD: the optimum without noise for ridge, logistic and hinge, what leaves and what does not, and at what price."""
+"""DP-SCD: the optimum without noise for ridge, logistic and hinge, its releases, and their price."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_other_smooth_losses_and_a_penalised_intercept(loss: str) -> None:
 
 
 def test_a_dual_step_maximises_its_bound() -> None:
-    """By brute force: over ζ, −ℓ*(−(α + ζ)) − ζv − (q/2)ζ²; for logistic, no worse than staying."""
+    """Brute force over ζ of −ℓ*(−(α + ζ)) − ζv − (q/2)ζ²; for logistic loss, at least as good as ζ = 0."""
     rng = np.random.default_rng(0)
     v, y, q = rng.normal(size=50), np.sign(rng.normal(size=50)), rng.uniform(0.1, 3, 50)
     β = rng.uniform(0.05, 0.95, 50)
@@ -77,8 +77,8 @@ def test_a_dual_step_maximises_its_bound() -> None:
     assert (gain(moved) >= gain(β)).all()
 
 
-def test_the_state_is_what_was_released() -> None:
-    """α moves by the clipped step of the batch alone: without noise v = Σ α_i x_i to the end."""
+def test_the_state_equals_the_releases() -> None:
+    """α moves by the clipped step of the batch only: without noise v = Σ α_i x_i until the end."""
     margins = Margins(np.array([1.0, -1.0, 1.0]))
     kept = {"norms": np.array([4.0, 1.0, 0.0]), "batch": np.array([1.0, 0.0, 1.0])}
     r, state = DualStep(Hinge(), 0.1, 1e-3)(np.zeros(3), np.array([1.0, -1.0, 1.0]), kept)
@@ -88,7 +88,7 @@ def test_the_state_is_what_was_released() -> None:
     assert margins.n_records == 3
 
 
-def test_nothing_but_v_leaves() -> None:
+def test_only_v_is_released() -> None:
     spec = setting.job(vfl.SCD(passes=2, batch_size=100), epsilon=1.0)
     made, _ = setting.drive(spec)
     assert {record.kind for record in made if record.released} == {"Backward"}
@@ -119,7 +119,7 @@ def test_a_loss_without_a_dual_step_is_refused() -> None:
 
 
 class TestBoth:
-    """The paper's release of [α; v], at its price."""
+    """The paper's release of [α; v], and its price."""
 
     def test_it_costs_the_root_of_two(self) -> None:
         options: dict[str, Any] = {"sampling": "disjoint", "passes": 3, "batch_size": 100, "clip": 0.5}
@@ -133,7 +133,7 @@ class TestBoth:
         assert both.sigma / alone.sigma == pytest.approx(both.sensitivity / alone.sensitivity)
 
     def test_a_record_moves_both_parts_by_no_more(self) -> None:
-        """The α part by brute force: any two records, any past; the v part is that of every solver here."""
+        """α by brute force over any two records and any past; v is bounded as in every solver here."""
         rng = np.random.default_rng(0)
         clip = Clip(0.3, 1)
         step = DualStep(Squared(), 0.3, 1e-3, clip.grid)
@@ -161,7 +161,7 @@ class TestBoth:
         alone, both = (setting.drive(setting.job(vfl.SCD(release=r, **options)))[1].w for r in ("v", "both"))
         np.testing.assert_array_equal(alone, both)
 
-    def test_a_run_that_was_cut_off_goes_on_to_the_bit(self) -> None:
+    def test_a_resumed_run_ends_in_the_same_model_to_the_bit(self) -> None:
         spec = setting.job(vfl.SCD(release="both", batch_size=100, passes=2), epsilon=2.0)
         made, outcome = setting.drive(spec)
         assert outcome.plan.solver.sampling == "disjoint"  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def test_one_batch_is_gradient_descent() -> None:
     np.testing.assert_allclose(first, second, rtol=0, atol=1e-12)
 
 
-def test_subgradients_of_a_kink() -> None:
+def test_subgradients_at_a_kink() -> None:
     spec = setting.job(vfl.SGD(passes=400, step_size=3.0), "hinge")
     peer = setting.drive(setting.job(vfl.SCD(passes=300, batch_size=30, overlap=10), "hinge"))[1].w
     assert setting.distance(spec, peer) < 0.02

@@ -1,4 +1,4 @@
-"""Every option of SkGD beside plain NumPy: the same optimum, the same iterates, and nothing drawn that was not charged."""
+"""Options of SkGD against plain NumPy: the same optimum, the same iterates, and every draw charged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EACH_DRAW = pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: "-".join(str
 
 @functools.cache
 def table(loss: str) -> dict[str, np.ndarray]:
-    """Columns of three parties that go together, in units from 0.3 to 1, one of them far from its middle."""
+    """Return columns of three correlated parties, in units from 0.3 to 1, one of them far from its middle."""
     rng = np.random.default_rng(8)
     shared = rng.uniform(-1, 1, N)
     X = np.column_stack([0.5 * shared + 0.5 * rng.uniform(-1, 1, N) for _ in COLUMNS])
@@ -68,7 +68,7 @@ def table(loss: str) -> dict[str, np.ndarray]:
 
 
 def features(loss: str) -> np.ndarray:
-    """(n, p) in the order of the layout, the ones of the intercept with telco's columns."""
+    """Return (n, p) in the order of the layout, with the ones of the intercept among telco's columns."""
     X = {c: table(loss)[c] for c in COLUMNS}
     return np.column_stack([*(X[c] for c in ("a0", "a1", "a2", "b0", "b1")), np.ones(N), X["c0"]])
 
@@ -97,12 +97,12 @@ def fit(spec: vfl.Job, **options: object) -> vfl.Result:
     return vfl.train(spec, table(spec.loss), engine="inprocess", **options)
 
 
-# ---- the optimum, whatever the way ----
+# ---- the optimum, for every setting ----
 
 
 @functools.cache
 def optimum(loss: str) -> np.ndarray:
-    """Minimiser with the ridge, the intercept free: normal equations, and scikit-learn."""
+    """Return the minimiser with a ridge and a free intercept, by normal equations and by scikit-learn."""
     X, y = features(loss), table(loss)["y"]
     if loss == "squared":
         return np.linalg.solve(X.T @ X / N + RIDGE * np.diag(PENALISED), X.T @ y / N)
@@ -143,7 +143,7 @@ def test_float32_columns_lead_to_the_same_optimum_up_to_their_precision(iterate:
 
 
 def order(spec: vfl.Job, known_M: np.ndarray, blocks: tuple[Block, ...]) -> Iterator[list[tuple[int, ...]]]:
-    """Outer rounds of K draws each; where parties go in parallel, the draws of a pass joined."""
+    """Outer rounds of K draws each; with parallel parties, the draws of a pass are joined."""
     solver = spec.solver
     rng = np.random.default_rng(solver.seed)
     stream: list[tuple[int, ...]] = []
@@ -159,7 +159,7 @@ def order(spec: vfl.Job, known_M: np.ndarray, blocks: tuple[Block, ...]) -> Iter
 
 
 def transcription(spec: vfl.Job) -> np.ndarray:
-    """Proximal block coordinate descent as DESIGN §3 prints it, on centred columns, ridge, squared loss."""
+    """Proximal block coordinate descent as in the papers, on centred columns, with a ridge and squared loss."""
     plan = make_plan(spec, N)
     solver, blocks = plan.solver, plan.problem.layout.blocks(plan.solver.block_size)
     X, y = features("squared"), table("squared")["y"]
@@ -189,8 +189,8 @@ def transcription(spec: vfl.Job) -> np.ndarray:
 @EACH_DRAW
 @pytest.mark.parametrize("iterate", ["last", "average", "tail"])
 @pytest.mark.parametrize("sweep", ["party", "block"])
-def test_iterates_and_averages_are_the_transcriptions(sweep: str, iterate: str, draw: dict) -> None:
-    """Few enough draws to be far from the end, an odd number of them, outer rounds that cut passes apart."""
+def test_iterates_and_averages_equal_the_transcriptions(sweep: str, iterate: str, draw: dict) -> None:
+    """An odd number of draws, far from the optimum, with outer rounds that divide passes."""
     options = {"outer_rounds": 3, "inner_rounds": 5, "block_size": 2, "step_size": 0.7, "seed": 4}
     spec = job(iterate=iterate, sweep=sweep, **options, **draw)
     reached = fit(spec).w
@@ -205,7 +205,7 @@ def test_averages_differ_from_each_other() -> None:
 
 @pytest.mark.parametrize("geometry", ["scaled", "isotropic"])
 def test_a_clip_shortens_the_gradient_in_its_geometry(geometry: str) -> None:
-    """One block of all of bank's columns, once: Σ min(1, cap/‖a_i‖) a_i in the paper's units, or each in its own."""
+    """All of bank's columns as one block, once: Σ min(1, cap/‖a_i‖) a_i in the paper's units, or each in its own."""
     κ = 0.6
     spec = job(clip=κ, noise_geometry=geometry, block_size=3, sampling="cyclic", outer_rounds=1, inner_rounds=1)
     X, y = features("squared")[:, :3], table("squared")["y"]
@@ -219,12 +219,12 @@ def test_a_clip_shortens_the_gradient_in_its_geometry(geometry: str) -> None:
     np.testing.assert_allclose(fit(spec).w[:3], -s * g / (1 + s * RIDGE), rtol=0, atol=1e-5)
 
 
-# ---- steps are safe, and no longer than that ----
+# ---- steps are safe, and not longer than that ----
 
 
 @dataclass
 class Walk:
-    """Answers a schedule from plain matrices and keeps F after every query."""
+    """Answers a schedule from plain matrices, and records F after every query."""
 
     X: np.ndarray
     y: np.ndarray
@@ -258,7 +258,7 @@ class Walk:
 
 
 def nasty(kind: str) -> np.ndarray:
-    """All columns the same; nearly so in mixed units; far from 0 and parallel; a constant and a spike among them."""
+    """Columns that are equal, nearly equal in mixed units, far from 0 and parallel, or with a constant and a spike."""
     rng = np.random.default_rng(2)
     x = rng.normal(size=(N, 1))
     return {
@@ -301,8 +301,8 @@ def test_f_never_rises(loss: str, kind: str, draw: dict) -> None:
 
 
 @pytest.mark.parametrize("draw", [{}, {"block_size": 3}, {"sampling": "full"}, {"parallel": 3}], ids=str)
-def test_steps_twice_as_long_would_not_be_safe(draw: dict) -> None:
-    """On equal columns β = |S| is not a bit too large; the test above is able to fail."""
+def test_steps_twice_as_long_are_unsafe(draw: dict) -> None:
+    """On equal columns β = |S| is tight. This also verifies that the test above can fail."""
     options = {"block_size": 1, "sampling": "cyclic", "outer_rounds": 1, "inner_rounds": 1, **draw}
     at_zero, safe, long = (
         walk("equal", "squared", intercept=False, step_size=s, **options)[0] for s in (1e-12, 1.0, 2.1)
@@ -328,12 +328,12 @@ def test_a_variance_that_cancels_does_not_make_a_step_too_long(rounding: float) 
     assert values[-1] <= values[0] * (1 + 1e-6)
 
 
-# ---- charged = drawn, planned ≥ charged, and what is charged bounds what one record does ----
+# ---- charges equal draws, plans bound charges, and charges bound one record's effect ----
 
 
 @dataclass(frozen=True)
 class Watched(Budget):
-    """A budget that keeps what was charged, by key."""
+    """A budget that records charges, by key."""
 
     charges: object = None
 
@@ -388,10 +388,8 @@ EACH_PRIVATE = pytest.mark.parametrize("options", PRIVATE, ids=lambda o: "-".joi
 
 
 @EACH_PRIVATE
-def test_what_is_drawn_was_charged_and_what_is_charged_was_planned(
-    options: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Loud enough that the bought M differ from column to column, and from those that the plan counts with.
+def test_draws_are_charged_and_charges_are_planned(options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Little noise, so that the bought M differ from column to column, and from those of the plan.
     privacy = vfl.Privacy(epsilon=30.0, delta=1e-6, noise=SeededNoise(1))
     spec = job("logistic", privacy=privacy, outer_rounds=2, inner_rounds=7, **{"block_size": 2} | options)
     plan, charged, drawn = run(spec, table("logistic"), monkeypatch)
@@ -417,7 +415,7 @@ def test_what_is_drawn_was_charged_and_what_is_charged_was_planned(
 def test_one_record_moves_no_release_by_more_than_its_event_says(
     options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neighbours on one and the same trajectory: every exact sum of the run, with records at the ends of the bounds."""
+    """Neighbours on the same trajectory: every exact sum of the run, with records at the ends of the bounds."""
 
     def given(key: object, size: int) -> np.ndarray:
         rng = np.random.default_rng([key.round, key.part])
@@ -444,8 +442,8 @@ def test_one_record_moves_no_release_by_more_than_its_event_says(
     assert 0.02 < tightest <= 1.0
 
 
-def test_a_bound_that_is_a_little_too_small_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other way round: with a record and its opposite, sums move by nearly all of Δ. A factor of 2 less would show."""
+def test_a_bound_that_is_slightly_too_small_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a record and its opposite, sums move by nearly all of Δ, so that a factor of 2 less would show."""
     spec = job(
         "logistic",
         privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, smoothness="bounds"),
@@ -466,7 +464,7 @@ def test_a_bound_that_is_a_little_too_small_would_be_noticed(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("geometry", ["scaled", "isotropic"])
-def test_bounds_clip_nothing_and_cost_what_bounds_cost(geometry: str) -> None:
+def test_clip_bounds_clips_nothing_and_costs_as_documented(geometry: str) -> None:
     """Records at the ends of their bounds with the largest residual: clipped at 'bounds' as with no clip at all."""
     rng = np.random.default_rng(0)
     data = {c: rng.choice([-1.0, 1.0], N) for c in COLUMNS} | {"y": rng.integers(0, 2, N)}
@@ -503,7 +501,7 @@ def test_isotropic_noise_is_the_same_in_every_coordinate_of_the_gradient() -> No
 
 @pytest.mark.parametrize("iterate", ["last", "average", "tail"])
 def test_a_budget_that_ends_early_leaves_the_average_so_far(iterate: str) -> None:
-    """The book refuses after 4 of the 8 draws of the second outer round, which is the last half of the run."""
+    """The book refuses after 4 of the 8 draws of the second outer round, the last half of the run."""
     plan = make_plan(job(iterate=iterate, sweep="block", block_size=1, outer_rounds=2, inner_rounds=8), N)
     schedule, rng, answer = plan.solver.schedule(plan.problem), np.random.default_rng(0), None
     θ, own, rebuilt = np.zeros(7), [], False
@@ -533,7 +531,7 @@ def test_a_budget_that_ends_early_leaves_the_average_so_far(iterate: str) -> Non
 
 @pytest.mark.parametrize("together", [1, 2, 3, 9])
 def test_rounds_of_several_parties(together: int) -> None:
-    """One block of each party at the most, each as often as it was drawn, in its party's order, in the fewest rounds."""
+    """Each round has at most one block per party, blocks keep their count and order, and rounds are fewest."""
     rng = np.random.default_rng(0)
     owners = ["a"] * 5 + ["b"] * 2 + ["c"]
     blocks = [Block(k, owner, 0, 1, k) for k, owner in enumerate(owners)]
@@ -558,9 +556,7 @@ def test_parallel_makes_fewer_and_wider_messages() -> None:
 
 @pytest.mark.parametrize("sampling", ["shuffled", "cyclic", "uniform", "importance"])
 @pytest.mark.parametrize("together", [2, 3])
-def test_parallel_changes_who_moves_together_and_neither_what_is_drawn_nor_how_often(
-    together: int, sampling: str
-) -> None:
+def test_parallel_changes_only_which_blocks_move_together(together: int, sampling: str) -> None:
     """Most blocks at one party, and M that differ: rounds are narrower than `together`, and a pass is a pass."""
     privacy = vfl.Privacy(epsilon=30.0, delta=1e-6, noise=SeededNoise(0))
     made = []
@@ -576,8 +572,8 @@ def test_parallel_changes_who_moves_together_and_neither_what_is_drawn_nor_how_o
 
 
 @pytest.mark.parametrize("sampling", ["shuffled", "uniform", "importance"])
-def test_a_step_is_divided_by_what_moves_with_it_and_not_by_what_might(sampling: str) -> None:
-    """bank has 3 of the 7 blocks: some of its blocks move alone, with a whole step."""
+def test_a_step_is_divided_by_the_number_of_blocks_that_move_with_it(sampling: str) -> None:
+    """bank has 3 of the 7 blocks, so some of its blocks move alone with a whole step."""
     solver = make_plan(job(sampling=sampling, parallel=3, passes=5, block_size=1), N).solver
     problem = problem_of(job(), N)
     known = Curvature(np.zeros(7), np.array([9.0, 1, 4, 1, 1, 1, 2]))
@@ -595,7 +591,7 @@ def test_a_step_is_divided_by_what_moves_with_it_and_not_by_what_might(sampling:
 @pytest.mark.parametrize("smoothness", ["bounds", "data", dict.fromkeys(COLUMNS, 1.0)], ids=str)
 @EACH_DRAW
 def test_round_trips_are_counted_right(draw: dict, smoothness: object) -> None:
-    """Importance sampling draws by M: where that is not the same for all, how many of its rounds meet is not known."""
+    """Importance sampling draws by M. With unequal M the number of joined rounds is not known in advance."""
     privacy = vfl.Privacy(epsilon=1.0, delta=1e-6, noise=SeededNoise(0), smoothness=smoothness)
     spec = job("logistic", privacy=privacy, outer_rounds=3, inner_rounds=4, sweep="block", **draw)
     seen = []
@@ -653,7 +649,7 @@ def test_group_lasso_reaches_the_optimum(draw: dict) -> None:
 
 
 class Thresholded(GroupLasso):
-    """What looks right and is not: every coordinate of a group shortened by its own step."""
+    """A plausible mistake: shorten every coordinate of a group by its own step."""
 
     name = "group_lasso"
 
@@ -663,7 +659,7 @@ class Thresholded(GroupLasso):
 
 
 def test_thresholds_of_unequal_steps_have_another_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns of one group in units 20 to 1: the naive prox settles down, at a point that is not the minimiser."""
+    """Columns of one group in units 20 to 1: the naive prox converges to a point that is not the minimiser."""
     groups = {"bank": [["a0", "a1", "a2"]], "telco": [["b0", "b1"]], "clinic": [["c0"]]}
     spec = job(penalty=GroupLasso(0.02), blocks=groups, passes=600)
     problem = problem_of(spec, N)
@@ -677,10 +673,10 @@ def test_thresholds_of_unequal_steps_have_another_fixed_point(monkeypatch: pytes
     naive = fit(spec)
     assert value(naive) > right + 1e-4
     longer = fit(job(penalty=GroupLasso(0.02), blocks=groups, passes=900))
-    assert value(longer) == pytest.approx(value(naive), abs=1e-7)  # it has come to rest
+    assert value(longer) == pytest.approx(value(naive), abs=1e-7)  # it has converged
 
 
-def test_group_lasso_needs_blocks_that_are_named() -> None:
+def test_group_lasso_needs_named_blocks() -> None:
     with pytest.raises(SpecificationError, match=r"name them, FeaturePartition\(..., blocks=...\)"):
         make_plan(job(penalty=GroupLasso(0.1)), N)
     with pytest.raises(PartitionError, match="leave block_size out"):
@@ -699,8 +695,8 @@ def test_box_reaches_the_bounded_least_squares(box: Box, draw: dict) -> None:
 
 @pytest.mark.parametrize("iterate", ["last", "average", "tail"])
 @pytest.mark.parametrize("draw", [{}, {"parallel": 3}, {"sampling": "nice", "tau": 2}], ids=str)
-def test_a_private_model_keeps_to_its_box_and_zeros_stay_zeros(draw: dict, iterate: str) -> None:
-    """Whatever the noise: bounds hold for the last iterate and for averages; the intercept is not bound."""
+def test_a_private_model_stays_in_its_box_and_zeros_stay_zeros(draw: dict, iterate: str) -> None:
+    """Bounds hold for the last iterate and for averages, whatever the noise; the intercept is not bounded."""
     privacy = vfl.Privacy(epsilon=0.5, delta=1e-6, noise=SeededNoise(2))
     result = fit(job("logistic", penalty=Box(0.0, 0.3), privacy=privacy, passes=6, iterate=iterate, **draw))
     assert Box(0.0, 0.3).value(np.array(result.w)[PENALISED > 0]) == 0.0
@@ -709,7 +705,7 @@ def test_a_private_model_keeps_to_its_box_and_zeros_stay_zeros(draw: dict, itera
     assert (sparse.coef_ == 0).all()
 
 
-# ---- what is refused ----
+# ---- refusals ----
 
 
 @pytest.mark.parametrize(
@@ -727,12 +723,12 @@ def test_a_private_model_keeps_to_its_box_and_zeros_stay_zeros(draw: dict, itera
         ({"passes": 3, "inner_rounds": 4}, "not both"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options: dict, said: str) -> None:
+def test_invalid_options_are_refused(options: dict, said: str) -> None:
     with pytest.raises(SpecificationError, match=said):
         vfl.SkGD(**options)
 
 
-def test_bounds_in_place_of_a_clip_need_a_bounded_derivative() -> None:
+def test_clip_bounds_needs_a_bounded_derivative() -> None:
     with pytest.raises(SpecificationError, match="bounded derivative"):
         make_plan(job("squared", clip="bounds"), N)
 

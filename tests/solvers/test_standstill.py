@@ -1,4 +1,4 @@
-"""Stopping without privacy: at the optimum, for every draw, not before, and never in a private run."""
+"""Stopping without privacy: at the optimum, for every sampling, not before, and never in a private run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_it_stops_at_the_optimum_and_before_the_last_pass(solver: Any, loss: str
 
 
 @pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.SkGD(sampling="uniform"), vfl.GCD(), vfl.GD()], ids=given)
-def test_a_larger_tolerance_stops_earlier_and_farther_away(solver: Any) -> None:
+def test_a_larger_tolerance_stops_earlier_and_farther_from_the_optimum(solver: Any) -> None:
     far = []
     for tol in (1e-2, 1e-5, 1e-8):
         made, outcome = drive(job(replace(solver, tol=tol)))
@@ -59,21 +59,21 @@ def test_a_larger_tolerance_stops_earlier_and_farther_away(solver: Any) -> None:
     assert far[0][0] < far[1][0] < far[2][0]
 
 
-def test_what_is_asked_for_by_number_is_made_unless_a_tolerance_is_given_too() -> None:
+def test_a_given_number_of_passes_is_made_unless_a_tolerance_is_given_too() -> None:
     (every, _), (some, _) = (drive(job(vfl.SkGD(passes=200, tol=tol))) for tol in (None, 1e-6))
     assert len(every) == plan(job(vfl.SkGD(passes=200)), 300).round_trips
     assert len(some) < len(every) / 2
 
 
 @pytest.mark.parametrize("penalty", [vfl.L1(10.0), vfl.L2(1e6)], ids=repr)
-def test_a_model_of_zeros_is_at_rest(penalty: Any) -> None:
+def test_a_model_of_zeros_stands_still(penalty: Any) -> None:
     made, outcome = drive(job(vfl.SkGD(), "squared", penalty=penalty, intercept=True))
     assert abs(outcome.w[: len(COLUMNS)]).max() < 1e-5
     assert len(made) < 100
 
 
 def test_labels_far_from_0_do_not_make_coordinates_rough() -> None:
-    """An intercept of 10⁶ is not what the size of coordinates near 1 is measured by."""
+    """An intercept of 10⁶ does not set the scale for coordinates near 1."""
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (200, 2))
     table = {"a": X[:, 0], "b": X[:, 1], "y": 1e6 + X @ [1.0, -1.0]}
@@ -90,7 +90,7 @@ def test_labels_far_from_0_do_not_make_coordinates_rough() -> None:
 @pytest.mark.parametrize(
     "solver", [vfl.SkGD(tol=1e-3), vfl.CD(tol=0.0), vfl.GCD(tol=1e-3), vfl.GD(tol=1e-3)], ids=given
 )
-def test_a_private_run_never_stops_by_its_data(solver: Any) -> None:
+def test_a_private_run_never_stops_because_of_its_data(solver: Any) -> None:
     with pytest.raises(PrivacyError, match=f"{solver.name}: tol makes the number of steps depend on data"):
         plan(job(solver, epsilon=1.0), 300)
     left_out = plan(job(replace(solver, tol=None), epsilon=1.0), 300).solver
@@ -98,8 +98,8 @@ def test_a_private_run_never_stops_by_its_data(solver: Any) -> None:
 
 
 @pytest.mark.parametrize("solver", [vfl.SkGD(passes=3), vfl.GCD(rounds=3), vfl.GD(passes=3)], ids=given)
-def test_a_private_run_makes_as_many_rounds_on_data_that_ask_for_none(solver: Any) -> None:
-    """Labels that the zero model fits: without privacy the same job is at rest at once."""
+def test_a_private_run_makes_all_its_rounds_on_data_that_need_none(solver: Any) -> None:
+    """The zero model fits the labels: without privacy the same job stops at once."""
     counts = []
     for epsilon in (1.0, None):
         spec = job(solver if epsilon else replace(solver, tol=1e-9), "squared", epsilon=epsilon)
@@ -114,18 +114,18 @@ def test_a_private_run_makes_as_many_rounds_on_data_that_ask_for_none(solver: An
 
 @pytest.mark.parametrize("tol", [-1e-3, 1.0, float("nan")])
 @pytest.mark.parametrize("kind", [vfl.SkGD, vfl.CD, vfl.GCD, vfl.GD])
-def test_tolerances_that_are_none_are_refused(kind: Any, tol: float) -> None:
+def test_invalid_tolerances_are_refused(kind: Any, tol: float) -> None:
     with pytest.raises(SpecificationError, match="tol must be None or a number from 0 to 1"):
         kind(tol=tol)
 
 
-def test_a_slope_is_no_move() -> None:
+def test_a_slope_is_not_a_move() -> None:
     with pytest.raises(SpecificationError, match="tol needs rule='GS-r'"):
         vfl.GCD(rule="GS-s", tol=1e-3)
 
 
-def test_rest_needs_every_coordinate_since_the_last_that_moved() -> None:
-    """Coordinate 0 is quiet, then 1 moves: 0 has to be tried again. Coordinate 2 is drawn last."""
+def test_a_standstill_needs_every_coordinate_since_the_last_move() -> None:
+    """Coordinate 0 is still, then 1 moves: 0 has to be tried again. Coordinate 2 is drawn last."""
     w, rest = np.ones(3), Standstill(1e-3, np.ones(3), np.zeros(3))
     still, far = np.array([1e-6]), np.array([0.1])
     at = [slice(j, j + 1) for j in range(3)]
@@ -137,8 +137,8 @@ def test_rest_needs_every_coordinate_since_the_last_that_moved() -> None:
     assert rest.after(w, still, at[0])
 
 
-def test_moves_are_measured_by_the_model_at_the_end() -> None:
-    """A move that was little beside a large model is not little beside what is left of it."""
+def test_moves_are_measured_relative_to_the_final_model() -> None:
+    """A move that was small beside a large model may be large beside the final one."""
     rest = Standstill(1e-3, np.ones(2), np.zeros(2))
     at = [slice(0, 1), slice(1, 2)]
     large, small = np.array([1e3, 0.0]), np.array([1e-3, 0.0])
@@ -149,6 +149,6 @@ def test_moves_are_measured_by_the_model_at_the_end() -> None:
     assert not rest.after(small, np.array([0.1]), at[0])
 
 
-def test_a_move_that_is_no_number_is_no_rest() -> None:
+def test_a_move_that_is_not_a_number_is_not_a_standstill() -> None:
     rest = Standstill(0.5, np.ones(1), np.zeros(1))
     assert not any(rest.after(np.array([np.nan]), np.array([np.nan])) for _ in range(5))

@@ -1,4 +1,4 @@
-"""DP-SVRG: the optimum without noise although it samples, and what its releases are."""
+"""DP-SVRG: the optimum without noise despite sampling, and its releases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_without_noise_it_reaches_the_optimum(loss: str, sampling: str) -> None:
     assert setting.distance(setting.job(solver, loss), setting.optimum(loss)) < 1e-6
 
 
-def test_plain_steps_on_the_same_batches_do_not() -> None:
+def test_plain_steps_on_the_same_batches_do_not_reach_it() -> None:
     solver = vfl.SGD(sampling="poisson", batch_size=75, passes=40, decay="constant", iterate="last")
     assert setting.distance(setting.job(solver, "squared"), setting.optimum("squared")) > 1e-3
 
@@ -32,13 +32,13 @@ def test_an_intercept_is_found_too() -> None:
 
 
 def test_no_release_is_of_zeros() -> None:
-    """At the snapshot all differences are 0, so a pass steps before its first batch."""
+    """At the snapshot all differences are 0, so a pass takes a step before its first batch."""
     made, _ = setting.drive(setting.job(vfl.SVRG(passes=3, batch_size=100, sampling="disjoint"), "squared"))
     assert all(np.abs(np.concatenate(record.released)).max() > 1e-9 for record in made if record.kind == "Backward")
 
 
 def test_a_pass_releases_a_snapshot_and_its_batches() -> None:
-    """Each kind with its own Δ, and about the same share of the budget."""
+    """Each kind of release has its own Δ and about the same share of the budget."""
     spec = setting.job(vfl.SVRG(passes=3, batch_size=100, sampling="disjoint", clip=1.0), epsilon=2.0)
     ((snapshot, first), (step, second)) = make_plan(spec, setting.N).releases
     assert first == second == 3
@@ -47,6 +47,6 @@ def test_a_pass_releases_a_snapshot_and_its_batches() -> None:
     assert snapshot.sensitivity / snapshot.sigma == pytest.approx(step.sensitivity / step.sigma)
 
 
-def test_a_kink_is_refused() -> None:
+def test_a_loss_with_a_kink_is_refused() -> None:
     with pytest.raises(SpecificationError, match="bounded second derivative"):
         make_plan(setting.job(vfl.SVRG(), "hinge"), setting.N)
