@@ -1,6 +1,7 @@
-"""How the loops are compiled, and the few machine operations that numba has no words for.
+"""Compilation of the loops, and the few machine operations that numba lacks.
 
-Numba's cache of a compiled loop watches that loop's own file: after a change here, touch vfl/kernels/dense_loops.py.
+Numba's cache of a compiled loop watches only the file of that loop: after a change here, touch
+vfl/kernels/dense_loops.py.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def compiled(function: F) -> F:
 
 
 def part(function: F) -> F:
-    """Compile what is part of a loop's body, with which it becomes one; it makes no arrays, so it counts no references."""
+    """Compile a function that is inlined into a loop's body; it makes no arrays, so it counts no references."""
     return cast("F", numba.njit(nogil=True, error_model="numpy", forceinline=True, _nrt=False)(function))
 
 
@@ -74,7 +75,7 @@ def add_bits(_context: BaseContext, _total: types.Type, x: types.Type) -> tuple[
 
 @inline
 def unbiased(_context: BaseContext, _total: types.Type, _count: types.Type) -> tuple[Signature, Code]:
-    """Return total − count·bits(MAGIC) modulo 2⁶⁴: what is left of a sum of bits is the sum of the integers."""
+    """Return total − count·bits(MAGIC) modulo 2⁶⁴: the rest of a sum of bits is the sum of the integers."""
 
     def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         return builder.sub(args[0], builder.mul(args[1], _WORD(MAGIC_BITS)))

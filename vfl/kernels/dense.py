@@ -245,7 +245,7 @@ def second_moments(X: Matrix, cap: Vector, grid: float, *, threads: int = 1) -> 
 
 
 def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
-    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each, summed in float64: nothing private about them."""
+    """Return Σ_i x_ij and Σ_i x_ij², (s,) float64 each, summed in float64. They have no noise and no bound."""
     return X.sum(axis=0, dtype=np.float64), np.einsum("ij,ij->j", X, X, dtype=np.float64)
 
 
@@ -278,7 +278,7 @@ def weigh(X: Matrix, weighting: Callable[[Vector, Vector], Vector], v: Vector, y
 
 
 def warm(dtype: npt.DTypeLike, *, private: bool) -> None:
-    """Load or compile the loops that a run on columns of this type needs, so that its first round does not wait."""
+    """Load or compile the loops for columns of this type, so that the first round of a run does not wait."""
     X, one, v = np.ones((1, 1), dtype=dtype, order="F"), np.ones(1), np.zeros(1)
     forward(X, v, v)
     if private:
@@ -302,7 +302,7 @@ def _columns(X: Matrix, n: int) -> Matrix:
 
 
 def check_vectors(size: int, *vectors: Vector) -> list[Vector]:
-    """Return read-only views: arrays that come out of an object store are read-only, and numba compiles for each kind."""
+    """Return read-only views: arrays from an object store are read-only, and numba compiles each kind separately."""
     for vector in vectors:
         if vector.shape != (size,) or vector.dtype != _DOUBLE or not vector.flags.c_contiguous:
             raise SpecificationError(
@@ -346,7 +346,7 @@ def inverse_grid(clip: float, grid: float, n: int) -> float:
 def each(rows: Callable[[int, int], T], n: int, cells: int, threads: int) -> list[T]:
     """Call rows(start, stop) on ranges of whole panels that cover the n records, at most `threads` at once.
 
-    cells : that are read in all; few are not worth a second thread.
+    cells : total number of cells read; a small number does not justify a second thread.
     """
     panels = -(-n // loops.PANEL)
     count = min(threads, panels, cells // _TASK)
@@ -358,15 +358,15 @@ def each(rows: Callable[[int, int], T], n: int, cells: int, threads: int) -> lis
 
 
 def total(shares: list[Integers]) -> Integers:
-    """Return the sum of what the ranges came to."""
+    """Return the sum of the ranges' results."""
     return functools.reduce(np.add, shares)
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    """Return the one pool of the process."""
+    """Return the process's only pool."""
     return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="vfl-kernels")
 
 
-# A forked child inherits the pool object but none of its threads: it would wait for ever.
+# A forked child inherits the pool object but none of its threads, so it would wait for ever.
 os.register_at_fork(after_in_child=_pool.cache_clear)

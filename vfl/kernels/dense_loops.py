@@ -82,7 +82,7 @@ def falling_sigmoid(m: Any) -> Any:
 
 @part
 def weight(v: Any, y: Any, loss: int) -> Any:
-    """Return r = ∂ℓ(v, y)/∂v. A new loss is a constant above and a line here."""
+    """Return r = ∂ℓ(v, y)/∂v. A new loss needs a constant above and a line here."""
     if loss == SQUARED:
         return v - y
     if loss == LOGISTIC:
@@ -141,7 +141,7 @@ def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
 
 @compiled
 def _sums(sums: Integers, count: int) -> Integers:
-    """Return what count sums of bits in each row of (s, SUMS) come to, (s,)."""
+    """Return the sums, (s,), of count sums of bits in each row of (s, SUMS)."""
     out = np.zeros(sums.shape[0], np.int64)
     for j in range(sums.shape[0]):
         q = 0
@@ -153,7 +153,7 @@ def _sums(sums: Integers, count: int) -> Integers:
 
 @part
 def _advance(columns: Matrix, delta: Vector, moving: Integers, shift: float, v: Vector, i: int, like: Any) -> None:
-    """Add X_S Δ + shift to v at i, in place; the columns in `moving` alone are read."""
+    """Add X_S Δ + shift to v at i, in place; only the columns in `moving` are read."""
     at = entries(v, i, like)
     if shift != 0.0:
         at = at + shift
@@ -228,7 +228,7 @@ def _add_plain(columns: Matrix, centre: Vector, r: Any, i: int, like: Any, sums:
 
 @part
 def _add_panel(sums: Matrix, partial: Vector) -> None:
-    """Add the sums of a panel to its row and begin anew."""
+    """Add the sums of a panel to its row, and reset them."""
     for j in range(sums.shape[0]):
         for k in range(SUMS):
             partial[j] += sums[j, k]

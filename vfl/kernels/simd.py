@@ -131,7 +131,7 @@ def at_least(
 
 
 def _extreme(sign: str) -> Any:
-    """Return a choice between two numbers that every machine has an instruction for, unlike that of `at_least`."""
+    """Return the choice between two numbers for which, unlike `at_least`, every machine has an instruction."""
 
     @inline
     def choose(_context: BaseContext, a: types.Type, b: types.Type) -> tuple[Signature, Code]:
@@ -187,7 +187,7 @@ def _entry(context: BaseContext, builder: ir.IRBuilder, kind: types.Array, array
 
 
 def _numbers(builder: ir.IRBuilder, address: ir.Value, element: types.Type, like: types.Type) -> ir.Value:
-    """Return what lies at an address, as float64."""
+    """Return the value at an address, as float64."""
     number = _DOUBLE if element == types.float64 else _SINGLE
     if not isinstance(like, Lanes):
         value = builder.load(address)

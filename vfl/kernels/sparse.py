@@ -45,7 +45,7 @@ class SparseBlock:
 
     @classmethod
     def of(cls, data: Matrix, rows: Integers, starts: Integers, n_records: int) -> SparseBlock:
-        """Return the block, its arrays read-only; raises SpecificationError unless they are in canonical order."""
+        """Return the block with read-only arrays; raises SpecificationError unless they are in canonical order."""
         fits = starts[0] == 0 and starts[-1] == len(rows) == len(data) and (np.diff(starts) >= 0).all()
         if fits and len(rows):
             rising = np.ones(len(rows) + 1, dtype=bool)
@@ -71,11 +71,11 @@ class SparseBlock:
 
     @property
     def stored(self) -> int:
-        """Return how many entries there are."""
+        """Return the number of stored entries."""
         return int(self.starts[-1] - self.starts[0])
 
     def between(self, start: int, stop: int) -> tuple[Matrix, Integers, Integers, Integers]:
-        """Return what the loops take for the records from start to stop."""
+        """Return the arguments of the loops for the records from start to stop."""
         whole = start == 0 and stop == self.n_records
         first, last = (
             (self.starts[:-1], self.starts[1:]) if whole else loops.between(self.rows, self.starts, start, stop)
@@ -189,7 +189,7 @@ def plain_step(
 
 def first_moments(X: SparseBlock, reach: Vector, grid: float, *, threads: int = 1) -> Integers:
     """Return Σ_i rint(clamp(x_ij/B_j, ±1)/(2g)), (s,) int64; see vfl.kernels.dense.first_moments."""
-    del threads  # done once a run
+    del threads  # once per run
     (reach,) = check_vectors(X.size, reach)
     return loops.first_moments(X.data, X.starts, reach, inverse_grid(1.0, grid, X.n_records))
 
@@ -217,7 +217,7 @@ def record_norms(X: SparseBlock, centre: Vector, scale: Vector) -> Vector:
 
 
 def weigh(X: SparseBlock, weighting: Callable[[Vector, Vector], Vector], v: Vector, y: Vector) -> Vector:
-    """Return weighting(v, y), an elementwise function without a fused kernel, (n,): anything where X has no entry."""
+    """Return weighting(v, y), (n,), an elementwise function without a fused kernel; arbitrary without an entry."""
     rows = X.rows[X.starts[0] : X.starts[-1]]
     r = np.empty(len(v))
     r[rows] = weighting(v[rows], y[rows])
@@ -225,7 +225,7 @@ def weigh(X: SparseBlock, weighting: Callable[[Vector, Vector], Vector], v: Vect
 
 
 def warm(X: SparseBlock, *, private: bool) -> None:
-    """Load or compile the loops that a run on columns of this type needs, so that its first round does not wait."""
+    """Load or compile the loops for columns of this type, so that the first round of a run does not wait."""
     one, zero = np.ones(1), np.zeros(1)
     rows, starts = np.zeros(1, dtype=X.rows.dtype), np.array([0, 1])
     X = SparseBlock.of(np.ones(1, dtype=X.data.dtype), rows, starts, 1)

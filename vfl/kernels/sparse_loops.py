@@ -1,11 +1,12 @@
-"""The compiled loops behind vfl.kernels.sparse: only stored entries are touched, those of one column after the other.
+"""The compiled loops behind vfl.kernels.sparse: they touch stored entries only, one column after the other.
 
-Why they add up to the same integers as vfl.kernels.dense_loops. An entry that is not stored is 0 there: it adds 0 to a squared
-norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. What is left are the same IEEE operations on the same numbers in
-the same order: margins and squared norms take the columns in turn. So the proof that stands there holds here.
+They give the same integers as vfl.kernels.dense_loops for the following reason. An entry that is not stored is 0 there:
+it adds 0 to a squared norm, 0 to a margin (exactly) and rint(0) = 0 to a sum. The remaining IEEE operations are the
+same, on the same numbers and in the same order: margins and squared norms go through the columns in order. So the proof
+of vfl.kernels.dense_loops covers these loops.
 
-columns : data (nnz,), rows (nnz,), and the positions in both of the first entry of each of s columns and of the first
-    behind its last, (s,) each; no row twice in a column.
+columns : data (nnz,), rows (nnz,), and for each of s columns the positions in both of its first entry and of the one
+    after its last, (s,) each; no row twice in a column.
 scratch : (2, n) zeros; they are zeros again when a loop returns.
 """
 
@@ -21,7 +22,7 @@ from vfl.kernels.dense_loops import capped, clamped, clipped, weight
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
 
-_DONE = -1.0  # in the place of a squared norm: the weight beside it is clipped already
+_DONE = -1.0  # in place of a squared norm: the weight beside it is already clipped
 
 
 @compiled
@@ -38,7 +39,7 @@ def between(rows: Integers, starts: Integers, start: int, stop: int) -> tuple[In
 
 @compiled
 def forward(data: Matrix, rows: Integers, first: Integers, last: Integers, delta: Vector, v: Vector) -> None:
-    """Add X_S Δ to v, in place; columns that did not move are not read."""
+    """Add X_S Δ to v, in place; columns without a move are not read."""
     for j in range(delta.size):
         d = delta[j]
         if d != 0.0:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """One of `of` disjoint public batches that together hold every record once: a pass releases once from each.
+    """One of `of` disjoint public batches that together contain every record once: a pass makes one release from each.
 
-    A record takes part in one release of a pass, so the pass costs what one release does (parallel composition; what
-    the other folds release is, given the releases before, the same function of the other records). The whole pass is
+    A record takes part in one release of a pass, so the pass costs as much as one release (parallel composition: given
+    the earlier releases, each other fold's release is the same function of the other records). The whole pass is
     charged with its fold 0.
 
-    number : 0 … of − 1, in the order of the releases. seed : names the pass; public.
+    number : 0 … of − 1, in the order of the releases. seed : identifies the pass; public.
     """
 
     number: int
@@ -52,10 +52,10 @@ def _order(seed: tuple[int, ...], n_records: int) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class Piece(Fold):
-    """One of `of` pieces of a single joint release of all records, which is charged whole, with its piece 0.
+    """One of `of` pieces of a single joint release of all records, which is charged as a whole with its piece 0.
 
-    The pieces are fixed before the first is released and their noise is independent, so releasing them one after the
-    other is releasing them at once: their event carries the sensitivity of all pieces together.
+    All pieces are fixed before the first release, and their noise is independent. So releasing them one after the other
+    equals releasing them at once, and their event carries the sensitivity of all pieces together.
     """
 
     def members(self, n_records: int) -> Vector:

@@ -27,7 +27,7 @@ class Greeting:
 
 
 class Phase(enum.Enum):
-    """Why the coordinator writes to the parties' books."""
+    """Reason of a notice to the parties' books."""
 
     COMPARE = "before anything is reserved: is a book, or the ledger, older than what the other has noted"
     OPEN = "the ledger has set the plan aside"
@@ -37,11 +37,11 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What the coordinator tells a party that keeps a book. Public.
+    """Notice of the coordinator to a party that keeps a book. Public.
 
     run : id of the run. account : name of the account in the coordinator's ledger.
-    ledger : where the ledger's chain stands; None for a budget in memory.
-    noted : where the party's chain stood when the ledger noted it last.
+    ledger : head of the ledger's chain; None for a budget in memory.
+    noted : head of the party's chain that the ledger noted last.
     """
 
     phase: Phase
@@ -53,10 +53,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class BookHeads:
-    """What a party's book answers.
+    """Answer of a party's book.
 
-    own : where its chain stands; None before its first run.
-    noted : where the ledger's chain stood when this book noted it last.
+    own : head of its chain; None before its first run.
+    noted : head of the ledger's chain that this book noted last.
     """
 
     own: Head | None

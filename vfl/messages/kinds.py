@@ -38,7 +38,7 @@ SMALL = frozenset({"loss", "penalty", "clip", "weighting", "event", "batch"})
 
 
 class Parameter(NamedTuple):
-    """One parameter of a kind. text : what the documentation says of its plain form. encode, decode : to it and back."""
+    """One parameter of a kind. text : description of its plain form. encode, decode : conversion to it and back."""
 
     text: str
     encode: Callable[[Any], Any]
@@ -99,7 +99,7 @@ def optional(of: Parameter) -> Parameter:
 
 
 def sequence(of: Parameter) -> Parameter:
-    """Return a tuple of any length."""
+    """Return a parameter that is a tuple of any length."""
     items = _exactly(tuple)
     return Parameter(
         f"sequence: {of.text}",
@@ -142,7 +142,7 @@ def mapping(of: Parameter) -> Parameter:
 
 
 def row(*parts: Parameter) -> Parameter:
-    """Return a tuple with one value for each part."""
+    """Return a parameter that is a tuple with one value for each part."""
     items = _exactly(tuple)
 
     def decode(plain: Any) -> Any:
@@ -158,7 +158,7 @@ def row(*parts: Parameter) -> Parameter:
 
 
 def choice(of: type[enum.Enum]) -> Parameter:
-    """Return a member of an enumeration, by its name in lower case."""
+    """Return a parameter that is a member of an enumeration, by its name in lower case."""
     members = {member.name.lower(): member for member in of}
 
     def decode(plain: Any) -> Any:
@@ -196,7 +196,7 @@ _loaded = False
 
 
 def family(name: str, table: dict[str, type]) -> None:
-    """Make a table of classes by name the kinds of a family: what is added to it later is registered too."""
+    """Declare a table of classes by name as the kinds of a family; classes added later are registered too."""
     _families[name] = table
 
 
@@ -236,7 +236,7 @@ def encode(family: str, value: Any) -> tuple[Any, ...]:
 
 
 def decode(family: str, plain: Any) -> Any:
-    """Return the object that a plain form describes, built from what is registered here.
+    """Return the object of a plain form, built from the kinds registered in this process.
 
     Raises PrivacyError for an unknown kind, and for parameters that do not fit it.
     """
@@ -244,7 +244,7 @@ def decode(family: str, plain: Any) -> Any:
         raise PrivacyError(f"a {family} kind is a name with its parameters, not {type(plain).__name__}")
     try:
         return _decoded_small(family, plain) if family in SMALL else _decoded(family, plain)
-    except TypeError as error:  # what cannot be hashed, or compared
+    except TypeError as error:  # an unhashable or incomparable parameter
         raise PrivacyError(f"the {family} kind {plain[0]!r} came with a parameter of a wrong type") from error
 
 

@@ -1,4 +1,4 @@
-"""The record cap: a pass over disjoint blocks is one release, paid for by one charge."""
+"""The record cap: a pass over disjoint blocks is one release, which one charge pays for."""
 
 from __future__ import annotations
 

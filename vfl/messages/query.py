@@ -89,7 +89,7 @@ class ScoreRule(Protocol):
 
     @property
     def sensitivity(self) -> float:
-        """How far one score can move."""
+        """Largest change of one score under replace-one."""
         ...
 
     def __call__(self, w: Vector, u: Vector) -> Vector:
@@ -105,10 +105,10 @@ class ScoreRule(Protocol):
 
 
 class Statistic(Protocol):
-    """A sum over records of a vector that margin and label decide, in multiples of a grid.
+    """A sum over records of a vector that depends on margin and label, in multiples of a grid.
 
-    grid : what one step of the sum is worth. dimension : s. sensitivity : Δ of the sum under replace-one, in units and
-        not in steps; inf for a statistic that may only be released without noise.
+    grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units instead
+        of steps; inf for a statistic that may only be released without noise.
     """
 
     @property
@@ -123,16 +123,16 @@ class Statistic(Protocol):
 
     @property
     def sensitivity(self) -> float:
-        """How far one record can move the sum."""
+        """Largest change of the sum when one record is replaced."""
         ...
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers | Vector:
-        """Return the sum, (s,) int64; float64 where the sensitivity is infinite. Total: NaN is some value too."""
+        """Return the sum, (s,) int64; float64 if the sensitivity is infinite. Defined for every input, NaN included."""
         ...
 
 
 class Need(enum.Enum):
-    """What per-record vectors the parties must be shown for a query."""
+    """Per-record vectors that a query shows to the parties."""
 
     NOTHING = "nothing"
     WEIGHTS = "weights"
@@ -141,7 +141,7 @@ class Need(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """Base of all queries. What it returns to the schedule is `combine(replies)`: released values only."""
+    """Base of all queries. Its schedule receives `combine(replies)`, which holds released values only."""
 
     @property
     def need(self) -> Need:
@@ -150,21 +150,21 @@ class Query:
 
     @property
     def side(self) -> Side:
-        """Which part of the records it works on, and so what its events are charged on."""
+        """The part of the records that it works on, which its events are charged on."""
         return Side.TRAINING
 
     @property
     def target(self) -> str:
-        """What margins do with the n-vectors of the replies: 'add' or 'reset' Xw, or keep the sum under this name."""
+        """Use of the replies' n-vectors by margins: 'add' or 'reset' Xw, or the name under which to keep the sum."""
         return "add"
 
     @property
     def batch(self) -> Fold | None:
-        """The disjoint public batch that it is restricted to, or which piece of a larger release it is; None: neither."""
+        """The disjoint public batch that it is restricted to, or its piece of a larger release; None for neither."""
         return None
 
     def shares(self) -> Mapping[str, Query]:
-        """Return the query that each addressed party gets."""
+        """Return each addressed party's share of the query."""
         raise TypeError(f"{type(self).__name__} does not say whom it is for")
 
     def events(self) -> tuple[Event | None, ...]:
@@ -176,7 +176,7 @@ class Query:
         return ()
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return the query that repeats what this one did to the margins, given what it released; None if nothing."""
+        """Return the query that repeats its effect on the margins, given its releases; None without an effect."""
         return None
 
     def combine(self, replies: Mapping[str, Reply]) -> tuple[Vector, ...]:
@@ -186,22 +186,22 @@ class Query:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Local(Query):
-    """Base of the queries that the coordinator answers itself; no party is asked."""
+    """Base of queries that the coordinator answers without any party."""
 
     def shares(self) -> Mapping[str, Query]:
-        """Return nothing: it is for nobody else."""
+        """Return nothing: no party is asked."""
         return {}
 
     def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[tuple[Vector, ...], Vector | None]:
-        """Return what it releases, and the (n,) vector that margins keep under `target`, if any."""
+        """Return its release, and the (n,) vector that margins keep under `target`, if any."""
         raise TypeError(f"{type(self).__name__} does not say what it does")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weighted(Query):
-    """Base of the queries that multiply each record's row by a weight r_i.
+    """Base of queries that multiply each record's row by a weight r_i.
 
-    weighting : how margins (or a party that is shown them) compute r.
+    weighting : computes r in the margins, or in a party that sees margins and labels.
     """
 
     weighting: Weighting

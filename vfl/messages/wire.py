@@ -1,4 +1,4 @@
-"""Per-record vectors beside a query, and replies to it."""
+"""Per-record vectors that accompany a query, and replies to it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Records:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """What a party answers.
+    """Reply of a party.
 
-    released : one vector per release; noised, free to leave the federation.
+    released : one vector per release; noised, so it may leave the federation.
     vector : (n,) for margins only.
-    selected : its best coordinate in w with the noisy score, for the executor only: losing winners and all scores go
-        no further.
-    seconds : time the party spent on it.
+    selected : the party's best coordinate in w with its noisy score, for the executor only. The executor discards all
+        scores and losing coordinates.
+    seconds : computing time of the party.
     """
 
     released: tuple[Vector, ...] = ()

@@ -1,13 +1,4 @@
-"""Public rules for what the user leaves open: functions of n, p, ε, δ, loss and declared ranges only, never of data.
-
-They rest on one number, the signal-to-noise ratio ρ = μn/p. In units where every column has M_j = 1, a run that spends μ on
-P passes adds noise of standard deviation 2κ√(Pp)/(μn) to every coordinate's gradient, whatever the block size; with step
-γ and averaging over the tail, what is left of it in F is about κ²p²/(μn)² = (κ/ρ)² for a well-conditioned problem, and
-grows with P·γ along directions that have not converged. So κ rises with ρ (clipping bias against noise) and so does γ.
-
-The constants were fitted by simulation to 69 problems, public data sets and synthetic ones, of which no user's data were part;
-tests/benchmarks/defaults.py measures them against an oracle.
-"""
+"""Public rules for options left open: functions of n, p, ε, δ, loss and declared ranges, never of data."""
 
 from __future__ import annotations
 
@@ -38,17 +29,17 @@ def signal_to_noise(problem: Problem) -> float:
 
 
 def off_centre(problem: Problem) -> bool:
-    """Whether residuals keep a mean: squared loss and no intercept to take it up."""
+    """Return True if residuals keep a mean: squared loss without an intercept to absorb it."""
     return not problem.loss.classification and not problem.centred
 
 
 def nearly_parallel(problem: Problem) -> bool:
-    """Whether columns are likely to be: most keep their sign, and no intercept centres them."""
+    """Return True if columns are probably nearly parallel: most keep their sign, and no intercept centres them."""
     return problem.one_sided and not problem.centred
 
 
 def has_spread(problem: Problem) -> bool:
-    """Whether residuals are as wide as the labels spread: squared loss, and an intercept that takes up their mean."""
+    """Return True if residuals are as wide as the labels' spread: squared loss with an intercept for their mean."""
     return problem.loss.name == "squared" and problem.centred and math.isfinite(problem.label_range)
 
 
@@ -159,7 +150,7 @@ def outer_rounds(n_passes: int) -> int:
 
 
 def explain(problem: Problem, solver: SkGD) -> tuple[str, ...]:
-    """Return a sentence for every option that was decided."""
+    """Return a sentence for every option that a rule decided."""
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
     said = [f"clip κ = {κ}, for {problem.loss.name} loss at {noise}."]

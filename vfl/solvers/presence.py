@@ -1,4 +1,4 @@
-"""The parties that are still there, for solvers that go on without one that is lost."""
+"""Parties that are still present, for solvers that continue without a lost one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Addressed = TypeVar("Addressed")
 
 
 class Presence:
-    """Passes queries on, and carries a run past the loss of a party: its coordinates stay 0, and Xw is rebuilt.
+    """Passes queries on. After the loss of a party its coordinates stay 0, and Xw is rebuilt without it.
 
-    known : the centres of the columns that w belongs to.
-    mask : (p,) 1 for the coordinates of parties that are there, 0 for the others.
+    known : centres of the columns that w refers to.
+    mask : (p,) 1 for the coordinates of present parties, 0 for the others.
     """
 
     def __init__(self, problem: Problem, known: Curvature) -> None:
@@ -36,7 +36,7 @@ class Presence:
         self.mask = np.ones(problem.layout.n_coordinates)
 
     def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:
-        """Return the entries of the parties that are there."""
+        """Return the entries of the present parties."""
         return {party: own for party, own in visit.items() if self.mask[self._whole[party].coordinates].all()}
 
     def parts(self, w: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
@@ -44,10 +44,10 @@ class Presence:
         return {party: w[self._whole[party].coordinates].copy() for party in visit}
 
     def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
-        """Return what the query releases; None where a party was lost over it, so that nothing came of it.
+        """Return the query's releases; None if a party was lost during it, so that it has no result.
 
-        w : (p,) the model that Xw belongs to. After a loss the lost party's coordinates are set to 0 in place, and Xw is
-            rebuilt from the others.
+        w : (p,) the model that Xw belongs to. After a loss the lost party's coordinates are set to 0 in place, and Xw
+            is rebuilt from the others.
         """
         try:
             return (yield query)
@@ -58,7 +58,7 @@ class Presence:
             return None
 
     def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
-        """Return each step of the query with what it released; nothing where a party was lost over it. w : as in `put`."""
+        """Return each step of the query with its release; nothing if a party was lost during it. w : as in `put`."""
         released = yield from self.put(query, w)
         return () if released is None else tuple(zip(query.ordered(), released, strict=True))
 
@@ -82,7 +82,7 @@ class Presence:
                 return
 
     def rebuilt(self, w: Vector) -> Generator[Query, Released, Vector]:
-        """Have Xw computed anew from w, (p,), over the parties that are there; return w with 0 for the others."""
+        """Have Xw computed again from w, (p,), over the present parties; return w with 0 for the others."""
         while True:
             v = self._known.uncentred(w * self.mask, self._intercept)
             present = self.of({party: (block, v[block.coordinates]) for party, block in self._whole.items()})

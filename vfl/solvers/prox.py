@@ -1,4 +1,4 @@
-"""The prox step of a block: what a released gradient does to the model."""
+"""The prox step of a block, which applies a released gradient to the model."""
 
 from __future__ import annotations
 

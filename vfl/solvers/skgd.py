@@ -295,7 +295,7 @@ class SkGD:
                     if trail.still:
                         return known.uncentred(θ, problem.intercept)
                 w = trail.outer(θ)
-        except BudgetExceeded:  # a resumed run that paid twice for what was lost ends with what it has
+        except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its present model
             w = trail.outer(θ)
         return known.uncentred(trail.final(w) * present.mask, problem.intercept)
 
@@ -333,15 +333,12 @@ class SkGD:
         return before + rounds - 1 + round(visits * rounds / counted)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence for every option that was decided."""
+        """Return a sentence for every option that a rule decided."""
         return (*defaults.explain(problem, self), *describe(self.tol))
 
     @property
     def adaptive(self) -> bool:
-        """Importance sampling draws blocks by the released M; two options set caps, and so noise, by it.
-
-        Passes under a record cap are charged by their number, whatever is released.
-        """
+        """True if released values decide draws. Importance sampling draws blocks by M; two options set caps by M."""
         if self.by_pass:
             return False
         return self.sampling == "importance" or self.noise_geometry == "isotropic" or self.clip == BOUNDS
@@ -370,7 +367,7 @@ class SkGD:
         return bool(self.label_share) or bool((problem.intercept * problem.label_centre).any())
 
     def _walk(self, problem: Problem, known: Curvature) -> Walk:
-        """Return the walk, with z such that its releases share evenly what the moments and the labels leave of μ²."""
+        """Return the walk, with z such that its releases share evenly the μ² left by moments and labels."""
         walk = Walk(self, problem, known)
         if not problem.private:
             return walk
@@ -429,7 +426,7 @@ class SkGD:
         return split(left, self.label_share)[1] if self.label_share else left
 
     def _left(self, problem: Problem) -> float:
-        """Return what the moments leave of μ."""
+        """Return the part of μ that the moments leave."""
         mu = problem.mu or math.inf
         return split(mu, problem.smoothness_share)[1] if buys_moments(problem) else mu
 

@@ -1,4 +1,4 @@
-"""The iterates of a run as they are made: their average, and whether they stand still."""
+"""Iterates of a run: their average, and the test for a standstill."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 class Trail:
-    """Notes each update in the average and in the test for a standstill.
+    """Records each update for the average and for the test for a standstill.
 
     step_size : γ.
-    still : whether nothing moves any more, as of the last update.
+    still : True if nothing moves any more, as of the last update.
     """
 
     def __init__(self, average: Average, standstill: Standstill, step_size: float) -> None:
@@ -26,9 +26,9 @@ class Trail:
         self.still = False
 
     def moved(self, θ: Vector, Δ: Vector, S: slice, together: int) -> None:
-        """Note that Δ was added to θ[S]. Updates that are made together are one iterate.
+        """Record that Δ was added to θ[S]. Updates that are made together are one iterate.
 
-        together : number of coordinates that move from the same margins, those of S among them.
+        together : number of coordinates that move from the same margins, including those of S.
         """
         self.still = self._standstill.after(θ, Δ, S, stretch=max(1.0, together / self._step_size))
         self._moved.append(S)
@@ -38,9 +38,9 @@ class Trail:
             self._moved, self._size = [], 0
 
     def outer(self, θ: Vector) -> Vector:
-        """Return the w that an outer round ends with."""
+        """Return the w at the end of an outer round."""
         return self._average.outer(θ)
 
     def final(self, w: Vector) -> Vector:
-        """Return the w that the run ends with, given that of its last outer round."""
+        """Return the w at the end of the run, given that of its last outer round."""
         return self._average.final(w)

@@ -1,4 +1,4 @@
-"""Draws of blocks, the step that each block takes, and the visits in which parties are asked for them."""
+"""Draws of blocks, the step of each block, and the visits that carry the steps to parties."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ class Walk:
 
     @property
     def sweeps(self) -> bool:
-        """Whether a party takes several steps in one message, each from the margins that the one before left."""
+        """True if a party takes several steps in one message, each from the margins after the last one."""
         solver = self.solver
         return solver.sweep != "block" and solver.sampling not in ("nice", "full") and solver.parallel == 1
 
     @property
     def draws_a_pass(self) -> int:
-        """Draws in which a pass has as many blocks as there are."""
+        """Draws per pass, which together draw as many blocks as there are."""
         count = len(self.blocks)
         return -(-count // self.sampler.width(count))
 
@@ -83,19 +83,19 @@ class Walk:
 
     @property
     def n_releases(self) -> int:
-        """Block releases of the whole run, whatever is drawn."""
+        """Block releases of the whole run, whichever blocks are drawn."""
         return self.n_draws * self.sampler.width(len(self.blocks))
 
     @property
     def n_passes(self) -> int:
-        """Passes of the whole run, the last one begun included."""
+        """Passes of the whole run, including an incomplete last one."""
         return -(-self.n_draws // self.draws_a_pass)
 
     def geometry(self, block: Block) -> tuple[Vector, Clip]:
-        """Return the factor of r_i x_{i,S}, and the cap on the norm of the product: one place for both.
+        """Return the factor of r_i x_{i,S}, and the cap on the norm of the product. No other code computes either.
 
-        The unit of residuals raises a record cap, whose scale has to be that of the norms. It divides the contribution to
-        a block that is clipped by itself, so that events are the same for any unit.
+        The unit of residuals multiplies a record cap, whose scale must be that of the norms. For a block that is
+        clipped by itself it divides the contribution, so that events are the same for any unit.
         """
         solver, known = self.solver, self.known
         S, M = block.coordinates, known.smoothness[block.coordinates]
@@ -113,10 +113,10 @@ class Walk:
         return scale, Clip(κ * math.sqrt(float(M.sum()) if isotropic else block.size), block.size)
 
     def cap(self) -> RecordCap | None:
-        """Return the record cap that all passes share; None where blocks are clipped by themselves, or not at all.
+        """Return the record cap that all passes share; None if blocks are clipped by themselves, or not at all.
 
-        Passes are charged in units of the sensitivity: the cap may follow a released unit. A charge is dearer than any
-        σ = zΔ that was rounded once.
+        Passes are charged in units of the sensitivity, because the cap may follow a released unit. A charge costs more
+        than any σ = zΔ that was rounded once.
         """
         if self.solver.clip != RECORD:
             return None
@@ -133,14 +133,14 @@ class Walk:
         return self._caps[self.factor]
 
     def clips(self, z: float | None) -> dict[Clip, Gaussian | None]:
-        """Return the event of each clip that occurs, with noise of standard deviation zΔ."""
+        """Return the event of each clip, with noise of standard deviation zΔ."""
         return {
             clip: clip.event(z) if z is not None else None
             for clip in dict.fromkeys(self.geometry(block)[1] for block in self.blocks)
         }
 
     def steps(self, z: float | None = None) -> tuple[Step, ...]:
-        """Return the release of each block and the update that follows where the block moves alone."""
+        """Return the release of each block, and its update if it moves alone."""
         # Equal clips and events are shared, so that pickle sends each one once.
         shared = {clip: (clip, event) for clip, event in self.clips(z).items()}
         steps = []
@@ -151,9 +151,9 @@ class Walk:
         return tuple(steps)
 
     def rule(self, block: Block, moving: int) -> ProxStep:
-        """Return the update of a block where `moving` coordinates move at once: s_j = γ/(β M_j) with β = `moving`.
+        """Return the update of a block when `moving` coordinates move at once: s_j = γ/(β M_j) with β = `moving`.
 
-        Nothing is known of the correlation between columns of different blocks, so nothing less is safe.
+        The correlation between columns of different blocks is unknown, so no smaller β is safe.
         """
         problem, S = self.problem, block.coordinates
         s = (self.solver.step_size or 1.0) / (moving * self.known.smoothness[S])
@@ -188,7 +188,7 @@ class Walk:
     def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
         """Join draws into visits: maximal runs of one owner in a sweep, else one visit per draw.
 
-        The end of a pass ends a visit where the run may stop there, and where a pass is charged as one release.
+        A visit ends with its pass if the run may stop there, and if a pass is charged as one release.
         """
         if not self.sweeps:
             yield from ((number, (draw,)) for number, draw in draws)
@@ -199,7 +199,7 @@ class Walk:
             yield number, tuple(draw for _, draw in run)
 
     def _multiplier(self, number: int) -> float | None:
-        """Return z in the pass of that number."""
+        """Return z of the pass with that number."""
         for z, count in self.multipliers:
             number -= count
             if number < 0:
@@ -216,7 +216,7 @@ class Walk:
             yield from ((number, draw) for draw in draws)
 
     def _draws(self, indices: Iterator[tuple[int, Draw]]) -> Iterator[tuple[int, Draw]]:
-        """Yield the draws of one outer round; those of a pass are joined into rounds where several parties go in parallel."""
+        """Yield the draws of one outer round; if several parties go in parallel, join a pass's draws into rounds."""
         drawn = islice(indices, self.solver.inner_rounds or 0)
         if self.solver.parallel == 1:
             yield from drawn
