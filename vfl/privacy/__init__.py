@@ -1,1 +1,1 @@
-"""Events → accountants → calibration → ledger; mechanisms and noise apart from them."""
+"""Privacy accounting (events, accountants, calibration, ledger), and the mechanisms and noise sources of releases."""

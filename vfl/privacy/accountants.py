@@ -4,12 +4,12 @@
 |---|---|---|---|
 | GaussianAccountant | Gaussian | exact | GdpFilter |
 | ZCdpAccountant | Gaussian, Laplace, BoundedRange | upper bound | ZCdpFilter |
-| PldAccountant | these, and PoissonSubsampledGaussian | up to discretisation | no: plans committed to beforehand |
+| PldAccountant | these, and PoissonSubsampledGaussian | up to discretisation | no: plans fixed beforehand |
 
 An accountant states the cost of a list of events that was fixed beforehand. If earlier releases decide about later
 events, keep the sum below a cap fixed beforehand; then *the cap* is the guarantee. Such an accountant is a filter
 (Smith & Thakurta 2022, arXiv 2210.17520, for μ²; Whitehouse et al. 2023, arXiv 2203.05481, for zCDP). Neither is an
-odometer: the running ε at a moment that somebody chose after looking at releases is no guarantee. A certificate states
+odometer: if released values decide when a run stops, the ε spent until then is not a guarantee. A certificate states
 the cap after such a stop.
 
 Of the parts of a public split, only the most expensive one counts, since no record is in two parts (vfl.holdout).
@@ -112,8 +112,8 @@ class GaussianAccountant:
 class ZCdpAccountant:
     """The recorded events together are ρ-zCDP with ρ = Σ of: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8.
 
-    ε(δ) by the best order (Canonne, Kamath, Steinke 2020). For Gaussian events alone it is looser than
-    `GaussianAccountant`. Sums as there. Not an odometer: see the module and `ZCdpFilter`.
+    ε(δ) is that of the best order (Canonne, Kamath, Steinke 2020). For Gaussian events alone it is looser than
+    `GaussianAccountant`, whose sums it uses. Not an odometer: see the module and `ZCdpFilter`.
     """
 
     def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:

@@ -68,8 +68,8 @@ def scaled_to_budget(plan: tuple[Charge, ...], epsilon: float, delta: float) -> 
     within a thousandth of it.
 
     plan : ((event, count), ...) of Gaussian and PoissonSubsampledGaussian events; their σ say how they share the budget.
-    A plan that samples has to be committed to beforehand. Raises PrivacyError where no noise is enough, and without the
-    extra `accounting` for a plan that samples.
+    A plan that samples has to be fixed beforehand. Raises PrivacyError if no noise is enough, and for a plan that samples
+    if the extra `accounting` is not installed.
     """
     mu = mu_of(epsilon, delta)
     # Sampling only lowers the cost, so this factor suffices up to its last bits and up to the slack of PLD.

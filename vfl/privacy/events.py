@@ -115,7 +115,7 @@ class OnPart(Event):
 
 
 def on_part(event: Event, split: str | None, part: str) -> Event:
-    """Return the event on a part of a split, or the event itself where there is no split."""
+    """Return the event on a part of a split, or the event itself without a split."""
     return event if split is None else OnPart(event.adjacency, event, split, part)
 
 
@@ -125,7 +125,7 @@ def of_run(event: Event, run: str) -> Event:
 
 
 def bare(event: Event) -> Event:
-    """Return the event without its part: the cost to the records that it touches."""
+    """Return the event without its part, that is, the cost to the records of that part."""
     return event.event if type(event) is OnPart else event
 
 

@@ -89,7 +89,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 @lru_cache(maxsize=1024)
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest μ such that every μ-GDP run is (ε, δ)-DP, rounded down: the budget that (ε, δ) allows.
+    """Return the budget of (ε, δ): the largest μ such that every μ-GDP run is (ε, δ)-DP, rounded down.
 
     epsilon : ε > 0. delta : 0 < δ < 1. Raises PrivacyError otherwise.
     """

@@ -1,4 +1,4 @@
-"""The clipping geometry of a block: one object yields cap, grid, sensitivity and noise, so that they cannot disagree."""
+"""Clipping geometry of a block. One object yields cap, grid, sensitivity and event, so that they always agree."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Clip:
 
     Each record contributes q_i = rint(c_i/g) with ‖c_i‖ ≤ κ_S in floating point, so
     g‖q_i‖ ≤ κ_S(1 + 2⁻⁵⁰·s) + g√s/2 =: a (vfl.kernels.dense proves the float slack), and replacing one record moves the sum
-    by at most 2a. The sum itself is exact in 64-bit integers while n·κ_S/g < 2⁵³ (DESIGN §4, "The block release").
+    by at most 2a. The sum is exact in 64-bit integers while n·κ_S/g < 2⁵³ (docs/mathematics.md, "The block release").
 
-    cap : κ_S > 0, Euclidean cap on one record's contribution; inf means no clipping, which nothing can be charged for.
+    cap : κ_S > 0, Euclidean cap on one record's contribution; inf for no clipping, which no charge can cover.
     dimension : s ≥ 1, coordinates of the block.
     """
 
@@ -41,7 +41,7 @@ class Clip:
 
     @property
     def finite(self) -> bool:
-        """Whether contributions are clipped at all."""
+        """True if contributions are clipped."""
         return math.isfinite(self.cap)
 
     @property
@@ -58,9 +58,10 @@ class Clip:
     def sensitivity_of(self, query: Query, size: int) -> float:
         """Return Δ of a query's sum over `size` coordinates, recomputed from cap and size alone; inf without a clip.
 
-        A kind of clip whose Δ rests on more than the cap overrides it, and refuses a query that does not have that shape.
+        A kind of clip whose Δ follows from more than the cap overrides this method. It then refuses queries without the
+        shape that its proof needs.
 
-        query : asks for the sum, in one block or several.
+        query : query that releases the sum, in one block or several.
         """
         return Clip(self.cap, size).sensitivity if self.finite else math.inf
 
@@ -75,8 +76,9 @@ class Clip:
 def moments_sensitivity(columns: int, *, means: bool) -> float:
     """Return Δ under replace-one of (Σ x_ij/(2B_j), Σ x_ij²/B_j²) for |x_ij| ≤ B_j, over all columns jointly.
 
-    With means each column moves by at most √1.2862 (PAIR); without, x²/B² lies in [0, 1] and moves by at most 1, both on a
-    grid of 2⁻²⁰ that contains the ends. Rounding to the grid moves each of the two means entries by half a step more.
+    With means, each column moves by at most √1.2862 (PAIR). Without, x²/B² lies in [0, 1] and moves by at most 1. Both are
+    on a grid of 2⁻²⁰ that contains the ends. With means, rounding to the grid moves each of a column's two entries by half
+    a step more.
     """
     if not means:
         return math.nextafter(math.sqrt(columns), math.inf)  # √3 as a double is less than √3

@@ -37,7 +37,7 @@ def histogram(values: Vector) -> Integers:
 
 
 def edges(cell: int) -> tuple[float, float]:
-    """Return the smallest interval that holds a cell."""
+    """Return the smallest interval that contains a cell."""
     step = abs(cell - _ZERO)
     if step == 0:
         return 0.0, 0.0

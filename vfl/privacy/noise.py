@@ -1,7 +1,7 @@
 """Noise sources, which provide one keystream per release.
 
-Guarantees hold for `CryptographicNoise`. `SeededNoise` repeats its noise, has to be asked for by name, and gives no private
-result. This module imports quickly: it loads the code that draws noise when it is first used.
+Guarantees hold for `CryptographicNoise`. `SeededNoise` repeats its noise, has to be requested by name, and gives no private
+result. This module loads the code that draws noise on first use, so that it imports quickly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class NoiseSource(Protocol):
         ...
 
     def stream(self, key: ReleaseKey) -> Keystream:
-        """Return the keystream of the release that `key` names; to be used for that release alone."""
+        """Return the keystream of the release that `key` names. Use it for that release only."""
         ...
 
 
@@ -43,7 +43,7 @@ class CryptographicNoise:
     private: ClassVar[bool] = True
 
     def stream(self, key: ReleaseKey) -> Keystream:  # fresh in any case; the key names nothing here
-        """Return a keystream that was never handed out before, whatever `key` is."""
+        """Return a new keystream for every call, even if `key` repeats."""
         from vfl.privacy.keystream import Keystream
 
         return Keystream(os.urandom(32))
@@ -59,7 +59,7 @@ class CryptographicNoise:
 class SeededNoise:
     """NOT PRIVATE. Noise that repeats: the same seed and release key give the same stream, in any process and order.
 
-    For tests and simulations. Anybody who knows or guesses the seed can subtract the noise. Streams of different
+    For tests and simulations. Anyone who knows or guesses the seed can subtract the noise. Streams of different
     keys are independent: the ChaCha20 key is SHA-256 of (seed, round, part, attempt) under a tag of its own.
 
     seed : integer ≥ 0, of any size. Anything else raises SpecificationError.

@@ -1,35 +1,36 @@
-"""Accounting by privacy loss distributions, over dp-accounting (Koskela et al. 2020; Doroshenko et al. 2022).
+"""Accounting by privacy loss distributions, with dp-accounting (Koskela et al. 2020; Doroshenko et al. 2022).
 
-Used for mixes and for sampling, in plans committed to beforehand. Each event enters as a pair (P, Q) that dominates it:
+Used for mixes and for sampling, in plans fixed beforehand. Each event is represented by a pair (P, Q) that dominates it:
 its hockey-stick divergence H_α is at least that of every adjacent pair of outputs, for every α ≥ 0. Such pairs compose
-(Zhu, Dong, Wang 2022, Thm. 10). This module settles adjacency and scale and states each pair by its parameters, since the
-library has other conventions (its PLD doubles the sensitivity under REPLACE_ONE).
+(Zhu, Dong, Wang 2022, Thm. 10). This module decides adjacency and scale, and gives the library the parameters of each
+pair, since the library has other conventions (its PLD doubles the sensitivity under REPLACE_ONE).
 
 **Gaussian.** N(0, 1) and N(μ, 1), μ² = Σ (Δ/σ)² over all such events at once: exact (Dong, Roth, Su 2022).
 
-**Laplace**, L1 sensitivity Δ in any dimension: Lap(0, b) and Lap(Δ, b). A shift v moves coordinate by coordinate; the
-best power at level a against a shift by |v_j| is F(F⁻¹(a) + |v_j|) for a log-concave density, which is a semigroup in
-|v_j|, and chaining tests can only gain: so the power against v is at most F(F⁻¹(a) + |v|₁).
+**Laplace**, L1 sensitivity Δ in any dimension: Lap(0, b) and Lap(Δ, b). Decompose a shift v into its coordinates. For a
+log-concave density, the best power at level a against a shift by |v_j| is F(F⁻¹(a) + |v_j|), a semigroup in |v_j|.
+Chaining the tests can only increase power, so the power against v is at most F(F⁻¹(a) + |v|₁).
 
-**Bounded range ε** (the exponential mechanism). The loss lies in an interval [t − ε, t]; spreading its mass to the two
-ends raises every H_α, and the best t is (ε + log α)/2, whence H_α = (e^{ε/2} − √α)²/(e^ε − 1) for |log α| ≤ ε. As a
-supremum of divergences it is itself one of a pair (Zhu, Dong, Wang 2022, Prop. 8). Sharp for one event; over many the
-best t of one α is not that of another, and ε²/8-zCDP can be tighter (at 100 events of ε = 0.1 by 8 % at δ = 1e-6 and
-9 % at 1e-9): hence the minimum in `PldAccountant`.
+**Bounded range ε** (the exponential mechanism). The loss lies in an interval [t − ε, t]. Moving its mass to the two ends
+raises every H_α, and the best t is (ε + log α)/2. Hence H_α = (e^{ε/2} − √α)²/(e^ε − 1) for |log α| ≤ ε. A supremum of
+divergences is itself the divergence of a pair (Zhu, Dong, Wang 2022, Prop. 8). The bound is sharp for one event. For
+many events the best t depends on α, and ε²/8-zCDP can be tighter (for 100 events of ε = 0.1 by 8 % at δ = 1e-6 and by
+9 % at 1e-9), so `PldAccountant` takes the minimum.
 
 **Poisson-subsampled Gaussian**, rate q, contributions of norm at most C = Δ/2, replace-one:
 
     P = (1−q) N(0, σ²) + q N(C, σ²),    Q = (1−q) N(0, σ²) + q N(−C, σ²).
 
-Condition on who else is drawn: H is jointly convex, so one record's two values x, x′ of norm ≤ C remain. For α ≥ 1
+Condition on the other sampled records: H is jointly convex, so one record's two values x, x′ of norm ≤ C remain. For α ≥ 1
 write H_α = sup_A [q N_x(A) − (α−1)(1−q) N_0(A) − αq N_x′(A)] and split q = a + b between the two negative terms:
 
     H_α ≤ a H_{(α−1)(1−q)/a}(N_x ‖ N_0) + b H_{αq/b}(N_x ‖ N_x′),
 
-each increasing in the distances, which are at most C and 2C. At x = C, x′ = −C on a line all likelihood ratios are
-monotone, so the best A is a half-line; with the split that makes both terms turn at its end the bound is attained.
-For α < 1 exchange P and Q, which mirror each other. So one pair covers both directions, unlike add/remove. It needs
-the *norm* bound C about the value that an absent record contributes, 0; a bound Δ on differences alone is not enough.
+Both terms increase in the distances, which are at most C and 2C. At x = C, x′ = −C on a line, all likelihood ratios are
+monotone, so the best A is a half-line. The split for which both terms change sign at its end attains the bound.
+For α < 1 exchange P and Q, which are mirror images. So one pair covers both directions, unlike add/remove. The proof
+needs the bound C on the *norm*, that is, on the distance from 0, the contribution of an absent record. A bound Δ on
+differences alone is not enough.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ _LARGEST_LOSS = 600.0  # e^loss must be a double
 
 
 class PldAccountant:
-    """The recorded events together are (ε, δ)-DP for a plan that is committed to beforehand, order free.
+    """The recorded events together are (ε, δ)-DP for a plan that is fixed beforehand, in any order.
 
-    Not valid as a filter: events, counts and noise must not depend on what was released. For Gaussian, Laplace,
-    BoundedRange and PoissonSubsampledGaussian events. Where nothing is sampled the answer is the smaller of this bound
-    and zCDP's: both hold for one committed plan. Needs the extra `accounting`; `check` and `compose` raise PrivacyError
-    without it.
+    Not valid as a filter: events, counts and noise must not depend on released values. Supports Gaussian, Laplace,
+    BoundedRange and PoissonSubsampledGaussian events. Without sampling, the answer is the smaller of this bound and
+    zCDP's, since both hold for a fixed plan. Needs the extra `accounting`; without it, `check` and `compose` raise
+    PrivacyError.
     """
 
     def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:
@@ -94,8 +95,8 @@ class PldAccountant:
     def epsilon(self, delta: float) -> float:
         """Return an ε at δ, rounded up; 0 without events.
 
-        Raises PrivacyError unless 0 < δ < 1; and, where something is sampled, if δ is too small or the loss too large
-        for a distribution in double precision.
+        Raises PrivacyError unless 0 < δ < 1. Also raises it for a plan with sampling if δ is too small, or the loss too
+        large, for a distribution in double precision.
         """
         require_delta(delta)
         if not self._counts:
@@ -200,7 +201,7 @@ def _pair(event: Event, interval: float) -> Any:
     """Return the library's distribution of one event, from the pair that the module derives."""
     factories, masses, relation = _library()
     if isinstance(event, PoissonSubsampledGaussian):
-        # The library's replace-one sensitivity is the shift of each half: C, not Δ = 2C.
+        # The library's replace-one sensitivity is the shift of each mixture: C, not Δ = 2C.
         return factories.from_gaussian_mechanism(
             event.sigma / (event.sensitivity / 2.0),
             value_discretization_interval=interval,

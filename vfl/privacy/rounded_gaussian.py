@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from vfl.privacy.keystream import Keystream
     from vfl.types import Integers
 
-# Relative error of scipy.special.ndtri on (0, 1/2]. The greatest seen against mpmath is 0.9e-15, near q = exp(-2) where
-# it changes formulas; this is four times as much. tests/privacy/test_noise.py holds scipy to half of it.
+# Relative error of scipy.special.ndtri on (0, 1/2]. The largest difference from mpmath is 0.9e-15, near q = exp(-2) where
+# it changes formulas; this bound is four times as large. tests/privacy/test_noise.py requires scipy to be within half of it.
 NDTRI_ERROR = 2.0**-48
 
 # At 2^48 the greatest |Z| of 63 bits, 9.1, gives less than 2^52: half-integers are doubles, and sums fit in int64.
@@ -52,9 +52,9 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
     ndtri_error : bound on the relative error of ndtri. It may be larger than the default but not smaller; a larger bound costs
         time and changes no result.
 
-    How: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
+    Method: double precision decides nearly all lanes. A lane whose scale·|Z| lies within the error of a half-integer is
     compared with both half-integers around it in interval arithmetic (vfl.privacy.normal_tail). The share of such
-    lanes is about 2⁻⁴⁷·scale, some 20 µs each: negligible at 2²⁶, noticeable at 2⁴⁵.
+    lanes is about 2⁻⁴⁷·scale, at about 20 µs each: negligible at 2²⁶, noticeable at 2⁴⁵.
 
     Raises PrivacyError when scale, size or ndtri_error is out of range. Never returns an undecided value.
     """
@@ -75,7 +75,7 @@ def rounded_gaussian(stream: Keystream, scale: float, size: int, *, ndtri_error:
         doubtful = _round_lanes(lanes, scale, ndtri_error, result[start : start + len(lanes)])
         undecided.extend((start + lane, int(lanes[lane])) for lane in doubtful)
     if undecided:
-        # After all lanes, so that which words a lane takes does not depend on the size of chunks.
+        # Decide these after all lanes, so that the words of a lane do not depend on the size of chunks.
         ratio = scale.as_integer_ratio()
         for lane, word in undecided:
             magnitude = _decide(word & int(_TAIL_MASK), ratio, stream)

@@ -3,29 +3,29 @@ r"""Private selection of the best score: the exponential mechanism by Gumbel noi
 The winner among scores s_1..s_m, each of sensitivity Δ, held by any number of parties, is an ε-bounded-range release
 under replace-one, hence ε-DP and ε²/8-zCDP (McSherry & Talwar 2007; Dong, Durfee & Rogers 2020; Cesar & Rogers 2021).
 
-Mechanism. Every lane j has Y_j = s_j/b + G_j with an independent standard Gumbel G_j, and the greatest wins. A party answers
+Mechanism. Each lane j has Y_j = s_j/b + G_j with an independent standard Gumbel G_j, and the greatest wins. A party answers
 with its best lane, and the coordinator takes the best answer, which is the best lane of all. Only the winning coordinate
-is released, so *one* event covers all lanes of all parties, however the lanes are divided among the parties.
+is released, so *one* event covers all lanes of all parties, for any division of the lanes among them.
 
 Range, with exact numbers. P(j) = e^(s_j/b) / Σ_i e^(s_i/b). When one record is replaced, s becomes s' and
 ln P(j) - ln P'(j) = (s_j - s'_j)/b + c with the same c for all j. The first term lies in [-Δ/b, Δ/b], so the range of
 the loss over j is at most 2Δ/b. It contains 0, since probabilities sum to 1, so the loss itself is within ± the range.
 
-Why 2Δ/ε. With Δ/ε the range is ε only when all scores move in one direction (monotone scores), which no score of
-gradients does under replace-one. Two tied scores that move Δ in opposite directions show it: the loser wins with
-probability 1/2 before and 1/(1 + e^(2Δ/b)) after. At b = Δ/ε the ratio is (1 + e^(2ε))/2 > e^ε; at b = 2Δ/ε it is
-(1 + e^ε)/2 ≤ e^ε. (For Laplace noise of scale Δ/ε: e^(2ε)/(1 + ε) > e^ε.)
+The scale 2Δ/ε. With Δ/ε the range is ε only if all scores move in one direction (monotone scores), which scores of
+gradients do not under replace-one. For example, let two tied scores move Δ in opposite directions. The one that falls
+wins with probability 1/2 before and 1/(1 + e^(2Δ/b)) after. At b = Δ/ε the ratio is (1 + e^(2ε))/2 > e^ε; at b = 2Δ/ε
+it is (1 + e^ε)/2 ≤ e^ε. (For Laplace noise of scale Δ/ε: e^(2ε)/(1 + ε) > e^ε.)
 
-Range, with the numbers used. Rounding before an argmax is not post-processing: the winner may be another one. But let
-V_j be any numbers with |V_j - Y_j| ≤ e in every lane, and let j win when V_j is greatest, ties broken by any rule. Then
+Range, with rounded numbers. Rounding before an argmax is not post-processing, since it may change the winner. But let
+V_j be any numbers with |V_j - Y_j| ≤ e in every lane, and let j win if V_j is greatest, ties broken by any rule. Then
 Y_j > max_(i≠j) Y_i + 2e implies that j wins, which implies Y_j ≥ max_(i≠j) Y_i - 2e. Moving s_j by 2eb moves
 P(j) by a factor within e^(±2e), so the probability P̃(j) of winning satisfies e^(-2e) P(j) ≤ P̃(j) ≤ e^(2e) P(j). Four
 such factors enter the range: it is at most 2Δ/b + 8e, without any δ. Here e ≤ 2^-43 (`_value`), so b is the exact
 rational 2Δ/(ε - 2^-40), and the range is at most ε.
 
 V_j is an integer multiple of 2^-48: the floor of the score and the floor of G, each exact, from the score and the words
-of the keystream alone. It is the same on every platform, compares exactly, and travels as a Python integer. Doubles only
-tell which lanes cannot win.
+of the keystream alone. It is the same on every platform, compares exactly, and is sent as a Python integer. Doubles serve
+only to exclude lanes that cannot win.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class NoisyScore:
     """A party's best score, for comparison by the coordinator only. The greatest wins; among equals, the first.
 
     coordinate : position of the score; in w, once the party's offset is added (`moved`).
-    value : the noisy score, a whole number of units that all parties of one selection share. repr hides it, so that no log
-        contains it.
+    value : the noisy score, an integer multiple of a unit common to all parties of the selection. repr hides it, so that
+        no log contains it.
     """
 
     coordinate: int
@@ -94,7 +94,7 @@ class NoisyScore:
 
 
 def best_of(answers: Sequence[NoisyScore]) -> int:
-    """Return the position in `answers` of the greatest; among equal values, of the lowest coordinate.
+    """Return the position of the greatest answer; among equal values, of the one with the lowest coordinate.
 
     Raises PrivacyError without answers.
     """
@@ -117,16 +117,15 @@ def noisy_best(
     The guarantee covers the winning coordinate alone (module docstring). All parties of a selection use the same sensitivity
     and event, and each uses a stream of its own.
 
-    scores : (s,) float64, s ≥ 1. NaN and infinite ones count as the lowest double: the function is total, and no error
-        depends on data.
-    sensitivity : Δ > 0, the most that replacing one record moves any one score *as computed*, in units of the scores.
-        What the score's own floating point adds is part of it.
-    event : ε. None adds no noise and draws nothing: the greatest score, of equals the first.
-    noise : source of the stream that `key` names. Its first s words are the lanes: the top bit tells the half of (0, 1)
-        that u is in (1 is the upper), the other 63 are the leading bits of twice the distance to that half's outer
+    scores : (s,) float64, s ≥ 1. NaN and infinities count as the lowest double, so that no error depends on data.
+    sensitivity : Δ > 0, the largest change of any one score *as computed* when one record is replaced, in units of the
+        scores. It includes the floating-point error of the score itself.
+    event : ε. With None, no noise is drawn or added, and the greatest score wins, the first among equals.
+    noise : source of the stream that `key` names. Its first s words are the lanes: the top bit gives the half of (0, 1)
+        that contains u (1 for the upper), the other 63 are the leading bits of twice the distance to that half's outer
         end, and G = -ln(-ln(1 - u)). Lanes whose 63 bits are below 2⁴⁴ then take further words, 64 bits each, until
         they are not, in the order of the lanes. So the result is a function of scores and words alone.
-    tolerance : may be larger than the default but not smaller; a larger one costs time and changes no result.
+    tolerance : margin for excluding lanes, at least the default. A larger one costs time and changes no result.
 
     Raises PrivacyError when the specification is out of range: an empty or wrongly shaped `scores`, Δ not positive and
     finite, ε below 2⁻³⁰, or 2Δ/ε outside [2⁻¹⁰⁰⁰, 2¹⁰⁰⁰].
@@ -184,12 +183,12 @@ def _extended(tails: Integers, stream: Keystream) -> dict[int, tuple[int, int]]:
 def _candidates(
     scores: Vector, scale: float, lanes: Integers, tails: Integers, extended: list[int], tolerance: float
 ) -> list[int]:
-    """Return lanes, among them every one whose V is greatest. Extended lanes are all returned.
+    """Return lanes that include every lane with the greatest V, and all extended lanes.
 
     For the other lanes |G| < 14. With the logarithms of numpy within 2^-48 (relative; tests hold them to half of it)
     and q within 2^-51, E is within 2^-47 and G within 2^-47 + 14·2^-48 < 2^-43. Scores enter as (s - top)/b, where top
     is the greatest: within 2^-51 relative, 2^-45 for lanes down to -64. V itself is within 2^-46 of what is
-    approximated. So two lanes compare rightly once they differ by 2^-41, of which the tolerance is 512 times. A lane
+    approximated. So two lanes compare correctly if they differ by 2^-41, and the tolerance is 512 times that. A lane
     below -64 is computed below -49. The one at `top` has more than -3, or more than -28 if it is extended: G is at
     least -ln(B) with B bits, fewer than 2^41 in a stream. So the lane below cannot win, and the one at `top` either is
     returned or loses to one that is.
@@ -217,7 +216,7 @@ def _gumbel(lanes: Integers, tails: Integers) -> npt.NDArray[np.float64]:
 def _value(score: float, scale: Fraction, upper: bool, tail: int, bits: int) -> int:
     """Return V·2⁴⁸, where |V - (s/b + G)| ≤ 2⁻⁴³ for every G that the known bits allow.
 
-    upper : whether u is in the upper half.
+    upper : True if u is in the upper half.
     tail : k ≥ 2⁴⁴, so that q, the distance of u to its half's outer end, lies in [k, k + 1]·2^-(bits + 1).
 
     The floor of the score loses at most 2^-48, and so does that of G (`_fixed_gumbel`). |dG/dq| is at most 2/q in

@@ -2,8 +2,8 @@
 
 Guarantee. `check` passes a query only if each of its events covers the sensitivity that follows from its blocks, clips,
 reaches and columns, whatever the sender claims. Executor and party call it on every query, before anything is charged
-or computed on data. A party recomputes the Δ of its own share; that the joint Δ of several parties is covered is what the
-executor checks on the whole query.
+or computed on data. A party recomputes the Δ of its own share. The executor checks on the whole query that its event covers
+the joint Δ of several parties.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def check(query: Query) -> None:
-    """Raise PrivacyError for a query whose parts do not fit each other, or whose events claim too small a sensitivity."""
+    """Raise PrivacyError if the parts of a query are inconsistent, or if its events claim too small a sensitivity."""
     if isinstance(query, Descend):
         for step in query.ordered():
             _check_step(step)
@@ -42,7 +42,7 @@ def check(query: Query) -> None:
 
 
 def cover(claimed: float, needed: float) -> None:
-    """Raise PrivacyError unless the sensitivity that an event claims is at least the one that is needed."""
+    """Raise PrivacyError unless the sensitivity that an event claims is at least the one needed."""
     if needed == math.inf:
         raise PrivacyError("only exact integer sums can be released under an event: clip them to a grid")
     if not claimed >= needed:
@@ -50,9 +50,9 @@ def cover(claimed: float, needed: float) -> None:
 
 
 def required(query: Query) -> float | None:
-    """Return Δ of a query's one joint release; None where nothing is added up, or an event names no sensitivity.
+    """Return Δ of a query's joint release; None for a query without sums, or with an event without sensitivity.
 
-    inf : nothing bounds what one record adds.
+    inf : nothing bounds the contribution of one record.
     """
     match query:
         case Backward():
@@ -79,7 +79,7 @@ def required(query: Query) -> float | None:
 def check_score(query: Select, w: Vector, n_records: int, party: str) -> None:
     """Raise PrivacyError if a party's scores can move by more than the sensitivity that their rule claims.
 
-    w : (s,) the party's coordinates. n_records : n, of the records that the sums run over.
+    w : (s,) the party's coordinates. n_records : number n of records in the sums.
     """
     if query.event is None:
         return
@@ -121,7 +121,7 @@ def _moments(query: Moments) -> float:
 
 
 def joint_moments(widths: Mapping[str, int], means: Mapping[str, bool]) -> float:
-    """Return Δ of the moments of several parties' columns together. means : whether a party's first moments are in."""
+    """Return Δ of the moments of several parties' columns together. means : True for a party whose first moments are included."""
     counts = {kind: sum(width for party, width in widths.items() if means[party] is kind) for kind in (True, False)}
     Δs = [moments_sensitivity(count, means=kind) for kind, count in counts.items() if count]
     return Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)

@@ -1,4 +1,4 @@
-"""Privacy part of a job: the guarantee that it asks for."""
+"""Privacy part of a job: the guarantee that it requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Privacy:
         together with the means that centre the columns; 'bounds' uses L·B_j²; a mapping {column: M_j} declares them; 'data'
         computes them exactly from the data, uncharged, and the certificate flags it.
     class_balance : share of μ² that buys a noisy count of the positive labels, reported with the result. Class weights of a
-        later job can be declared from it. None does not ask for it.
+        later job can be declared from it. None releases no count.
     """
 
     epsilon: float

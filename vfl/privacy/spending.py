@@ -23,7 +23,7 @@ UNIT_BITS: Final = 256
 
 
 def mu_squared(event: Event) -> Fraction:
-    """Return (Δ/σ)², exactly: a Gaussian release is Δ/σ-GDP and no less (Dong, Roth, Su 2022, Thm. 2.7; Cor. 3.3).
+    """Return (Δ/σ)², exactly: a Gaussian release is Δ/σ-GDP, and this is tight (Dong, Roth, Su 2022, Thm. 2.7; Cor. 3.3).
 
     Raises UnknownEvent for every other event.
     """
@@ -60,12 +60,12 @@ def unknown(event: Event, way: str, remedy: str) -> UnknownEvent:
 
 
 def require_event(event: Event, count: int, adjacency: Adjacency) -> int:
-    """Return count, or raise unless it is a whole number ≥ 0 and the event speaks of this adjacency.
+    """Return count, or raise unless it is an integer ≥ 0 and the event has this adjacency.
 
-    Raises UnknownEvent for what is no Event, PrivacyError otherwise.
+    Raises UnknownEvent for an object that is not an Event, PrivacyError otherwise.
     """
     if not isinstance(event, Event):
-        raise UnknownEvent(f"no event but a {type(event).__name__}: pass an event of vfl.privacy.events")
+        raise UnknownEvent(f"not an event but a {type(event).__name__}: pass an event of vfl.privacy.events")
     if event.adjacency != adjacency:
         raise PrivacyError(
             f"this accountant counts under {adjacency} adjacency and the event under {event.adjacency}: "
