@@ -25,12 +25,12 @@ DAYS = 365
 
 
 def name(text: str) -> x509.Name:
-    """Return a distinguished name of a common name alone."""
+    """Return a distinguished name that consists of a common name only."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def address(text: str) -> x509.GeneralName:
-    """Return an IP address or a host name as a certificate names it."""
+    """Return an IP address or a host name in the form of a certificate."""
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
@@ -40,7 +40,7 @@ def address(text: str) -> x509.GeneralName:
 def issue(
     subject: str, key: ec.EllipticCurvePrivateKey, ca: str, signer: ec.EllipticCurvePrivateKey, addresses: list[str]
 ) -> x509.Certificate:
-    """Return a certificate for a node's addresses, or without any the authority's own."""
+    """Return a certificate for a node's addresses; without addresses, the authority's own certificate."""
     now = dt.datetime.now(dt.UTC)
     builder = (
         x509.CertificateBuilder()
@@ -61,7 +61,7 @@ def issue(
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file that has its mode from the beginning."""
+    """Write a new file, created with its final mode."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
 
