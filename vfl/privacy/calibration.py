@@ -101,7 +101,7 @@ def _sampled_factor(plan: tuple[Charge, ...], start: float, epsilon: float, delt
             accountant.compose(event, count)
         try:
             return math.log(max(accountant.epsilon(delta), 1e-9 * epsilon) / epsilon)
-        except PrivacyError:  # the loss is too large to compute; at the start, that holds for every factor
+        except PrivacyError:  # the loss is too large to compute; if that holds at the start, it holds for every factor
             if x == first:
                 raise
             return math.inf

@@ -121,7 +121,10 @@ def _moments(query: Moments) -> float:
 
 
 def joint_moments(widths: Mapping[str, int], means: Mapping[str, bool]) -> float:
-    """Return Δ of the moments of several parties' columns together. means : True for a party whose first moments are included."""
+    """Return Δ of the moments of several parties' columns together.
+
+    means : True for a party whose first moments are included.
+    """
     counts = {kind: sum(width for party, width in widths.items() if means[party] is kind) for kind in (True, False)}
     Δs = [moments_sensitivity(count, means=kind) for kind, count in counts.items() if count]
     return Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)

@@ -28,7 +28,7 @@ def mu_squared(event: Event) -> Fraction:
     Raises UnknownEvent for every other event.
     """
     event = bare(event)
-    if type(event) is Gaussian:  # a subclass could mean something else
+    if type(event) is Gaussian:  # a subclass could have another cost
         return (Fraction(event.sensitivity) / Fraction(event.sigma)) ** 2
     raise unknown(event, "exact Gaussian accounting", "choose_accountant finds one that covers the whole plan")
 
