@@ -170,6 +170,7 @@ class Executor:
     def _charge(self, query: Query, key: ReleaseKey) -> tuple[Query, Charges]:
         """Charge the releases of a query; return the query, with the charge of its pass if it is part of one."""
         capped = query.capped if isinstance(query, Descend) else None
+        self._passes.begin()
         events: tuple[Event | None, ...]
         if isinstance(query, Descend) and capped is not None and None not in query.events():
             events, query = self._passes.charged(query, capped, key)

@@ -6,19 +6,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from vfl.messages import Descend, Paid, RecordCap
+from vfl.messages import Descend, Paid
 
 if TYPE_CHECKING:
-    from vfl.messages import Query
+    from vfl.messages import Query, RecordCap
     from vfl.privacy.events import Gaussian, ReleaseKey
 
 
 class Passes:
     """Decision on new charges for queries under a record cap.
 
-    Guarantee. A charge pays for each coordinate at most once, and for no release after a loss or of another process. In
-    these two cases it is unknown which releases of the charge were made, so all of them count as made. A retry
-    therefore takes the next charge of the plan, together with the blocks that follow it.
+    Guarantee. A charge pays for each coordinate at most once, under one cap with one scale, and for no release after a loss
+    or of another process. In these two cases it is unknown which releases of the charge were made, so all of them count
+    as made. A retry therefore takes the next charge of the plan, together with the blocks that follow it.
 
     private : True if a repeated release is another one; seeded noise repeats itself to the bit.
     """
@@ -28,15 +28,19 @@ class Passes:
         self._number = 0
         self._paid: Paid | None = None
         self._released: frozenset[int] = frozenset()
+        self._cap: RecordCap | None = None
         self._over = False
-        self._before: tuple[int, Paid | None, frozenset[int]] = (0, None, frozenset())
+        self._before: tuple[int, Paid | None, frozenset[int], RecordCap | None] = (0, None, frozenset(), None)
+
+    def begin(self) -> None:
+        """Note how charges stand before a query, of any kind, for `lost`."""
+        self._before = self._number, self._paid, self._released, self._cap
 
     def charged(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[tuple[Gaussian, ...], Descend]:
         """Return the event to charge now under `key`, if any, and the query with the charge that pays for it.
 
         Raises PrivacyError for a query that releases a coordinate twice, or with less noise than was charged.
         """
-        self._before = self._number, self._paid, self._released
         paid, new = self._take(query, cap, key)
         cap = replace(cap, paid=paid)
         cap.require_covered((step.clip, step.event) for step in query.ordered())
@@ -57,7 +61,7 @@ class Passes:
         if self._private:
             self._over = True
         else:
-            self._number, self._paid, self._released = self._before
+            self._number, self._paid, self._released, self._cap = self._before
 
     def _take(self, query: Descend, cap: RecordCap, key: ReleaseKey) -> tuple[Paid, bool]:
         """Note the query's coordinates as released; return the charge that pays for them, and True if it is new."""
@@ -65,10 +69,11 @@ class Passes:
         coordinates = frozenset(j for S in blocks for j in range(S.start, S.stop))
         if len(coordinates) < sum(S.stop - S.start for S in blocks):
             raise PrivacyError("a query releases a coordinate twice: one charge pays for each coordinate once")
-        if self._paid is not None and not self._over and self._released.isdisjoint(coordinates):
+        holds = not self._over and self._cap is cap and self._released.isdisjoint(coordinates)
+        if self._paid is not None and holds:
             self._released |= coordinates
             return self._paid, False
         self._paid = Paid(key, cap.price(self._number))
         self._number += 1
-        self._released, self._over = coordinates, False
+        self._released, self._cap, self._over = coordinates, cap, False
         return self._paid, True

@@ -78,7 +78,7 @@ class Party:
         self._alignment = alignment
         self._held_out = held_out
         self._threads = threads
-        self._cap = OwnCap(name, columns.n_coordinates, self._record_norms, repeats=not noise.private)
+        self._cap = OwnCap(name, columns, self._record_norms, repeats=not noise.private)
 
     def greet(self) -> Greeting:
         """Return version, number of records, book and alignment of this party, before training."""

@@ -14,11 +14,13 @@ from vfl.privacy.events import Gaussian
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from parties.storage.base import Storage
     from vfl.messages import Backward, Block, RecordCap
     from vfl.privacy.events import ReleaseKey
     from vfl.types import Vector
 
     Row = tuple[Block, Vector, Vector]
+    Shape = tuple[float, bytes, bytes]
 
 
 class OwnCap:
@@ -27,18 +29,18 @@ class OwnCap:
     Guarantee. Their coordinates are disjoint and in one scale, and a record adds to all of them together a vector of norm
     at most C(1 + p·2⁻⁵⁰), before rounding. The norms of the other parties' columns rest on the coordinator.
 
-    width : number of the party's own columns.
+    columns : the party's own columns.
     norms : computes ‖z_i‖² over them.
     repeats : whether a release may be repeated, since its noise repeats itself to the bit.
     """
 
-    def __init__(self, party: str, width: int, norms: Callable[[Row], Vector], *, repeats: bool) -> None:
+    def __init__(self, party: str, columns: Storage, norms: Callable[[Row], Vector], *, repeats: bool) -> None:
         self._party = party
-        self._width = width
+        self._columns = columns
         self._norms = norms
         self._repeats = repeats
-        self._made: dict[ReleaseKey, tuple[bytes, set[int]]] = {}
-        self._known: tuple[tuple[bytes, float], Vector] | None = None
+        self._made: dict[ReleaseKey, tuple[Shape, set[int]]] = {}
+        self._known: tuple[Shape, Vector] | None = None
 
     def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
         """Note the coordinates that are about to be released; PrivacyError for what the charge does not pay for."""
@@ -52,7 +54,7 @@ class OwnCap:
             asked = list(zip(query.blocks, query.centres, query.scales, strict=True))
             releases = [(query.clip, query.event if isinstance(query.event, Gaussian) else None)]
         row, centre, scale = cap.rows[self._party]
-        if not (row.start == 0 and row.stop == len(centre) == len(scale) == self._width):
+        if not (row.start == 0 and row.stop == len(centre) == len(scale) == self._columns.n_coordinates):
             raise PrivacyError(f"party {self._party!r} was given a record cap that is not over all of its columns")
         for block, own_centre, own_scale in asked:
             if not (np.array_equal(own_centre, centre[block.local]) and np.array_equal(own_scale, scale[block.local])):
@@ -64,9 +66,9 @@ class OwnCap:
                 )
             return
         cap.require_covered(releases)
-        scaled, made = self._made.setdefault(cap.paid.key, (_digest(cap.rows[self._party]), set()))
-        if scaled != _digest(cap.rows[self._party]):
-            raise PrivacyError(f"party {self._party!r} was asked to change the scale within a pass")
+        shape, made = self._made.setdefault(cap.paid.key, (self._shape(cap), set()))
+        if shape != self._shape(cap):
+            raise PrivacyError(f"party {self._party!r} was asked to change the cap or the scale within a pass")
         for block, _, _ in asked:
             columns = range(block.start, block.stop)  # not its coordinates, whose offset the sender chooses
             if not self._repeats and not made.isdisjoint(columns):
@@ -77,12 +79,12 @@ class OwnCap:
 
     def limits(self, cap: RecordCap, given: Vector | None) -> Vector:
         """Return the most that each residual may be, (n,): what is given, between 0 and C over the norm of the own columns."""
-        key = _digest(cap.rows[self._party]), cap.cap
+        key = self._shape(cap)
         if self._known is None or self._known[0] != key:
             self._known = key, record_limits(self._norms(cap.rows[self._party]), cap.cap)
         own = self._known[1]
         return own if given is None else np.clip(given, 0.0, own)
 
-
-def _digest(row: Row) -> bytes:
-    return row[1].tobytes() + row[2].tobytes()
+    def _shape(self, cap: RecordCap) -> Shape:
+        _, centre, scale = cap.rows[self._party]
+        return cap.cap, centre.tobytes(), scale.tobytes()

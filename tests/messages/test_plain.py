@@ -266,6 +266,21 @@ class TestGramClip:
             with pytest.raises(PrivacyError, match="'gram' bounds pieces"):
                 Executor(InProcessTransport({}), Margins(np.ones(4)), None)(query)
 
+    def test_pieces_of_a_plain_sum(self) -> None:
+        """All pieces share the charge of the first, and a plain clip bounds each piece alone."""
+        block, clip = Block(0, "a", 0, 2, 0), Clip(1.0, 2)
+        piece = Backward(
+            Derivative(setting.loss_of("squared")),
+            (block,),
+            (np.zeros(2),),
+            (np.ones(2),),
+            clip,
+            clip.event(3.0),
+            fold=Piece(1, 3, ()),
+        )
+        with pytest.raises(PrivacyError, match="pieces of one release share one charge"):
+            check(piece)
+
     def test_in_a_visit_and_in_a_selection(self) -> None:
         (_, visit, _), *_ = [asked for asked in run("SkGD", True)[0].asked if isinstance(asked[1], Descend)]
         (owner,) = visit.steps

@@ -304,6 +304,41 @@ def test_the_executor_charges_a_pass_once_and_a_repeat_with_the_next() -> None:
     assert asked([1], 12) == (1, ReleaseKey(12))  # a resumed run trusts no charge of another process
 
 
+def test_another_cap_or_scale_is_another_charge() -> None:
+    """The rounding of two caps would not share one bound, and a record may have its mass elsewhere in another scale."""
+    for changed in ({"cap": C}, {"rows": {"a": (ROW, np.zeros(P), np.full(P, 2.0))}}):
+        passes, cap = Passes(private=True), replace(cap_of(1.0), paid=None)
+        for number, each in enumerate((cap, replace(cap, **changed))):
+            events, query = passes.charged(replace(visit(cap_of(1.0), [number]), capped=each), each, ReleaseKey(number))
+            assert len(events) == 1
+            assert query.capped.paid.key == ReleaseKey(number)
+    party, at = party_of(np.ones((2, P)), CryptographicNoise()), (shown(2, np.full(2, 0.5)), ReleaseKey(0))
+    party.answer(visit(cap_of(1.0), [0]), *at)
+    smaller = Clip(C / 2, P)
+    event = smaller.event(1.0)
+    query = visit(cap_of(1.0), [1], cap=C / 2)
+    steps = {"a": tuple(replace(step, clip=smaller, event=event) for step in query.steps["a"])}
+    with pytest.raises(PrivacyError, match="change the cap or the scale within a pass"):
+        party.answer(replace(query, steps=steps), *at)
+
+
+def test_a_lost_query_of_another_kind_undoes_no_charge() -> None:
+    """Seeded noise repeats what was lost to the bit, and nothing else."""
+    passes, cap = Passes(private=False), replace(cap_of(1.0), paid=None)
+
+    def asked(blocks: list[int], number: int) -> int:
+        passes.begin()
+        return len(passes.charged(replace(visit(cap_of(1.0), blocks), capped=cap), cap, ReleaseKey(number))[0])
+
+    assert asked([0, 1], 0) == 1
+    passes.begin()
+    passes.lost()  # of a query that charges nothing
+    assert asked([2], 1) == 0
+    passes.lost()
+    assert asked([2], 1) == 0
+    assert asked([0], 2) == 1
+
+
 def test_a_refused_charge_pays_for_nothing() -> None:
     class Empty:
         asked = 0

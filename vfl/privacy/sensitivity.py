@@ -13,10 +13,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError
-from vfl.messages import Backward, Descend, Forward, Moments, Ranges, RecordNorms, Select, Tally
+from vfl.messages import Backward, Descend, Forward, Moments, Piece, Ranges, RecordNorms, Select, Tally
 from vfl.messages.kinds import vectors_of
 from vfl.privacy import magnitudes
-from vfl.privacy.geometry import moments_sensitivity
+from vfl.privacy.geometry import Clip, moments_sensitivity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,9 +103,11 @@ def _check_step(step: Step) -> None:
 def _sum(query: Backward) -> float:
     for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
         _fits(block, centre, scale)
+    if isinstance(query.fold, Piece) and query.event is not None and type(query.clip) is Clip:
+        raise PrivacyError("pieces of one release share one charge, and the clip 'norm' bounds each of them alone")
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
     # Each party clips its own share. What all shares together add is bounded by the weights, or by each share alone.
-    joint = getattr(query.weighting, "cap", math.inf) <= query.clip.cap or query.fold is not None
+    joint = getattr(query.weighting, "cap", math.inf) <= query.clip.cap or isinstance(query.fold, Piece)
     parties = 1 if joint else len({block.party for block in query.blocks})
     return Δ if parties == 1 else Δ * math.nextafter(math.sqrt(parties), math.inf)
 
