@@ -65,8 +65,8 @@ class Budget:
 
         if job.dataset is not None and job.privacy is not None and (flags := flags_of(job)):
             raise PrivacyError(
-                f"data set {job.dataset!r} is kept in a ledger whose certificates speak for all jobs on it, and the "
-                f"certificate of this job would say {flags[0]}. Declare what is missing, or leave dataset out to try things"
+                f"the ledger of data set {job.dataset!r} gives a guarantee for all jobs on it, but the certificate of this "
+                f"job would say {flags[0]}. Declare what is missing, or leave dataset out for an experiment"
             )
 
     def reserve(self, plan: Plan) -> Reservation | None:
@@ -103,8 +103,7 @@ class Budget:
             return
         if not reservation.charged() >= set(made):
             raise LedgerError(
-                "the ledger does not know of a release that the log of this run holds: it is an older copy than the run "
-                "was charged to; restore the newest one"
+                "the ledger lacks a release that the log of this run holds, so it is an older copy: restore the newest one"
             )
 
     def current_head(self) -> Head | None:

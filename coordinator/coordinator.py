@@ -126,7 +126,7 @@ class Coordinator:
         greetings = self._transport.greet()
         plan = make_plan(job, agreed_records(greetings))
         if log.n_records not in (None, plan.n_records):
-            raise DataError("the parties hold other records than when this run began: start a new run")
+            raise DataError("the parties hold different records from those at the start of this run: start a new run")
         problem = plan.problem
         if plan.solver.sealed and problem.private:  # its log holds no round, so the run begins again
             log = replace(log, released=(), rebuilt=0, left={})

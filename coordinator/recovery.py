@@ -52,5 +52,5 @@ class Recovery:
         if policy == "skip" and party != self._keep:
             return False
         raise PartyLost(
-            f"party {party!r} was lost and {why}; when it runs again go on with: vfl resume", party
+            f"party {party!r} was lost and {why}; once it runs again, continue with: vfl resume", party
         ) from lost

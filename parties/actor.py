@@ -67,7 +67,7 @@ class PartyActor:
     @property
     def _task(self) -> PartyTask:
         if self._given is None:
-            raise FederationError(f"{self._name!r} takes part in a prediction alone, and was asked to train")
+            raise FederationError(f"{self._name!r} takes part in a prediction only, but was asked to train")
         return self._given.for_party(self._name)
 
     @property

@@ -134,7 +134,7 @@ def test_a_valid_alignment_is_reused(folder: Path, call: Callable[..., Said]) ->
     assert first["alignment"] == second["alignment"] != third["alignment"]
     assert second["sizes"] == {"bank": 80, "telco": 70}
     said = call("align", "job.toml", "--engine", "inprocess")
-    assert "every party still holds the alignment of these very files" in said.out
+    assert "every party still holds an alignment of these files" in said.out
     assert "aligning" not in said.err
     pd.read_csv("telco.csv")[5:].to_csv("telco.csv", index=False)
     changed = aligned()
@@ -151,7 +151,7 @@ def test_a_plan_takes_n_from_the_alignment(
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     asked = call("plan", "job.toml")
     assert asked.code == 2
-    assert "--records N; or align them, vfl align JOB, which notes it (a plan reads no party's data)" in asked.err
+    assert "--records N; or run vfl align JOB, which records it (a plan reads no party's data)" in asked.err
     call("align", "job.toml", "--engine", "inprocess")
     assert json.loads(call("plan", "job.toml", "--json").out)["n_records"] == common(folder)
     said = call("plan", "job.toml").out

@@ -290,8 +290,8 @@ def test_lost_for_good_ends_the_run(faults: Faults) -> None:
         drive(Lossy(job(), at=5, returns=False), faults)
     expected = {
         "abort": "'shop' died",
-        "wait": "party 'shop' was lost and did not come back within 1 s ('shop' did not answer within 1 s); when it runs "
-        "again go on with: vfl resume",
+        "wait": "party 'shop' was lost and did not come back within 1 s ('shop' did not answer within 1 s); once it runs "
+        "again, continue with: vfl resume",
     }
     assert str(raised.value) == expected[faults.on_party_lost]
     assert raised.value.party == "shop"

@@ -70,11 +70,11 @@ def command(
     sizes = ", ".join(f"{party} {size}" for party, size in aligned.sizes.items())
     click.echo(f"{aligned.n_records} records are common to all parties ({sizes}); {seconds:.1f} s")
     if aligned.reused:
-        click.echo("every party still holds the alignment of these very files, which stays; --again makes a new one")
+        click.echo("every party still holds an alignment of these files, which is reused; --again makes a new one")
         return
     for who, what in seen.items():
         click.echo(f"  {who} learned  {what}" if who != "outsider" else f"  public  {what}")
     if environment.table is None:
-        click.echo("each party keeps its rows in its own place; runs of this job begin with them")
+        click.echo("each party stores its rows locally; runs of this job start from them")
     else:
-        click.echo("nothing is kept: the parties are simulated from one table")
+        click.echo("nothing is stored: the parties are simulated from one table")

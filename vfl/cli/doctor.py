@@ -57,7 +57,7 @@ def _kernels() -> str:
     kernels.forward(X, np.ones(4), v)
     if not np.array_equal(v, np.ones(4)):
         raise RuntimeError("a compiled kernel gives a wrong answer: clear numba's cache and reinstall numba")
-    return "compiled and right"
+    return "compiled and correct"
 
 
 def _noise() -> str:

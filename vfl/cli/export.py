@@ -35,7 +35,7 @@ def command(run: Path, party: str | None, output: Path, *, plain: bool) -> None:
     from vfl.launch.run.result import Result
 
     if plain and party is not None:
-        raise SpecificationError("a party's part is no scikit-learn model: give --party or --sklearn")
+        raise SpecificationError("a party's part is not a scikit-learn model: give --party or --sklearn")
     result = Result.load(run)
     if output.exists() and (plain or party is not None):
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")

@@ -41,7 +41,7 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
     if records is None and environment.table is None:
         noted = remembered_records(spec, environment.data)
         if noted is None:
-            first = "; or align them, vfl align JOB, which notes it" if spec.ids else ""
+            first = "; or run vfl align JOB, which records it" if spec.ids else ""
             raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
     if records is None and noted is None:
         require_files(environment)

@@ -6,8 +6,8 @@ clipped sum satisfy
     g‖q_i‖₂ ≤ κ(1 + s·2⁻⁵⁰) + g√s/2
 
 whatever the floats in X, v, y, centre and scale are: NaN, infinities and magnitudes that over- or underflow included.
-The sum of the q_i is exact in 64-bit integers, hence independent of order, chunks and threads (DESIGN §4, "The block
-release"). The proof stands in vfl.kernels.dense_loops.
+The sum of the q_i is exact in 64-bit integers, hence independent of order, chunks and threads. The proof is in
+vfl.kernels.dense_loops.
 
 Every X is (n, s), column-major, float64 or float32, as a party stores it; products and sums are float64. Vectors are
 contiguous float64. `threads` > 1 splits the records; it changes no result. Shapes, types or constants that do not fit

@@ -40,7 +40,7 @@ def _curve(facts: Facts) -> Markup:
     lost = certificate.releases - sum(map(len, told.charged))
     top, last = max(certificate.epsilon, points[-1][1]), max(1, len(told.charged))
     lines = [
-        charts.Curve("all that was accounted for", [(0.0, certificate.epsilon), (last, certificate.epsilon)], None),
+        charts.Curve("everything accounted for", [(0.0, certificate.epsilon), (last, certificate.epsilon)], None),
         charts.Curve("ε of what was released up to a round", points, 0, step=True),
     ]
     x, y = charts.Axis("round", 0, last, whole=True), charts.Axis(f"ε at δ = {certificate.delta:.3g}", 0.0, top * 1.06)

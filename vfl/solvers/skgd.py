@@ -338,7 +338,10 @@ class SkGD:
 
     @property
     def adaptive(self) -> bool:
-        """True if released values decide draws. Importance sampling draws blocks by M; two options set caps by M."""
+        """True if released values decide draws or noise. Importance sampling draws by M, and two options set caps by M.
+
+        Passes under a record cap are charged by their number, whatever is released.
+        """
         if self.by_pass:
             return False
         return self.sampling == "importance" or self.noise_geometry == "isotropic" or self.clip == BOUNDS
