@@ -1,4 +1,4 @@
-"""What becomes of a run whose party is lost: wait for it, go on without it, or end."""
+"""Reaction of a run to the loss of a party: wait for it, continue without it, or end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is publicly declared about each column, and the scaling that follows from it. Nothing here is taken from data.
+"""Public declarations about each column, and the scaling that follows from them. Nothing here is taken from data.
 
 A column becomes one coordinate of the model (numeric, boolean) or one for each declared category (categorical). What a
 declaration says of its coordinates (`features`, `limits`) is all that scaling, sensitivities and storage need to know.
@@ -127,7 +127,7 @@ class Numeric:
 
     @property
     def instead(self) -> float | None:
-        """What a missing value becomes; None where it is an error."""
+        """Replacement for a missing value; None if a missing value is an error."""
         if self.fill is None and self.missing is not None:
             lo, hi = self.limits
             return min(max(0.0, lo), hi)
@@ -163,7 +163,7 @@ class Boolean:
 
     @property
     def instead(self) -> float | None:
-        """What a missing value becomes; None where it is an error."""
+        """Replacement for a missing value; None if a missing value is an error."""
         if self.fill is None:
             return None if self.missing is None else 0.0
         return float(self.fill)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Content: TypeAlias = Literal["number", "boolean", "text", "id"]
-"""How cells without a type of their own are read, from the column's declaration. Columns of typed sources keep their type.
-'id' is the column by which records are aligned; it is no column of a sparse matrix."""
+"""Reading of cells without a type, according to the column's declaration. Columns of typed sources keep their type.
+'id' is the column by which records are aligned; a sparse matrix has no such column."""
 
 BY_POSITION = b"vfl.by_position"
 """In the metadata of a table that was split off an array."""

@@ -132,7 +132,7 @@ class TestFlags:
         said = certificate(privacy=SEEDED)
         assert said.private is False
         assert said.noise == "SeededNoise"
-        assert said.flags == ("NOT PRIVATE: the noise is seeded, so whoever knows the seed can take it off",)
+        assert said.flags == ("NOT PRIVATE: the noise is seeded, so anyone who knows the seed can subtract it",)
         assert str(said).startswith("NOT PRIVATE (the accounting alone would give: (ε = ")
 
     def test_smoothness_from_data(self) -> None:

@@ -1,4 +1,4 @@
-"""What is asked of the records beside training: measures on those held out, how many labels are positive, diagnostics."""
+"""Queries on the records besides training: measures on held-out records, the count of positive labels, diagnostics."""
 
 from __future__ import annotations
 

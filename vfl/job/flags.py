@@ -18,7 +18,7 @@ def flags_of(job: Job) -> tuple[str, ...]:
         return (UNCHARGED,)
     flags = []
     if privacy.noise is not None:
-        flags.append(f"{NOT_PRIVATE}: the noise is seeded, so whoever knows the seed can take it off")
+        flags.append(f"{NOT_PRIVATE}: the noise is seeded, so anyone who knows the seed can subtract it")
     if privacy.smoothness == "data":
         flags.append(
             f"{NOT_PRIVATE} as a whole: means and smoothness of the columns were computed from the data and not charged "

@@ -237,7 +237,7 @@ def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | 
 
 
 def named_as_id(column: str) -> bool:
-    """Whether a column has a usual name of an id."""
+    """Return True if a column has a usual name of an id."""
     return column.lower() in IDS or column.lower().endswith(("_id", "-id", " id"))
 
 

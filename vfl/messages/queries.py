@@ -145,11 +145,11 @@ class Moments(Query):
     uncentred: frozenset[str] = frozenset()
 
     def asks_means(self, party: str) -> bool:
-        """Whether a party's first moments are asked for too."""
+        """Return True if a party's first moments are requested too."""
         return self.means and party not in self.uncentred
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector a party."""
+        """Return the length of the vector of each party."""
         return tuple(width * (1 + self.asks_means(name)) for name, width in self.widths.items())
 
     def shares(self) -> Mapping[str, Query]:
@@ -181,7 +181,7 @@ class Ranges(Query):
     part: int = 0
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector a party."""
+        """Return the length of the vector of each party."""
         return tuple(len(indices) * self.cells for indices in self.columns.values())
 
     def shares(self) -> Mapping[str, Query]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 HELD_OUT = "held out"
-"""What margins keep the held-out part's Xw as: out of the reach of every weighting."""
+"""Name under which margins keep Xw of the held-out part, which no weighting can reach."""
 
 
 @dataclass(frozen=True, slots=True)

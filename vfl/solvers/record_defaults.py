@@ -44,12 +44,12 @@ def clear(problem: Problem) -> float:
 
 
 def serves(problem: Problem) -> bool:
-    """Whether the rules are known to serve: squared loss needs an intercept that takes up the residuals' mean."""
+    """Return True if the rules were validated: squared loss needs an intercept that absorbs the residuals' mean."""
     return problem.private and not off_centre(problem)
 
 
 def has_balance(problem: Problem) -> bool:
-    """Whether the constant model is the log-odds of the classes: logistic loss with a free intercept."""
+    """Return True if the constant model is the log-odds of the classes: logistic loss with a free intercept."""
     return problem.loss.name == "logistic" and problem.centred
 
 

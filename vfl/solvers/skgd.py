@@ -348,7 +348,7 @@ class SkGD:
 
     @property
     def by_pass(self) -> bool:
-        """Whether a pass is charged as one release."""
+        """True if a pass is charged as one release."""
         return self.clip == RECORD
 
     def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
@@ -366,7 +366,7 @@ class SkGD:
         return known, found.mean, problem.loss
 
     def _begins(self, problem: Problem) -> bool:
-        """Whether the run starts elsewhere than at 0; a public fact, so that all runs of a plan ask the same queries."""
+        """Return True if the run does not start at 0; a public fact, so that all runs of a plan send the same queries."""
         return bool(self.label_share) or bool((problem.intercept * problem.label_centre).any())
 
     def _walk(self, problem: Problem, known: Curvature) -> Walk:
