@@ -1,18 +1,17 @@
-"""The project beside the papers' tables and beside what one would use instead, in one command.
+"""One command that compares the project with the papers' tables and with alternatives.
 
     python -m tests.benchmarks [PART ...] [--quick] [--data DIR] [--only NAME ...] [--runs N] [--search]
                                [--peers-env DIR] [--output DIR] [--page FILE]
 
-Each part yields results as its tasks are done; they are appended to results.jsonl in the output folder, and a run that
-was interrupted goes on after the last task that it finished. At the end the folder holds results.json, results.md and
-plots. Parts, in order: utility (the papers' tables), sweep (ε and passes, all solvers), curves (SkGD's orders and iterates),
-speed, scale, privacy, partitions, peers, methods, study.
-What cannot run here (no data, no such peer, no such solver for a loss) is
-named, with the reason.
+Each part yields results as its tasks finish. The command appends them to results.jsonl in the output folder, so an
+interrupted run continues after its last finished task. At the end the folder holds results.json, results.md and plots.
+Parts, in order: utility (the papers' tables), sweep (ε and passes, all solvers), curves (SkGD's orders and iterates),
+speed, scale, privacy, partitions, peers, methods, study. Tasks that cannot run here (no data, no such peer, no such
+solver for a loss) are listed with the reason.
 
---data : folder of the real data; without it, synthetic problems only. --only : tasks with this in their name.
---search : look for the oracle's settings anew, instead of taking those in oracle.json. --peers-env : a virtual
-environment with diffprivlib in it; it is made where there is none. --page : write the tables between this page's marks.
+--data : folder of the real data; without it, only synthetic problems run. --only : tasks with this in their name.
+--search : search for the oracle's settings again, instead of using oracle.json. --peers-env : a virtual environment
+with diffprivlib, created if it does not exist. --page : update the tables between this page's marks.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MODULES = {"privacy": "mechanisms"}
 
 
 def tasks_of(part: str, settings: Settings) -> Iterator[Task]:
-    """Yield what a part does; what is not there yet does nothing, and says so."""
+    """Yield the tasks of a part; print a note for a missing part."""
     name = _module(part)
     try:
         module = importlib.import_module(name)
@@ -58,7 +57,7 @@ def _module(part: str) -> str:
 
 
 def run(parts: Iterable[str], settings: Settings, book: Book, only: Sequence[str] = ()) -> int:
-    """Do what the book does not hold yet; return how many tasks failed."""
+    """Run the tasks without results in the book; return the number of failed tasks."""
     failed = 0
     for part in parts:
         for task in tasks_of(part, settings):
@@ -97,17 +96,17 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the parts, print the table; return 1 when a task failed."""
+    """Run the parts and print the table; return 1 if a task failed."""
     parser = argparse.ArgumentParser("python -m tests.benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all when none is named")
     parser.add_argument("--quick", action="store_true", help="about three minutes in all")
     parser.add_argument("--data", type=Path, help="folder of the real data")
     parser.add_argument("--only", nargs="*", default=[], help="parts of the names of tasks")
     parser.add_argument("--runs", type=int, help="runs behind each figure, in place of a part's own number")
-    parser.add_argument("--search", action="store_true", help="look for the oracle's settings anew")
-    parser.add_argument("--peers-env", type=Path, help="environment of the peers, made where there is none")
-    parser.add_argument("--output", type=Path, help="folder of the results; a run that was interrupted goes on in it")
-    parser.add_argument("--page", type=Path, help="page whose tables are written anew, between its marks")
+    parser.add_argument("--search", action="store_true", help="search for the oracle's settings again")
+    parser.add_argument("--peers-env", type=Path, help="environment of the peers, created if it does not exist")
+    parser.add_argument("--output", type=Path, help="folder of the results; an interrupted run continues in it")
+    parser.add_argument("--page", type=Path, help="page in which to update the tables between its marks")
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.parts) - set(PARTS)):
         parser.error(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -130,5 +129,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def alone(part: str) -> int:
-    """Run one part under its module's own name."""
+    """Run one part under its own module's name."""
     return main([part, *sys.argv[1:]])

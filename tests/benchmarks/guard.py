@@ -1,10 +1,10 @@
-"""A guard against slow code: a few ratios beside what was recorded; it fails when one has doubled.
+"""Guard against slow code: compare a few ratios with recorded ones, and fail if one has doubled.
 
     python -m tests.benchmarks.guard [--record]
 
-Contenders take turns in one run, many short turns each, and the best counts: a load on the machine only ever adds. What
-seems to have doubled is measured once more before it counts. guard.json holds what was measured last, the largest of
-three; --record writes it anew, after a change that is meant.
+Contenders alternate in one run, in many short turns each, and the best time counts, because load on the machine only
+adds time. A ratio that seems to have doubled is measured once more. guard.json holds the recorded ratios, the largest
+of three; --record replaces them after an intended change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TURNS = 60
 
 
 def kernel_over_sum() -> dict[str, float]:
-    """Return the clipped, rounded gradients' times over that of np.sum, on a block that no cache holds."""
+    """Return the time of the clipped, rounded gradients over that of np.sum, on a block larger than every cache."""
     n, s, rng = 250_000, 16, np.random.default_rng(0)
     X = np.asfortranarray(rng.normal(size=(n, s)))
     v, y = rng.normal(size=n), np.sign(rng.normal(size=n))
@@ -61,7 +61,7 @@ def pass_over_bare() -> dict[str, float]:
 
 
 def visit_over_trip() -> dict[str, float]:
-    """Return a visit on Ray, less what the party computed, over a bare round trip of the same vectors."""
+    """Return a visit on Ray, without the party's computation, over a bare round trip of the same vectors."""
     from vfl.launch.engines.connection import connected
 
     with connected(5, None) as ray:
@@ -79,12 +79,12 @@ MEASURES = (kernel_over_sum, pass_over_bare, charge_over_insert, visit_over_trip
 
 
 def doubled(found: Mapping[str, float], recorded: Mapping[str, float]) -> dict[str, float]:
-    """Return the ratios that are more than MARGIN times what was recorded; one without a record is none."""
+    """Return the ratios above MARGIN times their record; a ratio without a record is not one of them."""
     return {name: ratio for name, ratio in found.items() if ratio > MARGIN * recorded.get(name, float("inf"))}
 
 
 def check(measures: tuple[Callable[[], Mapping[str, float]], ...], recorded: Mapping[str, float]) -> dict[str, float]:
-    """Measure, print, and return what has doubled twice in a row."""
+    """Measure, print, and return the ratios that have doubled twice in a row."""
     failed: dict[str, float] = {}
     for measure in measures:
         found = measure()
@@ -100,9 +100,9 @@ def check(measures: tuple[Callable[[], Mapping[str, float]], ...], recorded: Map
 
 
 def main() -> int:
-    """Return 1 when a ratio has doubled, or when one that is recorded is no longer measured."""
+    """Return 1 if a ratio has doubled, or if a recorded one is no longer measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--record", action="store_true", help="write the ratios of now")
+    parser.add_argument("--record", action="store_true", help="record the present ratios")
     if parser.parse_args().record:
         times = [{name: ratio for measure in MEASURES for name, ratio in measure().items()} for _ in range(3)]
         found = {name: round(max(each[name] for each in times), 3) for name in times[0]}
@@ -114,7 +114,7 @@ def main() -> int:
     for name, ratio in failed.items():
         print(f"guard: {name} is {ratio:.2f}, more than {MARGIN:g} times the {recorded[name]:.2f} that is recorded.")
     if failed:
-        print("guard: profile what changed; if the change is meant: python -m tests.benchmarks.guard --record")
+        print("guard: profile the change; if it is intended: python -m tests.benchmarks.guard --record")
     return 1 if failed else 0
 
 

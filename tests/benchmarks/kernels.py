@@ -1,6 +1,6 @@
-"""Kernel rates as ratios in one run: `python -m tests.benchmarks.kernels`. Competitors alternate; the best time counts.
+"""Kernel rates as ratios in one run: `python -m tests.benchmarks.kernels`. Contenders alternate; the best time counts.
 
-The machine's own rate wanders by a factor of two, so that only ratios mean anything.
+The machine's own rate varies by a factor of two, so only ratios are meaningful.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GRID = 2.0**-20
 
 @numba.njit(error_model="numpy")
 def unrounded(columns, centre, v, y, loss, scale, clip):
-    """Return the clipped sum in floating point, without the grid: what rounding is measured against."""
+    """Return the clipped sum in floating point without the grid, to compare with rounding."""
     s, n = columns.shape
     sums = np.zeros((s, SUMS))
     for i in range(0, n - n % WIDTH, WIDTH):
@@ -133,7 +133,7 @@ def single_coordinates(n: int = 45_312, p: int = 9) -> None:
 
 
 def calls() -> None:
-    """Time what a call costs when there is nothing to do."""
+    """Time the overhead of a call without any work."""
     X, v, c, one = np.ones((1, 1), order="F"), np.ones(1), np.zeros(1), np.ones(1)
     k, at = kernels, Geometry(c, one, 1.0, GRID)
     times = best(

@@ -59,7 +59,7 @@ def exact_mu() -> float:
 
 
 def multipliers(releases: int) -> dict[str, float]:
-    """Return z by everybody's rule; those of accountants that are not installed are left out."""
+    """Return z by every rule; accountants that are not installed are left out."""
     from vfl.privacy.calibration import noise_multiplier
     from vfl.privacy.gaussian_dp import mu_of
 

@@ -1,4 +1,4 @@
-"""An oracle's search: it looks at the data, uncharged, for the options of the least mean error. No user may do that."""
+"""Oracle search: it finds the options of the least mean error by looking at the data, uncharged, as no user may do."""
 
 from __future__ import annotations
 

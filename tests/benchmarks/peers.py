@@ -75,7 +75,7 @@ class Split:
 
     @property
     def classification(self) -> bool:
-        """Whether labels are ±1."""
+        """True if labels are ±1."""
         return self.case.job.loss == "logistic"
 
     @property

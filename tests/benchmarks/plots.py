@@ -1,4 +1,4 @@
-"""Results as plots: a sweep is drawn wherever results of one case and measure differ in one number of `at`."""
+"""Plots of results: a sweep is drawn if results of one case and measure differ in one number of `at`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found, kept as it goes and written as JSON, as Markdown and into a page."""
+"""Results of a benchmark run, stored as it proceeds and written as JSON, as Markdown and into a page."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ COLUMNS = (
 
 
 class Book:
-    """The results in a folder, a line of results.jsonl for each task that is done.
+    """Results in a folder: one line of results.jsonl for each finished task.
 
-    asked : what a task's results depend on beside its name; those of another run are not taken for this one's.
+    asked : settings that a task's results depend on besides its name; results under other settings are ignored.
     """
 
     def __init__(self, folder: Path, asked: Mapping[str, Any]) -> None:
@@ -53,7 +53,7 @@ class Book:
         return self.folder / "results.jsonl"
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what was written whole; a line that an interruption cut off was no result yet."""
+        """Yield complete lines; an interruption may have cut the last one off."""
         if self._path.exists():
             for line in self._path.read_text(encoding="utf-8").splitlines():
                 try:
@@ -62,11 +62,11 @@ class Book:
                     continue
 
     def holds(self, part: str, task: str) -> bool:
-        """Return whether a task is done."""
+        """Return True if a task is finished."""
         return (part, task) in self._done
 
     def add(self, part: str, task: str, results: list[Result], seconds: float) -> None:
-        """Keep what a task found, on disk before anything else is done."""
+        """Write a task's results to disk before the next task."""
         line = {
             "format": FORMAT, "part": part, "task": task, "asked": self.asked, "seconds": seconds,
             "results": [row(result) for result in results],
@@ -79,23 +79,23 @@ class Book:
         self._done[part, task] = results
 
     def absent(self, part: str, task: str, why: str) -> None:
-        """Name what was left out."""
+        """Record an omitted task."""
         self.left_out[part, task] = why
 
     @property
     def results(self) -> list[Result]:
-        """All results, in the order in which they were found."""
+        """All results in the order in which they were made."""
         return [result for results in self._done.values() for result in results]
 
 
 def row(result: Result) -> dict[str, Any]:
-    """Return a result as JSON takes it, with what follows from its runs."""
+    """Return a result for JSON, with the values derived from its runs."""
     derived = {"mean": result.mean, "median": result.median, "spread": result.spread, "ahead": result.ahead}
     return {name: _number(value) for name, value in (asdict(result) | derived).items()}
 
 
 def _number(value: Any) -> Any:
-    """Return a value with numbers that JSON does not know as text, and options that are no text by their name."""
+    """Return a value with numbers that JSON lacks as text, and other objects by their name."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -124,7 +124,7 @@ def _figure(result: Result) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number in few digits, as one would write it."""
+    """Return a number with few digits."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if 1e-3 <= abs(value) < 1e4:
@@ -141,7 +141,7 @@ def _compared(result: Result) -> str:
 
 
 def verdict(result: Result) -> str:
-    """Say by what factor a result is ahead, and why it is not."""
+    """Return the factor by which a result is ahead, or behind with the reason."""
     note = f": {result.note}" if result.note else ""
     if result.ahead is None:
         return result.note
@@ -173,7 +173,7 @@ def table(results: Iterable[Result]) -> str:
 
 
 def provenance(results: Iterable[Result]) -> str:
-    """Say on what the figures were measured: a sentence for each machine, one for each set of versions, and the load."""
+    """Describe the machines, versions and load behind the figures: one sentence each."""
     machines, versions, commits, loads = {}, {}, {}, []
     for about in (r.machine for r in results):
         name = f"{about['processor']}, {about['processors']} processors, {about['system']} {about['machine']}"
@@ -197,7 +197,7 @@ def by_part(book: Book) -> dict[str, list[Result]]:
 
 
 def markdown(book: Book) -> str:
-    """Return all tables, what they were measured on, and what was left out."""
+    """Return all tables, the machines behind them, and the omitted tasks."""
     sections = [f"## {part}\n\n{table(results)}\n\n{provenance(results)}" for part, results in by_part(book).items()]
     if book.left_out:
         names = "\n".join(f"* {part}, {task}: {why}" for (part, task), why in book.left_out.items())
@@ -224,10 +224,10 @@ MARK = re.compile(r"(?P<open><!-- (?P<kind>results|plots) of (?P<what>[^>]*?) --
 
 
 def fill(page: Path, book: Book) -> None:
-    """Write a page's tables and plots anew: `<!-- results of PART[, WORDS] -->`, `<!-- plots of PART[, WORDS] -->`.
+    """Update a page's tables and plots: `<!-- results of PART[, WORDS] -->`, `<!-- plots of PART[, WORDS] -->`.
 
-    Each ends with `<!-- end -->`. WORDS are looked for in case, arm and measure, or in the plot's name. Plots go to the
-    folder of the page's name beside it. What the book holds nothing of is left as it is.
+    Each ends with `<!-- end -->`. WORDS are searched in case, arm and measure, or in the plot's name. Plots go to a
+    folder with the page's name beside it. Sections without results in the book stay unchanged.
     """
     from tests.benchmarks import plots
 

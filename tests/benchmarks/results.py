@@ -42,7 +42,7 @@ TUNINGS = ("default", "public grid", "oracle grid", "as printed", "")
 
 
 def here() -> Mapping[str, Any]:
-    """Return what figures are measured on, with the load of the last minute: under load, times are no evidence."""
+    """Return the machine behind the figures, with its load of the last minute: times under load are no evidence."""
     return _fixed() | {"load": round(os.getloadavg()[0], 1)}
 
 
@@ -56,7 +56,7 @@ def _fixed() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Return the processor's name where the system tells it."""
+    """Return the processor's name if the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -74,7 +74,7 @@ def _version(name: str) -> str:
 
 
 def _commit() -> str:
-    """Return the commit of the checkout, with a + where files differ from it; nothing outside of one."""
+    """Return the commit of the checkout, with a + if files differ from it; nothing outside a checkout."""
 
     def said(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
@@ -93,11 +93,11 @@ TIMED = ("s", "/s", "×")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command was asked for.
+    """Settings of the command.
 
-    data : folder of the real data, or None. quick : three minutes in all. runs : so many in place of a part's own number.
-    scratch : a folder for files that nobody keeps. peers : environment with diffprivlib in it, or None.
-    search : tune anew what a record holds tuned settings of.
+    data : folder of the real data, or None. quick : three minutes in all. runs : number of runs in place of a part's
+        own. scratch : a folder for temporary files. peers : environment with diffprivlib, or None. search : search
+        again for recorded oracle settings.
     """
 
     data: Path | None = None
@@ -108,17 +108,17 @@ class Settings:
     search: bool = False
 
     def seeds(self, whole: int, quick: int = 3) -> tuple[int, ...]:
-        """Return 1, 2, ...: as many as were asked for, or as a part takes in a whole or quick run."""
+        """Return 1, 2, ...: as many as requested, or as a part uses in a whole or quick run."""
         return tuple(range(1, 1 + (self.runs or (quick if self.quick else whole))))
 
 
 class Absent(Exception):
-    """Raised by a task that finds out only when it runs that it cannot, with the reason."""
+    """Raised by a task that finds at run time that it cannot run, with the reason."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is done as a whole. name : unique in its part. absent : why it cannot be done here, where that is known."""
+    """A unit of work. name : unique in its part. absent : the reason why it cannot run here, if known."""
 
     name: str
     run: Callable[[], Iterable[Result]] | None = None
@@ -161,9 +161,9 @@ class Result:
         object.__setattr__(self, "values", tuple(float(value) for value in self.values))
         object.__setattr__(self, "seeds", tuple(self.seeds))
         if not self.values:
-            raise ValueError(f"{self.part}, {self.case}, {self.arm}: a result of no run is none")
+            raise ValueError(f"{self.part}, {self.case}, {self.arm}: a result needs at least one run")
         if self.tuned not in TUNINGS:
-            raise ValueError(f"{self.tuned!r} is no way of tuning: {', '.join(TUNINGS)}")
+            raise ValueError(f"{self.tuned!r} is not a kind of tuning: {', '.join(TUNINGS)}")
 
     @property
     def mean(self) -> float:
@@ -184,12 +184,12 @@ class Result:
 
     @property
     def figure(self) -> float:
-        """What stands for the runs: the mean of errors, the median of what is timed."""
+        """The figure of all runs: the mean of errors, or the median of times."""
         return self.median if self.unit in TIMED else self.mean
 
     @property
     def ahead(self) -> float | None:
-        """By what factor it is better than what it is compared with; under 1 it is behind."""
+        """Factor by which it is better than its comparison; below 1 it is behind."""
         if self.against is None or self.less is None:
             return None
         return self.against / self.figure if self.less else self.figure / self.against

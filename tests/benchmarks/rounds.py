@@ -1,15 +1,15 @@
-"""What a round costs beyond its arithmetic and its trip, as ratios in one run.
+"""Costs of a round beyond its arithmetic and its trip, as ratios from one run.
 
     python -m tests.benchmarks.rounds [--data DIR] [--runs N]
 
 1. An in-process pass in single-coordinate blocks against a bare numba loop that does the same arithmetic (at most 1.15).
-2. A visit on Ray, less what the party computed, against a bare actor round trip with the same vectors (at most 1.2); and
-   how the memory of its coordinator grows over ten thousand rounds.
+2. A visit on Ray, without the party's computation, against a bare actor round trip with the same vectors (at most 1.2);
+   and the growth of its coordinator's memory over ten thousand rounds.
 3. Fifty passes of two parties on Ray with sweeps against 100 bare actor round trips with the same vectors (at most 1.7).
-4. From `train` to the first round of a local job, with compiled kernels in the cache (under 6 s), and of one on a Ray
-   that is up (under 3 s).
+4. The time from `train` to the first round of a local job, with compiled kernels in the cache (under 6 s), and of a job
+   on a running Ray (under 3 s).
 
-The data are Electricity (45,312 × 8, a file electricity.parquet in DIR), or numbers of the same shape.
+The data are Electricity (45,312 × 8, a file electricity.parquet in DIR), or random numbers of the same shape.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What sparse columns cost: `python -m tests.benchmarks.sparse`. Times and their ratios, from one run.
+"""Costs of sparse columns: `python -m tests.benchmarks.sparse`. Times and their ratios, from one run.
 
-A step should cost its stored entries, however many records there are; a job as wide as 800 × 88,119, or 100,000 × 100,000
-with 50 entries a record, should fit and train.
+A step should cost time per stored entry, for any number of records. A job as wide as 800 × 88,119, or 100,000 × 100,000
+with 50 entries per record, should fit into memory and train.
 """
 
 from __future__ import annotations

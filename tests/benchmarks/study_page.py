@@ -1,4 +1,4 @@
-"""The tables and plots of the study of DP-SkGD, and the page that shows them: drawn from its results, nothing is measured."""
+"""Tables, plots and page of the study of DP-SkGD, made from its results without measuring again."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def tables(found: Found) -> dict[str, str]:
 
 
 def _left(value: float) -> str:
-    """An error that ends at rounding is none."""
+    """Treat an error at the level of rounding as none."""
     return "–" if not np.isfinite(value) else "0" if value < 1e-8 else number(value)
 
 
@@ -174,7 +174,7 @@ def _chosen(result: Result | None) -> str:
 
 
 def about(found: Found) -> str:
-    """How the figures came about, and on what."""
+    """Describe the figures and their machine."""
     spent = [r.beside["epsilon spent"] / r.at["epsilon"] for r in found.runs]
     seeds = " or ".join(map(str, sorted({len(r.values) for r in found.runs})))
     tried = sum(r.beside["tried"] for r in found.runs)

@@ -100,7 +100,7 @@ class Constants:
         )
 
     def described(self) -> dict[str, float]:
-        """All that tables need."""
+        """Return the values for the tables."""
         uniform = np.full(self.p, 1.0 / self.p)
         importance = self.M / self.total
         single = np.quantile(self.gradients, QUANTILE, axis=0)

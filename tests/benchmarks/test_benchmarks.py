@@ -1,4 +1,4 @@
-"""The one command of the benchmarks: rows, what survives an interruption, tables, pages and plots."""
+"""The benchmark command: rows, continuation after an interruption, tables, pages and plots."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_a_verdict(given, ahead, said):
     assert said in report.line(found) + said * (found.against is None)
 
 
-def test_a_result_without_runs_or_tuned_somehow_is_none():
+def test_a_result_needs_runs_and_a_known_tuning():
     with pytest.raises(ValueError, match="no run"):
         result(values=())
-    with pytest.raises(ValueError, match="no way of tuning"):
+    with pytest.raises(ValueError, match="not a kind of tuning"):
         result(tuned="by hand")
 
 
-def test_what_was_done_survives_an_interruption(tmp_path):
+def test_finished_tasks_survive_an_interruption(tmp_path):
     book, asked = Book(tmp_path, {"quick": True}), {"quick": True}
     kept = result(at={"n": 10}, settings={"clip": 0.5, "solver": object}, seeds=(1, 2), values=(1.0, math.inf))
     book.add("scale", "one", [kept], 0.1)
@@ -65,7 +65,7 @@ def planted(tasks, monkeypatch):
     monkeypatch.setattr(command, "tasks_of", lambda part, settings: iter(tasks))
 
 
-def test_the_command_goes_on_past_failures_and_names_what_is_absent(tmp_path, monkeypatch, capsys):
+def test_the_command_continues_after_failures_and_lists_omitted_tasks(tmp_path, monkeypatch, capsys):
     done = []
 
     def works():
@@ -91,13 +91,13 @@ def test_the_command_goes_on_past_failures_and_names_what_is_absent(tmp_path, mo
     assert (tmp_path / "results.md").read_text(encoding="utf-8").startswith("## scale")
 
 
-def test_no_such_part(capsys):
+def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         command.main(["utilty"])
     assert "no part utilty" in capsys.readouterr().err
 
 
-def test_a_page_keeps_what_was_not_measured_again(tmp_path):
+def test_a_page_keeps_sections_that_were_not_measured_again(tmp_path):
     page, book = tmp_path / "page.md", Book(tmp_path, {})
     marks = "<!-- results of {} -->\nold\n<!-- end -->\n"
     page.write_text("before\n" + marks.format("scale, width") + marks.format("speed") + "after\n", encoding="utf-8")
@@ -112,7 +112,7 @@ def test_a_page_keeps_what_was_not_measured_again(tmp_path):
         assert text.endswith("after\n")
 
 
-def test_a_page_shows_plots_that_lie_beside_it(tmp_path):
+def test_a_page_shows_the_plots_beside_it(tmp_path):
     pytest.importorskip("matplotlib")
     page, book = tmp_path / "page.md", Book(tmp_path / "out", {})
     page.write_text("<!-- plots of scale, by-n -->\n<!-- end -->\n", encoding="utf-8")
@@ -123,7 +123,7 @@ def test_a_page_shows_plots_that_lie_beside_it(tmp_path):
     assert (tmp_path / "page" / "scale-c-seconds-by-n.png").stat().st_size < 60_000
 
 
-def test_sweeps_are_what_moves_along_one_number(tmp_path):
+def test_a_sweep_varies_one_number(tmp_path):
     along = [result(at={"epsilon": e, "passes": 5}, values=(1 / e, 2 / e)) for e in (3.0, 0.1, 1.0)]
     found = plots.sweeps([*along, result(at={"kind": "x"}), result(case="other", at={"n": 3})])
     ((key, curves),) = found.items()
@@ -135,7 +135,7 @@ def test_sweeps_are_what_moves_along_one_number(tmp_path):
     assert path.stat().st_size > 2_000
 
 
-def test_seeds_are_as_many_as_asked_for():
+def test_the_number_of_seeds_is_the_requested_one():
     assert Settings().seeds(4) == (1, 2, 3, 4)
     assert Settings(quick=True).seeds(4) == (1, 2, 3)
     assert Settings(quick=True, runs=1).seeds(4) == (1,)
@@ -151,7 +151,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("part", "name"), PLACES.items())
-def test_a_part_gives_results_as_they_are_promised(part, name, tmp_path):
+def test_a_part_yields_valid_results(part, name, tmp_path):
     pytest.importorskip("mpmath")
     settings = Settings(quick=True, runs=1, scratch=tmp_path)
     tasks = {task.name: task for task in command.tasks_of(part, settings)}
@@ -168,18 +168,18 @@ def test_a_part_gives_results_as_they_are_promised(part, name, tmp_path):
         assert all(r.figure > 1.04 * r.against for r in found if r.arm != "vfl")
 
 
-def test_parts_that_are_not_there_are_named(monkeypatch):
+def test_missing_parts_are_listed(monkeypatch):
     monkeypatch.setattr(command, "PARTS", ("nothing",))
     (task,) = command.tasks_of("nothing", Settings())
     assert task.absent == "there is no module tests.benchmarks.nothing"
 
 
-def test_peers_that_are_not_there_are_named():
+def test_missing_peers_are_listed():
     absent = {task.name: task.absent for task in command.tasks_of("peers", Settings(quick=True)) if task.run is None}
     assert "--peers-env" in absent["diffprivlib"]
 
 
-def test_what_a_solver_refuses_is_named(tmp_path):
+def test_problems_that_a_solver_refuses_are_listed(tmp_path):
     book = Book(tmp_path, {})
     settings = Settings(quick=True, runs=1, scratch=tmp_path)
     assert command.run(["sweep"], settings, book, ["logistic, 2,000 × 8, NoisyGram"]) == 0
