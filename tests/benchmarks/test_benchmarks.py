@@ -40,7 +40,7 @@ def test_a_verdict(given, ahead, said):
 
 
 def test_a_result_needs_runs_and_a_known_tuning():
-    with pytest.raises(ValueError, match="no run"):
+    with pytest.raises(ValueError, match="at least one run"):
         result(values=())
     with pytest.raises(ValueError, match="not a kind of tuning"):
         result(tuned="by hand")
