@@ -45,6 +45,8 @@ class Weights:
 
     r: float
 
+    name: ClassVar[str] = "given"
+
     def derivative(self, v: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.full(len(v), self.r)
 
