@@ -29,6 +29,7 @@ from coordinator.rounds import Round
 from parties.party import Party
 from parties.storage.dense import Columns
 from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.privacy import sensitivity
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import SeededNoise
@@ -141,7 +142,7 @@ def forgotten_dimension(monkeypatch: pytest.MonkeyPatch) -> None:
 def moments_of_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments of all columns, with noise for the sensitivity of one."""
     true = smoothness.moments_sensitivity
-    for module in (smoothness, parties.party):  # a party with the same error
+    for module in (smoothness, parties.party, sensitivity):  # with the same error in all checks of it
         monkeypatch.setattr(module, "moments_sensitivity", lambda columns, *, means: true(1, means=means))
 
 
