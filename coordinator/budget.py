@@ -55,6 +55,12 @@ class Budget:
             return None
         return SqliteLedger(self.ledger, allow_network_file_system=self.allow_network_file_system)
 
+    def find(self) -> None:
+        """Refuse a ledger that does not exist. Call it where this process shares the coordinator's disk."""
+        ledger = self.open()
+        if ledger is not None and not ledger.path.exists():
+            ledger.show()  # raises LedgerError with the command that creates it
+
     def check(self, job: Job) -> None:
         """Refuse a data set without a ledger, and a job without a guarantee in a ledger that other jobs rely on."""
         if job.dataset is not None and self.ledger is None and job.privacy is not None:

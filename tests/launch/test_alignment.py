@@ -24,6 +24,7 @@ from vfl.errors import (
     ConsentRefused,
     DataError,
     FederationError,
+    LedgerError,
     OutputError,
     PartyLost,
     SpecificationError,
@@ -287,6 +288,13 @@ class TestBadInput:
             train(job(), broken(lambda f: f.drop(columns="calls")), watch=seen.append)
         assert seen == []
 
+    def test_a_missing_ledger_is_found_before_the_alignment(self, tmp_path: Path) -> None:
+        spec = job(dataset="customers", privacy=vfl.Privacy(epsilon=1.0, delta=1e-6))
+        seen: list[Any] = []
+        with pytest.raises(LedgerError, match="there is no ledger at"):
+            train(spec, frames(), ledger=tmp_path / "none.db", watch=seen.append)
+        assert seen == []
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -300,7 +308,7 @@ class TestBadInput:
             ({"id": ""}, "id is the name of a column"),
             ({"id": 7}, "id is the name of a column"),
             ({"id_kind": "number"}, "one of: integer, text"),
-            ({"id": None, "id_kind": "text"}, "and needs id"),
+            ({"id": None, "id_kind": "text"}, "id_kind is given without id"),
         ],
     )
     def test_jobs_that_cannot_be_aligned(self, options: dict[str, Any], message: str) -> None:

@@ -270,11 +270,11 @@ class Job:
     def _check_ids(self) -> None:
         """Refuse an id that does not name one column per party, and spell equal ids alike."""
         kinds = [kind.value for kind in IdKind]
-        if self.id_kind is not None and (self.id is None or self.id_kind not in kinds):
-            raise SpecificationError(
-                f"id_kind says how the id column is compared, one of: {', '.join(kinds)}, and needs id; not {self.id_kind!r}"
-            )
+        if self.id_kind is not None and self.id_kind not in kinds:
+            raise SpecificationError(f"id_kind must be one of: {', '.join(kinds)}; not {self.id_kind!r}")
         if self.id is None:
+            if self.id_kind is not None:
+                raise SpecificationError("id_kind is given without id: name the id column too, or leave id_kind out")
             return
         named: Any = self.id if isinstance(self.id, MappingABC) else dict.fromkeys(self.partition.parties, self.id)
         for party, column in named.items():

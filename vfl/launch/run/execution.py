@@ -70,8 +70,11 @@ def settings_of(
     allow_network_file_system: bool = False,
 ) -> Settings:
     """Return the settings of a new run, from the options of `vfl.launch.train.train`; refuse those that do not fit."""
+    budget = new_budget(job, ledger, allow_network_file_system=allow_network_file_system)
+    if address is None:
+        budget.find()  # before processes start and records are aligned
     return Settings(
-        budget=new_budget(job, ledger, allow_network_file_system=allow_network_file_system),
+        budget=budget,
         place=place_of(engine, address, placement, faults),
         policies=paths_of(job.partition, policies, "policy"),
         arrangement=Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores),
