@@ -122,7 +122,10 @@ def joined_rows(
             raise DataError("the parties have no record in common: check that their id columns hold the same ids")
     for party, rows in row_of.items():
         if any(identifier not in rows for identifier in wanted):
-            raise DataError(f"party {party!r} lacks records that party {first!r} holds: give the same records for all")
+            raise DataError(
+                f"party {party!r} lacks records that party {first!r} holds: give the same records for all, or predict the "
+                "common ones with vfl.predict(result, data)"
+            )
     return {p: np.array([rows[identifier] for identifier in wanted], np.int64) for p, rows in row_of.items()}
 
 

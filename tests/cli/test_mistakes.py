@@ -216,7 +216,7 @@ def test_remedies_can_be_copied_into_a_job_file(tmp_path: Path) -> None:
         (("plan", "job.toml", "--set", 'partition.label=["bnk", "y"]'), "is listed with no columns, []"),
         (
             ("plan", "job.toml", "--set", "simulation.table=none.csv"),
-            "none.csv': is not there; mend table = ... under [simulation]",
+            "none.csv': is not there; correct table = ... under [simulation]",
         ),
         (("init", "none.csv"), "file 'none.csv': is not there; a relative path starts at the party's working folder"),
         (("run", "job.toml", "--set", "dataset=d"), "(ledger=..., or --ledger)"),
@@ -279,7 +279,7 @@ def test_a_missing_file_is_reported_before_ray_starts(
     monkeypatch.setattr("vfl.launch.engines.connection.import_ray", lambda: pytest.fail("Ray was imported"))
     answer = call(command, "job.toml")
     assert answer.code == 3
-    assert "bnk.csv': is not there (did you mean 'bank.csv'?); mend bank = ... under [data], or" in answer.err
+    assert "bnk.csv': is not there (did you mean 'bank.csv'?); correct bank = ... under [data], or" in answer.err
     assert "--set data.bank=FILE; a relative path starts at the job file's folder" in answer.err
 
 

@@ -119,7 +119,7 @@ def require_files(environment: Environment) -> None:
             continue
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise origin.error(
-            f"is not there{nearest(path.name, beside)}; mend {key} = ... under [{table}], or --set {table}.{key}=FILE; a "
+            f"is not there{nearest(path.name, beside)}; correct {key} = ... under [{table}], or --set {table}.{key}=FILE; a "
             "relative path starts at the job file's folder"
         )
 

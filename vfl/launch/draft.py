@@ -144,7 +144,7 @@ def draft(
         f"# Drafted by vfl init from {', '.join(Path(path).name for path in sources.values())}.",
         "# Keep it to yourself: it shows cells.",
         f'# Comments that end in "{MARK}"',
-        "# are no declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
+        "# are not declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
         "# then the job is refused.",
         f"format = {FORMAT}",
         'name = "draft"',

@@ -51,7 +51,7 @@ class RunningTotal:
                     f"private run {self._runs + 1} of this process without a ledger. Its certificate covers this one run "
                     f"only; all of them together are (ε = {epsilon_of(Accounting.GDP, units, delta):.4g}, "
                     f"δ = {delta:.3g})-differentially private for records that they share. Other processes are not "
-                    "counted. A ledger bounds the sum: ledger='book.sqlite', dataset='NAME'"
+                    "counted. A ledger bounds the sum: ledger='budget.db', dataset='NAME'"
                 )
             self._runs += 1
             self._units = units
