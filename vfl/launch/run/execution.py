@@ -71,7 +71,7 @@ def settings_of(
 ) -> Settings:
     """Return the settings of a new run, from the options of `vfl.launch.train.train`; refuse those that do not fit."""
     budget = new_budget(job, ledger, allow_network_file_system=allow_network_file_system)
-    if address is None:
+    if address is None and job.privacy is not None:
         budget.find()  # before processes start and records are aligned
     return Settings(
         budget=budget,
