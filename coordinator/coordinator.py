@@ -132,7 +132,7 @@ class Coordinator:
             log = replace(log, released=(), rebuilt=0, left={})
         if self._faults.on_party_lost == "skip" and not getattr(plan.solver, "goes_on_without", False):
             raise SpecificationError(
-                f"{plan.solver.name} cannot go on without a party: set [faults] on_party_lost to 'wait' or 'abort'"
+                f"{plan.solver.name} cannot continue without a party: set [faults] on_party_lost to 'wait' or 'abort'"
             )
         keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
         books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.open())

@@ -33,7 +33,7 @@ class Round:
     charges : ((key, event), ...), the charges with their keys.
     seconds : from the charge to the last reply. The one field that is not released: time depends on data, a little, and
         is for those who run the job.
-    refused : whether the budget of a resumed run no longer paid for it, so that nothing was done.
+    refused : True if the budget left to a resumed run did not cover the query, so that nothing was released.
     """
 
     number: int
@@ -131,7 +131,7 @@ def rounds(
                 seconds = time.perf_counter() - start
                 if isinstance(answer, PartyLost):
                     query = schedule.throw(answer)
-                    yield Round(number, LEFT, (answer.party,), False, (), (), seconds)  # it goes on without
+                    yield Round(number, LEFT, (answer.party,), False, (), (), seconds)  # the run continues
                 else:
                     released, charges = answer
                     yield _record(number, query, () if sealed else released, charges, seconds)

@@ -127,15 +127,15 @@ class PartyActor:
         return self._prediction.receive(parts)
 
     def greet_ids(self) -> IdsGreeting:
-        """Return what the party says of its ids."""
+        """Return the party's greeting of the alignment: facts about its ids."""
         return self._aligning().greet()
 
     def begin(self, pending: str | None) -> None:
-        """Begin an alignment, or go on with one."""
+        """Begin an alignment, or continue the pending one."""
         self._aligning().begin(pending)
 
     def multiply(self, owner: str, points: Points | None) -> Iterator[int]:
-        """Blind a set; a stream of how many points are done."""
+        """Blind a set of points; stream the number done so far."""
         yield from self._aligning().multiply(owner, points)
 
     def take(self, owner: str) -> Points:

@@ -191,7 +191,7 @@ class Policy:
                 Refusal(job, party)("[job]", f"it asks for {name} = {asked:.4g}, and at most {most:.4g} is allowed")
 
     def _listed(self, job: Job) -> bool:
-        # Whoever submits a job chooses its name: it must not pass for another one's digest.
+        # The submitter chooses the name of a job, so a name must not pass for the digest of another job.
         return ANY in self.jobs or job.digest in self.jobs or (job.name in self.jobs and not _is_digest(job.name))
 
 

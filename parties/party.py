@@ -91,12 +91,12 @@ class Party:
         return self._book.hear(notice, self._n_records)
 
     def labels(self) -> Vector:
-        """Return y, (n,), to margins only."""
+        """Return y, (n,). Only the margins actor may ask for it."""
         if self._labels is None:
             raise PrivacyError(f"party {self.name!r} holds no label")
         return self._labels
 
-    @np.errstate(all="ignore")  # a warning of an overflow would tell of one record's cell
+    @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell
     def answer(self, query: Query, records: Records, key: ReleaseKey) -> Reply:
         """Return the reply to this party's share of a query.
 
@@ -303,7 +303,7 @@ class Party:
         return norms
 
     def _weights(self, query: Backward, records: Records) -> Vector:
-        """Return r, set to 0 outside of the query's batch, so that disjoint batches do not rest on the coordinator."""
+        """Return r, set to 0 outside the query's batch. Disjoint batches then need no trust in the coordinator."""
         r = _required(records.weights)
         if query.batch is None:
             return r

@@ -35,7 +35,7 @@ FORMAT = 1
 class ModelPart:
     """One party's part of a model, w_k, with what is needed to apply it. Public where the model is.
 
-    job : what was asked for; public. party : whose part it is.
+    job : the public job of the run. party : owner of this part.
     model : digest of the whole model, as its certificate states it: parts of one model belong together.
     coordinates, w : (p_k,) names and values on the scaled features.
     intercept : of the whole model; it depends on no party's columns, and every part holds it.
@@ -85,7 +85,7 @@ class ModelPart:
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Return what `to_json` wrote; the same answers to the bit. Raises OutputError."""
+        """Read back the text of `to_json`; answers are equal to the bit. Raises OutputError."""
         try:
             plain = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
@@ -137,7 +137,7 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
             )
         if (greeting.model, greeting.job) != (first[1].model, first[1].job):
             raise OutputError(
-                f"the parts of parties {first[0]!r} and {party!r} belong to different models: export both anew"
+                f"the parts of parties {first[0]!r} and {party!r} belong to different models: export both again"
             )
     job = first[1].job
     for party in job.partition.parties:

@@ -24,7 +24,7 @@ from vfl.errors import SpecificationError
 
 
 class Side(enum.Enum):
-    """Which part of the records a query works on."""
+    """Part of the records that a query works on."""
 
     TRAINING = "training"
     HELD_OUT = "held out"
@@ -55,7 +55,7 @@ class Split:
         return np.asarray(words < np.uint64(int(self.share * 2.0**64)))
 
     def sizes(self, n_records: int) -> tuple[int, int]:
-        """Return how many records are trained on, and held out: public. SpecificationError when either is none."""
+        """Return the numbers of training and held-out records: public. SpecificationError if either is zero."""
         held_out = int(self.held_out(n_records).sum())
         if not 0 < held_out < n_records:
             raise SpecificationError(

@@ -98,7 +98,7 @@ class FeaturePartition:
         raise PartitionError(f"there is no party {party!r}{nearest(party, self.parties)}")
 
     def canonical_columns(self, party: str) -> tuple[str, ...]:
-        """Return the party's columns, ordered so that every explicit block is contiguous; without blocks as declared."""
+        """Return the party's columns, ordered so that explicit blocks are contiguous; without blocks, as declared."""
         declared = self.columns(party)
         if self._blocks is None:
             return declared
@@ -144,7 +144,7 @@ class FeaturePartition:
     def without(self, dropped: Collection[str]) -> FeaturePartition:
         """Return the partition without some feature columns, and without blocks that become empty.
 
-        Raises PartitionError for a column that is no feature, or the last one of a party that does not hold the label.
+        Raises PartitionError for a column that is not a feature, or the last one of a party that does not hold the label.
         """
         for column in sorted(dropped):
             if column == self.label_column:
@@ -224,7 +224,7 @@ class FeaturePartition:
         """Assign columns to parties at random; the parties' numbers of columns differ by at most one.
 
         The assignment is public and depends only on the names and the seed, on every machine and in every version: columns
-        go to the parties in turn, in the order of SHA-256(seed, name). Each party keeps its columns in the order given.
+        are dealt to the parties one at a time, in the order of SHA-256(seed, name). Each party keeps the given order.
 
         parties : their names, or their number (named party0, party1, ...). There must be a column for each.
         label : (party, column); a bare column is held by the first party. It is not assigned if it is listed.

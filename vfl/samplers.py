@@ -147,7 +147,7 @@ def sampler_of(name: str, tau: int | None) -> Sampler:
 
 
 def grouped_by_owner(draws: list[Draw], blocks: Sequence[Block]) -> list[Draw]:
-    """Order a pass by owner, owners by first appearance; draws that span several blocks stay where they are in turn."""
+    """Order a pass by owner, owners by first appearance; the order of draws from one owner stays."""
     first: dict[str, int] = {}
     for position, draw in enumerate(draws):
         first.setdefault(blocks[draw[0]].party, position)

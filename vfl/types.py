@@ -31,7 +31,7 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 class Adjacency(enum.StrEnum):
-    """Which two data sets a guarantee compares.
+    """Relation of the two data sets that a guarantee compares.
 
     REPLACE_ONE: one aligned record (its row over all parties, with its label) is replaced by another; the number of
     records and who is a member are conditioned on.

@@ -32,7 +32,7 @@ SUFFIX = ".index"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Index:
-    """Which rows of a source are the aligned records.
+    """Rows of a source that are the aligned records, in their common order.
 
     salt : of the alignment, 32 bytes. hash : of the aligned ids in their order (vfl.security.identifiers).
     source : digest of the file that was aligned, '' for data in memory.

@@ -67,15 +67,13 @@ class Alignment:
         return IdsGreeting(__version__, len(self._ids), self._kind, pending, kept)
 
     def begin(self, pending: str | None) -> None:
-        """Go on with the alignment of that name, which this party has offered, or begin the new one."""
+        """Continue the pending alignment that this party has offered, or begin a new one."""
         self.index = None
         salt = self._salt
         if pending is not None:
             offered = self._pending.salt if self._pending is not None else None
             if offered is None or alignment_name(offered) != pending:
-                raise FederationError(
-                    f"party {self._party!r} was asked to go on with an alignment that it does not have"
-                )
+                raise FederationError(f"party {self._party!r} was asked to continue an alignment that it does not have")
             salt = offered
         folder = self._pending.begin(salt) if self._pending is not None else None
         self._salt = salt
@@ -141,7 +139,7 @@ class Alignment:
         return self._blinder
 
     def _found(self) -> Index | None:
-        """Return an index to go on with: the run's own, else the one that `vfl align` left for these files.
+        """Return an index to continue with: the run's own, else the one that `vfl align` left for these files.
 
         Before a new alignment the data may have changed; before a run that starts on an index they may not.
         """

@@ -138,7 +138,7 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
     if not same or alignment_hash([ids[row] for row in index.rows], index.salt) != index.hash:
         raise DataError(
             f"party {task.party!r}, id column {task.id!r}: the data changed after their records were aligned; restore "
-            "them, or align again (vfl align JOB; a run that was cut off has to start anew)"
+            "them, or align again (vfl align JOB; a run that was cut off has to start again)"
         )
 
 
@@ -191,7 +191,7 @@ class AlignedSource:
             raise self.origin.error("changed while it was read")
 
     def ordered(self, columns: Columns, labels: Vector | None) -> tuple[Columns, Vector | None]:
-        """Return what was read of this source in the common order; overwrites the columns' memory."""
+        """Return the columns of this source in the common order; overwrites their memory."""
         order = np.searchsorted(np.flatnonzero(self._kept), self._index.rows)
         array = columns.array
         array.flags.writeable = True

@@ -123,5 +123,5 @@ class Origin:
 
 
 def chunk_rows(n_columns: int) -> int:
-    """Return how many records of so many columns make a chunk."""
+    """Return the number of records per chunk for this number of columns."""
     return max(1, min(MAX_CHUNK_ROWS, CHUNK_CELLS // max(1, n_columns)))

@@ -28,7 +28,7 @@ _CONTENTS: dict[type, Content] = {Numeric: "number", Boolean: "boolean", Categor
 
 
 def contents_of(schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None) -> dict[str, Content]:
-    """Return how `open_source` should read a party's columns, in order, and its label (column, declaration) last."""
+    """Return the contents that `open_source` reads: a party's columns in order, then its label (column, declaration)."""
     contents: dict[str, Content] = {column: _CONTENTS[type(schema[column])] for column in columns}
     if label is not None:
         contents[label[0]] = "text" if isinstance(label[1], BinaryLabel) else "number"
@@ -150,7 +150,7 @@ def codes(cells: pa.Array, code_of: Callable[[object], int], column: str, origin
 
 
 def infinite(column: str) -> str:
-    """Return what is wrong with a column that is not finite in its storage."""
+    """Return the complaint about a column with cells that are not finite in its storage."""
     return (
         f"column {column!r} holds infinite values, or larger ones than the storage can: declare its bounds, to which "
         "they are then clamped"
@@ -158,7 +158,7 @@ def infinite(column: str) -> str:
 
 
 def missing(column: str) -> str:
-    """Return what is wrong with a column that lacks cells and a fill."""
+    """Return the complaint about a column that has missing cells and no fill."""
     return f"column {column!r} has missing values: declare {entry('fill', column, 'value', 'VALUE')}, or complete it"
 
 

@@ -260,6 +260,6 @@ def _category_writer(
 
 
 def _indicate(absent: npt.NDArray[np.bool_], indicator: Sequence[_Coordinate], rows: Matrix) -> None:
-    """Write which cells are missing to the column's indicator, if it has one."""
+    """Mark missing cells in the column's indicator, if it has one."""
     for coordinate in indicator:
         rows[:, coordinate.j] = coordinate.scale(absent.astype(np.float64))

@@ -309,7 +309,7 @@ class TestRunFolders:
     ) -> None:
         answer = call(*(cut_off if word == "RUN" else word for word in words))
         assert (answer.code, answer.out) == (6, "")
-        assert answer.err == f"error: the run in '{cut_off}' is not finished: go on with vfl resume {cut_off}\n"
+        assert answer.err == f"error: the run in '{cut_off}' is not finished: continue with vfl resume {cut_off}\n"
         missing = call(*("nowhere" if word == "RUN" else word for word in words))
         assert missing.code == 6
         assert "there is no folder 'nowhere': name the one that a run left" in missing.err

@@ -64,7 +64,7 @@ def test_a_full_disk_ends_the_run_with_a_message(
     assert type(raised.value) is kind
     assert said in str(raised.value)
     assert raised.value.__notes__ == [
-        f"what was released is kept; once the cause is mended, go on with: vfl resume {run}"
+        f"the run keeps its releases; once the cause is fixed, continue with: vfl resume {run}"
     ]
     assert not (run / "model.json").exists()
     result = resume(run, table(), engine="inprocess")
@@ -94,5 +94,5 @@ def test_the_command_line_says_how_to_continue(tmp_path: Path, call: Callable[..
     assert said.code == LedgerError.exit_code
     error, note = said.err.splitlines()
     assert "the disk failed or is full" in error
-    assert note.endswith(f"go on with: vfl resume {run}")
+    assert note.endswith(f"continue with: vfl resume {run}")
     assert call("resume", str(run), "--json").code == 0

@@ -374,7 +374,7 @@ class TestSkip:
 
     def test_a_solver_that_cannot_is_refused_before_anything_is_charged(self) -> None:
         transport = Lossy(job(solver=vfl.GD()))
-        with pytest.raises(SpecificationError, match="GD cannot go on without a party: set"):
+        with pytest.raises(SpecificationError, match="GD cannot continue without a party: set"):
             drive(transport, SKIP)
         assert transport.asked == []
 

@@ -219,7 +219,7 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "smoothness of no column": (
         lambda: job(privacy=vfl.Privacy(epsilon=1.0, smoothness=dict.fromkeys([*BOUNDS, "ages"], 1.0))),
         SpecificationError,
-        "smoothness names 'ages', which is no column (did you mean 'age'?)",
+        "smoothness names 'ages', which is not a column (did you mean 'age'?)",
     ),
     "all of the budget for smoothness": (
         lambda: vfl.Privacy(epsilon=1.0, smoothness_share=1.0),
@@ -464,7 +464,7 @@ BAD_DATA: dict[str, tuple[Any, type[Exception], str]] = {
     "data for no party": (
         {"bank": bank(), "telc": table()},
         SpecificationError,
-        "data are given for 'telc', which is no party (did you mean 'telco'?)",
+        "data are given for 'telc', which is not a party (did you mean 'telco'?)",
     ),
     "no data for a party": ({"bank": bank()}, SpecificationError, "no data are given for party 'telco'"),
     "a file that is not there": (

@@ -303,7 +303,7 @@ class TestBadInput:
             ({"id": {"bank": "customer"}}, "id names no column of party 'telco'"),
             (
                 {"id": {"bank": "a", "telcoo": "b"}},
-                r"id names 'telcoo', which is no party \(did you mean 'telco'\?\)",
+                r"id names 'telcoo', which is not a party \(did you mean 'telco'\?\)",
             ),
             ({"id": ""}, "id is the name of a column"),
             ({"id": 7}, "id is the name of a column"),
@@ -318,7 +318,7 @@ class TestBadInput:
     def test_align_needs_an_id(self) -> None:
         with pytest.raises(SpecificationError, match="names no id column: set id"):
             vfl.align(job(id=None), frames(), engine="inprocess")
-        with pytest.raises(SpecificationError, match="an index is given for 'telc', which is no party"):
+        with pytest.raises(SpecificationError, match="an index is given for 'telc', which is not a party"):
             vfl.align(job(), frames(), engine="inprocess", indexes={"telc": "x"})
         with pytest.raises(SpecificationError, match="cores are a whole number of at least 1"):
             vfl.align(job(), frames(), engine="inprocess", cores=0)
@@ -652,7 +652,7 @@ class TestProtocol:
             side.conclude(np.arange(3))
         with pytest.raises(FederationError, match="before its records are aligned"):
             side.settled()
-        with pytest.raises(FederationError, match="go on with an alignment that it does not have"):
+        with pytest.raises(FederationError, match="continue an alignment that it does not have"):
             side.begin(alignment_name(SALT))
 
     def test_an_index_file_holds_the_written_values(self, tmp_path: Path) -> None:

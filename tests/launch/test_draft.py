@@ -147,7 +147,7 @@ def test_a_possible_id_is_not_a_feature_and_is_marked(tmp_path: Path) -> None:
     assert '# where its names differ: id = { a = "...", b = "..." }' in text
     for column, seems in (("msisdn", "free text, or an id"), ("user_id", "named like an id")):
         dropped = f'[columns.{column}]\nkind = "dropped"  # {seems}. If records are known by it, write id = ... above,'
-        assert f"{dropped}\n# or draft anew with: --id a.{column}\n" in text
+        assert f"{dropped}\n# or draft again with: --id a.{column}\n" in text
     assert "user_id = [" not in text
 
 

@@ -163,7 +163,7 @@ WRONG: dict[str, tuple[dict[str, str], type[VflError], str]] = {
     "of another model": (
         {"bank": "bank", "telco": "other"},
         OutputError,
-        "the parts of parties 'bank' and 'telco' belong to different models: export both anew",
+        "the parts of parties 'bank' and 'telco' belong to different models: export both again",
     ),
     "damaged": ({"bank": "bank", "telco": "damaged"}, OutputError, "damaged' is damaged: 'model'"),
     "no part": ({"bank": "bank", "telco": "none"}, OutputError, "is no part of a model of format 1"),

@@ -110,7 +110,7 @@ def test_noise_for_fewer_columns_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 WRONG = {
-    "no feature": ({"columns": ["incme"]}, "'incme' is no feature of a party"),
+    "no feature": ({"columns": ["incme"]}, "'incme' is not a feature of any party"),
     "declared": ({"columns": ["age"]}, "'age' has a declared range already"),
     "twice": ({"columns": ["calls", "calls"]}, "each once"),
     "nothing": ({"columns": []}, "name columns without bounds"),

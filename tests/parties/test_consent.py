@@ -230,7 +230,7 @@ class TestBeforeTheData:
         assert not (tmp_path / "bank.book").exists()
 
     def test_a_policy_for_an_unknown_party(self) -> None:
-        with pytest.raises(SpecificationError, match=r"'bnak', which is no party \(did you mean 'bank'\?\)"):
+        with pytest.raises(SpecificationError, match=r"'bnak', which is not a party \(did you mean 'bank'\?\)"):
             vfl.train(job(), self.data(), engine="inprocess", policies={"bnak": "x.toml"})
 
     def test_on_ray_the_actor_reads_it_and_its_refusal_arrives(self, tmp_path: Path, local_ray: Any) -> None:

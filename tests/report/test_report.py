@@ -207,7 +207,7 @@ class TestPage:
     def test_a_run_that_is_not_finished(self, tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             trained(tmp_path / "run", watch=_interrupt_at(3))
-        with pytest.raises(OutputError, match="is not finished: go on with vfl resume"):
+        with pytest.raises(OutputError, match="is not finished: continue with vfl resume"):
             write_run(tmp_path / "run")
 
     def test_a_resumed_run_shows_its_losses(self, tmp_path: Path) -> None:

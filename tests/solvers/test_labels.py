@@ -106,7 +106,7 @@ def test_the_share_falls_with_the_records() -> None:
 
 @pytest.mark.parametrize(("solver", "options"), [(vfl.SkGD(label_share=0.1), {"intercept": False})])
 def test_a_share_without_use_is_refused(solver, options) -> None:
-    with pytest.raises(SpecificationError, match=r"label_share=0\.1 buys the spread of labels"):
+    with pytest.raises(SpecificationError, match=r"label_share=0\.1 spends budget on the spread of labels"):
         plan(job(solver=solver, **options), N)
 
 

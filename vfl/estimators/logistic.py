@@ -178,7 +178,7 @@ def _plain(label: Any) -> str | int | float | bool:
 
 
 def _read(y: Any, classes: Any) -> Any:
-    """Return whether each label (n,) of y is classes[1]; no label changes how another one is read.
+    """Return, per label of y, (n,), True if it is classes[1]. No label changes how another one is read.
 
     Labels are compared as those of a job are: as text (vfl.schema.canonical_category). DataError for any other label.
     """

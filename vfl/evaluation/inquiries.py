@@ -183,7 +183,7 @@ class HeldOut:
             return Findings(found, self.n_records, f"{note}; a run that was cut off had paid for the rest")
         drowned = [name for name in self._measures if name not in found]
         if drowned:
-            note += f"; left out, since the noise drowns them: {', '.join(drowned)}"
+            note += f"; left out, since noise dominates them: {', '.join(drowned)}"
         return Findings(found, self.n_records, note)
 
     @property

@@ -228,13 +228,13 @@ class Job:
         parties = self.partition.parties
         for party in self.sparse:
             if party not in parties:
-                raise SpecificationError(f"sparse names {party!r}, which is no party{nearest(str(party), parties)}")
+                raise SpecificationError(f"sparse names {party!r}, which is not a party{nearest(str(party), parties)}")
             for column in self.partition.columns(party):
                 low, high = self.schema[column].limits
                 if not low <= 0.0 <= high:
                     raise SpecificationError(
-                        f"column {column!r} of sparse party {party!r} has bounds [{low:g}, {high:g}] without 0, to which "
-                        "every cell that is not stored would be clamped: widen them"
+                        f"column {column!r} of sparse party {party!r} has bounds [{low:g}, {high:g}], which exclude 0. "
+                        "Cells that are not stored are 0 and would be clamped: widen the bounds"
                     )
         object.__setattr__(self, "sparse", tuple(party for party in parties if party in self.sparse))
 
@@ -258,7 +258,7 @@ class Job:
             for name in privacy.smoothness:
                 if name not in coordinates:
                     raise SpecificationError(
-                        f"smoothness names {name!r}, which is no column{nearest(name, coordinates)}"
+                        f"smoothness names {name!r}, which is not a column{nearest(name, coordinates)}"
                     )
         label = self.partition.label_column
         if not math.isfinite(loss_of(self.loss).slope) and self.schema.unbounded([label]) and not clipped:
@@ -280,14 +280,14 @@ class Job:
         for party, column in named.items():
             if party not in self.partition.parties:
                 raise SpecificationError(
-                    f"id names {party!r}, which is no party{nearest(party, self.partition.parties)}"
+                    f"id names {party!r}, which is not a party{nearest(party, self.partition.parties)}"
                 )
             if not isinstance(column, str) or not column:
                 raise SpecificationError(f"id is the name of a column, or {{party: column}}, not {column!r}")
             if column in self.partition.features or column == self.partition.label_column:
                 raise SpecificationError(
-                    f"the id column {column!r} is also a feature or the label: leave it out of the partition, since an id "
-                    "in a model would tell of its record"
+                    f"the id column {column!r} is also a feature or the label: leave it out of the partition, since a model "
+                    "with an id as a feature would reveal records"
                 )
         for party in self.partition.parties:
             if party not in named:
@@ -305,7 +305,7 @@ class Job:
         return dict.fromkeys(self.partition.parties, self.id)
 
     def for_party(self, party: str) -> PartyTask:
-        """Return one party's view of the job. Raises PartitionError for a name that is no party."""
+        """Return one party's view of the job. Raises PartitionError for a name that is not a party."""
         return PartyTask.of(self, party)
 
     def wanted(self, party: str) -> tuple[str, ...]:

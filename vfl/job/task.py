@@ -43,7 +43,7 @@ class PartyTask:
 
     @classmethod
     def of(cls, job: Job, party: str) -> PartyTask:
-        """Derive the view of one party. Raises PartitionError for a name that is no party."""
+        """Derive the view of one party. Raises PartitionError for a name that is not a party."""
         partition = job.partition
         canonical = partition.canonical_columns(party)
         label = (partition.label_column, label_of(job)) if party == partition.label_party else None

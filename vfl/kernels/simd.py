@@ -201,7 +201,7 @@ def _numbers(builder: ir.IRBuilder, address: ir.Value, element: types.Type, like
 def cells(
     _context: BaseContext, columns: types.Array, _j: types.Type, _i: types.Type, like: types.Type
 ) -> tuple[Signature, Code]:
-    """Return columns[j, i], of record i or of the WIDTH that begin there, unchecked; like : lanes() or 0.0."""
+    """Return columns[j, i], or WIDTH cells from there if `like` is lanes() rather than 0.0. Bounds are not checked."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         return _numbers(builder, _entry(context, builder, columns, *args[:3]), columns.dtype, like)
@@ -211,7 +211,7 @@ def cells(
 
 @inline
 def entries(_context: BaseContext, vector: types.Array, _i: types.Type, like: types.Type) -> tuple[Signature, Code]:
-    """Return vector[i], of record i or of the WIDTH that begin there, unchecked; like : lanes() or 0.0."""
+    """Return vector[i], or WIDTH entries from there if `like` is lanes() rather than 0.0. Bounds are not checked."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         return _numbers(builder, _entry(context, builder, vector, *args[:2]), vector.dtype, like)
@@ -221,7 +221,7 @@ def entries(_context: BaseContext, vector: types.Array, _i: types.Type, like: ty
 
 @inline
 def put(_context: BaseContext, vector: types.Array, _i: types.Type, x: types.Type) -> tuple[Signature, Code]:
-    """Write x to vector[i], of record i or of the WIDTH that begin there, unchecked."""
+    """Write x to vector[i], or to WIDTH entries from there if x is a vector. Bounds are not checked."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         there = _entry(context, builder, vector, *args[:2])

@@ -80,7 +80,7 @@ def private_bounds(
     for column in asked:
         if column not in job.partition.features:
             raise SpecificationError(
-                f"private_bounds: {column!r} is no feature of a party{nearest(column, job.partition.features)}"
+                f"private_bounds: {column!r} is not a feature of any party{nearest(column, job.partition.features)}"
             )
         if not isinstance(job.schema[column], Numeric) or job.schema[column].limits != (-math.inf, math.inf):
             raise SpecificationError(f"private_bounds: column {column!r} has a declared range already")

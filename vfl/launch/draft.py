@@ -305,13 +305,13 @@ def _declarations(columns: Mapping[str, tuple[str, Found]]) -> list[str]:
 
 
 def _dropped(column: str, party: str, found: Found) -> list[str]:
-    """Return the declaration of a column that is no feature, with what it may be instead."""
+    """Return the declaration that drops a column, with a comment on its likely meaning."""
     if not named_as_id(column) and len(found.values) <= MANY:
-        return ['kind = "dropped"  # a constant, or of a type that is no feature']
+        return ['kind = "dropped"  # a constant, or of a type that cannot be a feature']
     seems = "named like an id" if named_as_id(column) else "free text, or an id"
     return [
         f'kind = "dropped"  # {seems}. If records are known by it, write id = ... above,',
-        f"# or draft anew with: --id {party}.{column}",
+        f"# or draft again with: --id {party}.{column}",
     ]
 
 

@@ -84,8 +84,8 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
     """Return one job per class, class k against the rest, and the ε of all their releases together at the job's δ.
 
     All models are trained on the same records, and replacing one record may change its label in all of them. The releases
-    therefore compose: of K classes, each gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with other than Gaussian releases
-    get less, as their accountant requires. ε is inf without privacy.
+    therefore compose: of K classes, each gets μ/√K (Dong, Roth, Su 2022, Cor. 3.3). Plans with releases that are not
+    Gaussian get less, as their accountant requires. ε is inf without privacy.
 
     Raises SpecificationError, and PrivacyError when no division of the budget fits.
     """

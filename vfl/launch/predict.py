@@ -109,7 +109,7 @@ def predict(
 def _policies_of(policies: Mapping[str, str | Path] | None, parties: tuple[str, ...]) -> dict[str, str]:
     for name in policies or {}:
         if name not in parties:
-            raise SpecificationError(f"a policy is given for {name!r}, which is no party{nearest(name, parties)}")
+            raise SpecificationError(f"a policy is given for {name!r}, which is not a party{nearest(name, parties)}")
     return {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
 
 

@@ -55,7 +55,7 @@ def ask_owners(job: Job, data: Any, policies: Mapping[str, str]) -> None:
 
 
 def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None, what: str) -> dict[str, str]:
-    """Return {party: absolute path}; SpecificationError for a name that is no party.
+    """Return {party: absolute path}; SpecificationError for a name that is not a party.
 
     what : the kind of file, for the message.
     """
@@ -63,7 +63,7 @@ def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None
         if name not in partition.parties:
             article = "an" if what[0] in "aeiou" else "a"
             raise SpecificationError(
-                f"{article} {what} is given for {name!r}, which is no party{nearest(name, partition.parties)}"
+                f"{article} {what} is given for {name!r}, which is not a party{nearest(name, partition.parties)}"
             )
     return {name: str(Path(path).expanduser().absolute()) for name, path in (paths or {}).items()}
 
@@ -79,7 +79,9 @@ def sources_of(job: Job, data: Any, *, label: bool = True, ids: bool = False) ->
     if is_by_party(partition, data):
         for name in data:
             if name not in parties:
-                raise SpecificationError(f"data are given for {name!r}, which is no party{nearest(str(name), parties)}")
+                raise SpecificationError(
+                    f"data are given for {name!r}, which is not a party{nearest(str(name), parties)}"
+                )
         for name in parties:
             if name not in data and partition.wanted(name, label=label):
                 raise SpecificationError(f"no data are given for party {name!r}")
@@ -90,7 +92,7 @@ def sources_of(job: Job, data: Any, *, label: bool = True, ids: bool = False) ->
 
 
 def _contents(job: Job, *, label: bool = True, ids: bool = False) -> dict[str, dict[str, Content]]:
-    """Return how every column of one table is read: {party: {column: content}}, as each party would by itself."""
+    """Return {party: {column: content}} for one table, with each column read as its party would read it alone."""
     from parties.storage.cells import contents_of
 
     contents: dict[str, dict[str, Content]] = {}

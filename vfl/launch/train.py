@@ -216,4 +216,4 @@ def resume(
 
 def _name_remedy(error: Exception, folder: Path) -> None:
     if isinstance(error, PartyLost | PlacementError | OutputError | LedgerError):
-        error.add_note(f"what was released is kept; once the cause is mended, go on with: vfl resume {folder}")
+        error.add_note(f"the run keeps its releases; once the cause is fixed, continue with: vfl resume {folder}")

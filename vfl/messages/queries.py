@@ -78,9 +78,9 @@ class Sample(Local):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally(Query):
-    """A statistic of margins and labels over one part of the records, one joint release; margins compute it.
+    """Ask the margins actor for one joint release: a statistic of margins and labels over one part of the records.
 
-    event : its sensitivity covers the statistic's, or PrivacyError is raised.
+    event : must have at least the sensitivity of the statistic; otherwise PrivacyError.
     """
 
     statistic: Statistic
@@ -198,7 +198,7 @@ class Ranges(Query):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Backward(Weighted):
-    """Σ_i clip(scale ∘ r_i x_{i,S}) over one block a party, one joint release.
+    """Σ_i clip(scale ∘ r_i x_{i,S}) over one block per party, one joint release.
 
     centres, scales : one (s,) vector per block, as in `Step`.
     clip : cap on each party's share of the contribution. When several parties are addressed, the weighting has to
@@ -247,7 +247,7 @@ class Backward(Weighted):
         return (self.event,)
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
-        """Return what it did to the state of margins."""
+        """Return the change that the query made to the state of margins."""
         return Reweigh(self.weighting, self.fold)
 
 
@@ -303,7 +303,7 @@ class Descend(Weighted):
 
     start : {party: (p_k,) its coordinates of w before the visit}.
     parts : {party: number of its first step}, the step's place among the events.
-    replayed : what the steps released when they were made, to repeat their updates without another release.
+    replayed : the earlier releases of these steps, to repeat their updates without another release.
     sweep : the party gets margins and labels and recomputes r after every step; otherwise it gets r, and all steps of
         the query are computed from the same r.
     capped : the record cap of the pass that the steps belong to, whose one charge pays for them; None caps and charges
@@ -352,7 +352,7 @@ class Descend(Weighted):
         return tuple(step for steps in self.steps.values() for step in steps)
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return one event a step; a replayed visit releases nothing."""
+        """Return one event per step. A replayed visit releases nothing."""
         return () if self.replayed is not None else tuple(step.event for step in self.ordered())
 
 

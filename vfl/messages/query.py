@@ -168,7 +168,7 @@ class Query:
         raise TypeError(f"{type(self).__name__} does not say whom it is for")
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return what its releases are charged as, in the order of their `part` numbers; None marks an un-noised one."""
+        """Return the events charged for its releases, in the order of their `part` numbers; None marks an un-noised one."""
         return ()
 
     def sizes(self) -> tuple[int, ...]:

@@ -86,7 +86,7 @@ class GaussianAccountant:
         return self
 
     def cost(self, event: Event, count: int = 1) -> int:
-        """Return what `count` such events add to μ², in units of 2⁻²⁵⁶, rounded up. Errors as in `check`."""
+        """Return the increase of μ² by `count` such events, in units of 2⁻²⁵⁶, rounded up. Errors as in `check`."""
         count = spending.require_event(event, count, self.adjacency)
         return spending.units(event, spending.mu_squared) * count
 
@@ -130,7 +130,7 @@ class ZCdpAccountant:
         return self
 
     def cost(self, event: Event, count: int = 1) -> int:
-        """Return what `count` such events add to ρ, in units of 2⁻²⁵⁶, rounded up. Errors as in `check`."""
+        """Return the increase of ρ by `count` such events, in units of 2⁻²⁵⁶, rounded up. Errors as in `check`."""
         count = spending.require_event(event, count, self.adjacency)
         return spending.units(event, spending.rho) * count
 
@@ -161,14 +161,14 @@ class _Filter:
         self._cap = spending.floor_units(cap)
 
     def admits(self, event: Event, count: int = 1) -> bool:
-        """Return whether `count` such events still fit. Raises as the accountant's `check` does."""
+        """Return True if `count` such events still fit. Raises as the accountant's `check` does."""
         return self._accountant.spent + self._accountant.cost(event, count) <= self._cap
 
     def spend(self, event: Event, count: int = 1) -> Self:
         """Record `count` such events, or raise BudgetExceeded and record nothing. Returns self."""
         if not self.admits(event, count):
             raise BudgetExceeded(
-                f"{count} events of type {type(event).__name__} do not fit under what is left of the cap: "
+                f"{count} events of type {type(event).__name__} exceed the budget left under the cap: "
                 "use more noise or fewer releases, or ask for a larger budget beforehand"
             )
         self._accountant.compose(event, count)

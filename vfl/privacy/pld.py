@@ -238,7 +238,7 @@ def _interval(gaussian: float, others: list[tuple[Event, int]]) -> float:
     for event, count in others:
         if isinstance(event, PoissonSubsampledGaussian):
             μ = event.sensitivity / event.sigma
-            # χ² of either mixture against N(0, σ²) moves the typical loss, Δ/σ its extremes.
+            # The typical loss follows from χ² of either mixture against N(0, σ²); the extremes follow from Δ/σ.
             typical = min(μ, 2.0 * event.rate * math.sqrt(math.sinh(min(0.25 * μ * μ, 50.0))))
             scales.append((typical, μ * (_REACH + 0.5 * μ), count))
         else:

@@ -92,11 +92,11 @@ def check_score(query: Select, w: Vector, n_records: int, party: str) -> None:
 
 @lru_cache(maxsize=2048)
 def _check_step(step: Step) -> None:
-    # Steps compare by identity, so a step that is repeated in every pass is looked at once.
+    # Steps compare by identity, so a step that is repeated in every pass is checked once.
     size = step.block.size
     _fits(step.block, step.centre, step.scale, *vectors_of(step.rule))
     if step.event is not None:
-        query = Descend(None, {}, {})  # type: ignore[arg-type]  # a clip looks at its kind
+        query = Descend(None, {}, {})  # type: ignore[arg-type]  # clips read only the type of the query
         cover(step.event.sensitivity, step.clip.sensitivity_of(query, size))
 
 

@@ -83,7 +83,7 @@ def history(plan: Plan, log: Log) -> History:
 
 
 def _asked(plan: Plan, log: Log, told: History) -> Iterator[tuple[int, Query, Released | None]]:
-    """Yield (round, query, released values); the values are None after a refusal and for a party given up."""
+    """Yield (round, query, released values); the values are None after a refusal or the loss of a party."""
     schedule = plan.schedule()
     query = next(schedule)
     for number, answer in enumerate(log.released):
@@ -118,7 +118,7 @@ def _gradients(query: Query, released: Released) -> Iterator[Gradient]:
 
 
 def _noise(query: Query) -> Iterator[tuple[int, float]]:
-    """Yield (coordinate, σ of its update's noise): a rule that has a `gain` moves by gain·u before its prox."""
+    """Yield (coordinate, σ of the noise in its update). A rule with a `gain` multiplies the noise of u by it."""
     for step in query.ordered() if isinstance(query, Descend) else ():
         gain = getattr(step.rule, "gain", None)
         if gain is not None and step.event is not None:

@@ -22,7 +22,7 @@ ROWS, LISTED = 40, 1000
 
 
 def choices(facts: Facts) -> Markup | None:
-    """Return how often selections chose each coordinate; None if the run made no selections."""
+    """Return the number of selections of each coordinate; None if the run made no selections."""
     told = facts.told
     if told is None or not told.chosen:
         return None

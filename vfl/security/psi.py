@@ -10,8 +10,8 @@ follow the protocol and do not pool what they see, nobody learns an identifier t
 | | | more than two parties also the pairwise ones; which rows are joined; never an id |
 
 The method is Meadows's (IEEE S&P 1986) and Huberman, Franklin and Hogg's (EC 1999), for any number of parties: each
-sends its ids as points H(id), multiplied by its secret scalar and sorted; the others multiply in turn along a ring;
-since a(bP) = b(aP), equal ids become equal points, which the coordinator compares.
+sends its ids as points H(id), multiplied by its secret scalar and sorted. The others multiply them one after another along
+a ring. Since a(bP) = b(aP), equal ids become equal points, which the coordinator compares.
 
     parties       own(ids) all at once, then for each step of ring(parties): blind(points, owner named by the step)
     coordinator   intersect(sets) -> positions for each party

@@ -118,7 +118,7 @@ def public_key(given: str | os.PathLike[str]) -> str:
 
 
 def is_signed(message: bytes, *, public: str, signature: str) -> bool:
-    """Return whether the signature is that of this message under this key; False for a malformed key or signature.
+    """Return True if the signature is valid for this message and key; False also for a malformed key or signature.
 
     public, signature : 64 and 128 lower-case hexadecimal digits. Other spellings of the same bytes are refused, so that a
     text has one signature.

@@ -65,7 +65,7 @@ def label_share(problem: Problem) -> float:
 
     For squared loss with an intercept, which then starts at their mean. A declared range is anything from 3 to 20 spreads
     wide, and κ and the start with it. The share keeps the noise of a bin at 1.5 % of the records, √2/(√share μ) = 0.015 n,
-    between a five hundredth and a twentieth; below μn = BUYS_LABELS it would drown the histogram.
+    between a five hundredth and a twentieth; below μn = BUYS_LABELS its noise would dominate the histogram.
     """
     clear = (problem.mu or 0.0) * problem.n_records
     if not has_spread(problem) or clear < BUYS_LABELS:

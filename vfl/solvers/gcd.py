@@ -94,7 +94,7 @@ class MoveScore:
         return np.asarray(self.unit * abs(self.penalty.prox(w - self.gain * u, self.steps) - w))
 
     def least(self, w: Vector, contribution: float, n_records: int) -> float:
-        """Return 2a·max_j unit_j gain_j/(1 + m·steps_j), and twice the rounding of a score: `GCD._sensitivity` derives both."""
+        """Return 2a·max_j unit_j gain_j/(1 + m·steps_j) plus twice the rounding error of a score (see `GCD._sensitivity`)."""
         if self.penalty.grouped or (self.steps < 0).any():
             return math.inf
         reach = abs(self.unit * self.gain)
@@ -220,9 +220,8 @@ class GCD:
         singles = _singles(whole)
         w = np.zeros(problem.layout.n_coordinates)
         root = np.sqrt(known.smoothness)
-        reach = root * (
-            1.0 + _bends(problem, known)
-        )  # from steps to scores: no other coordinate's step exceeds the score
+        # Scores bound steps: the score of the chosen coordinate is at least the step of every other one.
+        reach = root * (1.0 + _bends(problem, known))
         for k in range(self.rounds or 0):
             if k and k % (defaults.REBUILD_EVERY * w.size) == 0:
                 v = known.uncentred(w, problem.intercept)

@@ -19,7 +19,7 @@ Schedule: TypeAlias = Generator[Query, Released, Vector]
 """Yields queries, is sent what they released, returns w (p,) on the scaled features. It sees released values only.
 
 Failures are thrown into it: BudgetExceeded if charges for lost releases used up the plan, and PartyLost if a party is given
-up. A solver that goes on without a party has `goes_on_without = True`, rebuilds Xw next, and ends with 0 for the
+up. A solver that continues without a party has `goes_on_without = True`, rebuilds Xw next, and ends with 0 for the
 party's coordinates.
 """
 

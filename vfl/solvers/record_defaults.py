@@ -69,7 +69,7 @@ def label_share(problem: Problem) -> float:
 
 
 def residual_share(problem: Problem) -> float:
-    """Return the share of the passes' μ² that buys a histogram of residuals; 0 where its noise would drown the bins."""
+    """Return the share of the passes' μ² spent on a histogram of residuals; 0 where noise would exceed its counts."""
     return 0.04 if has_spread(problem) and clear(problem) >= 2000.0 and signal_to_noise(problem) >= 20.0 else 0.0
 
 
@@ -134,12 +134,12 @@ def step_size(problem: Problem, n_passes: int) -> float:
 
 
 def _stretch(problem: Problem) -> float:
-    """Return how many times shorter steps are on blocks that the partition names: their mean size."""
+    """Return the factor by which steps on blocks named in the partition are shorter: the mean block size."""
     blocks = problem.layout.explicit
     sizes = [size for own in blocks.values() for size in own] if blocks else [1]
     return sum(sizes) / len(sizes)
 
 
 def early_passes(n_passes: int) -> int:
-    """Return how many of the passes are early."""
+    """Return the number of early passes."""
     return max(1, round(EARLY * n_passes)) if n_passes > 2 else 0

@@ -130,7 +130,7 @@ class SGD:
         return mean.final(w)
 
     def round_trips(self, problem: Problem) -> int:
-        """Return two a step, and what is asked before the first; samples are drawn without asking."""
+        """Return the number of messages: two per step, and those before the first. Drawing a sample takes no message."""
         asked = self._clip(problem).finite + joint.asks_first(problem)
         return 2 * self._batches(problem).steps - 1 + asked
 

@@ -89,7 +89,7 @@ class Shares:
 
     @property
     def _left_for_passes(self) -> float:
-        """Return what the moments and the labels leave of μ."""
+        """Return the μ that remains after the moments and the labels."""
         left = self._left
         return split(left, self.solver.label_share)[1] if self.solver.label_share else left
 

@@ -75,7 +75,7 @@ def _require_record_options(solver: SkGD) -> None:
     """Raise SpecificationError for options of the record cap that are out of range, or without it."""
     if solver.clip == RECORD and solver.sampling not in ONCE_A_PASS:
         raise SpecificationError(
-            f"{solver.name}: clip='record' charges a pass as one release, so that every block is drawn once a pass: "
+            f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "
             f"sampling must be one of {', '.join(ONCE_A_PASS)}, not {solver.sampling!r}; or leave clip out"
         )
     if solver.record_clip is not None and not 1e-90 <= solver.record_clip <= 1e90:
@@ -160,8 +160,8 @@ def _label_share(solver: SkGD, problem: Problem) -> float:
     fits = defaults.has_spread(problem) or (record and buys)
     if solver.label_share and not (problem.private and fits):
         raise SpecificationError(
-            f"{solver.name}: label_share={solver.label_share!r} buys the spread of labels: it needs squared loss, an "
-            "intercept, declared bounds for the label, and privacy; leave it out"
+            f"{solver.name}: label_share={solver.label_share!r} spends budget on the spread of labels, which needs "
+            "squared loss, an intercept, declared bounds for the label, and privacy: leave label_share out"
         )
     return solver.label_share
 

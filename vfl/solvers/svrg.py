@@ -62,7 +62,7 @@ class ClippedDifference:
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,); it replaces no state."""
+        """Return r, (n,), and no new state."""
         with np.errstate(invalid="ignore"):
             moved = self.loss.derivative(margins, labels) - kept[SNAPSHOT]
         return joint.clipped(moved, kept, self.cap), {}
@@ -73,7 +73,7 @@ class SVRG:
     """DP-SVRG. A pass releases one full gradient at a snapshot, then differences from it on batches, each with Gaussian noise.
 
     Snapshot: Σ_i clip_C(ℓ'(ṽ_i) x_i) over all records, Δ_C/σ-GDP under replace-one. Step: Σ_{i in batch}
-    clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled pair or, on disjoint public batches, Δ_D/σ-GDP a pass
+    clip_D((ℓ'(v_i) − ℓ'(ṽ_i)) x_i), a Poisson-subsampled pair or, on disjoint public batches, Δ_D/σ-GDP per pass
     (vfl.solvers.batches). With a cap c, Δ_c = 2(c(1 + p·2⁻⁵⁰) + g√p/2) (vfl.solvers.joint, rounding included). The
     snapshot's derivatives stay in the margins. A record's derivative is a function of that record and of released values,
     so the clip D bounds the record's influence on a step for any snapshot. The plan is fixed beforehand. Both kinds of
@@ -144,7 +144,7 @@ class SVRG:
         return Clip(float(self.clip or math.inf), p), Clip(float(self.difference_clip or math.inf), p)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the snapshots' event, one a pass, and that of the steps.
+        """Return the event of the snapshots, one per pass, and the event of the steps.
 
         A Poisson step of rate q costs about q² of a full one, so the steps of a pass cost q of it: the snapshot's σ is
         1/√q times that of the steps, each in units of its Δ. A disjoint pass costs as much as a snapshot.
@@ -197,7 +197,7 @@ class SVRG:
         return snapshot, step
 
     def round_trips(self, problem: Problem) -> int:
-        """Return the number of messages: two per step, three per snapshot, minus one per pass, and the start."""
+        """Return the number of messages: two per step, two per pass for its snapshot, and those before the first pass."""
         drawn = self._batches(problem)
         asked = any(clip.finite for clip in self._clips(problem)) + joint.asks_mean_square(problem)
         return 2 * (drawn.steps + drawn.passes) + asked

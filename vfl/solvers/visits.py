@@ -40,8 +40,8 @@ class Walk:
     """The walk of a resolved SkGD through the blocks: draws → visits → steps. Public, given the released M.
 
     factor : of the record cap, from a released histogram of residuals; it changes between passes alone.
-    measured : whether that histogram was bought.
-    multipliers : ((z, number of passes), ...) of the block releases, in turn; the last z goes on to the end. Empty
+    measured : True if that histogram was released.
+    multipliers : ((z, number of passes), ...) of the block releases, in this order; the last z holds to the end. Empty
         releases without noise.
     """
 

@@ -51,7 +51,7 @@ class InProcessTransport:
         return self._parties[party].labels()
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Put each share to its party in turn, in its plain form, so that a party builds it from registered kinds."""
+        """Send each share to its party in plain form, one party after the other. A party rebuilds it from registered kinds."""
         replies = {}
         for name, share in shares.items():
             reply = self._parties[name].answer(from_plain(to_plain(share), Query), records, key)
@@ -60,7 +60,7 @@ class InProcessTransport:
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Raise PartyLost: parties share the coordinator's process, so nothing can restart one of them alone."""
-        raise PartyLost(f"{party!r} is lost, and in this process nothing restarts it", party)
+        raise PartyLost(f"party {party!r} is lost, and the in-process engine cannot restart parties", party)
 
 
 class InProcessAlignment:

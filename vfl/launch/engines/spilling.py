@@ -40,7 +40,7 @@ def flags_of_cluster() -> tuple[str, ...]:
 
 
 def store_here(maps: str | None = None, mounts: str | None = None) -> str:
-    """Return where the object store of this process's node lies: MEMORY, DISK or UNCERTAIN.
+    """Return the medium of this node's object store: MEMORY, DISK or UNCERTAIN.
 
     Ray puts the store into a file of its temporary folder if /dev/shm is too small, and reports it only in its log. Once an
     object was put there, the file is among the files that this process has mapped.
@@ -71,7 +71,7 @@ def store_here(maps: str | None = None, mounts: str | None = None) -> str:
 
 
 def flags_of_stores(ray: Any, actors: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a certificate has to say of the object stores beneath these actors and this process.
+    """Return a certificate's statement on the object stores of these actors and this process.
 
     actors : {what the flag calls it: handle}.
     """

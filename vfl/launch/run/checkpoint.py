@@ -125,15 +125,15 @@ class Checkpoint:
         try:
             written = self._file.write(line)
         except OSError as error:
-            raise OutputError(f"cannot write the log of the run: {error.strerror}; it can be resumed") from error
+            raise OutputError(f"cannot write the log of the run: {error.strerror}; the run can be resumed") from error
         if written != len(line):
-            raise OutputError(f"cannot write the log of the run: {os.strerror(errno.ENOSPC)}; it can be resumed")
+            raise OutputError(f"cannot write the log of the run: {os.strerror(errno.ENOSPC)}; the run can be resumed")
 
     def _sync(self) -> None:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise OutputError(f"cannot write the log of the run: {error.strerror}; it can be resumed") from error
+            raise OutputError(f"cannot write the log of the run: {error.strerror}; the run can be resumed") from error
         self._synced = time.monotonic()
 
 

@@ -51,7 +51,7 @@ def check_finished(folder: Path) -> None:
     """Raise OutputError, with the remedy, for a path that is no folder or the folder of an unfinished run."""
     check_folder(folder)
     if (folder / checkpoint.NAME).exists() and not (folder / MODEL).exists():
-        raise OutputError(f"the run in {str(folder)!r} is not finished: go on with vfl resume {folder}")
+        raise OutputError(f"the run in {str(folder)!r} is not finished: continue with vfl resume {folder}")
     if not (folder / MODEL).exists():
         raise OutputError(f"there is no saved model in {str(folder)!r}: name the folder that a run left")
 
