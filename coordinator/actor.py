@@ -86,7 +86,7 @@ class CoordinatorActor:
         return tuple(islice(self._events, 2))
 
     def rounds(self) -> Iterator[Event]:
-        """Make the releases; yield the rounds."""
+        """Train: make the planned releases and yield each round."""
         for event in self._events:
             if isinstance(event, Made):
                 return

@@ -158,8 +158,8 @@ class PartyBook:
     def _require_planned(self, query: Query) -> None:
         """Raise ConsentRefused for a piece that the plan does not have under its number: one charge pays for all pieces.
 
-        What its own sum is of, and how many there are, is compared; that the weights bound all parties' shares together
-        rests on the coordinator, as in every release of several parties.
+        The party compares the summands of its own sum and the number of pieces. It trusts the coordinator to bound all
+        parties' shares together by the weights, as in every release of several parties.
         """
         batch, solver = query.batch, self._plan.solver if self._plan is not None else None
         piece = getattr(solver, "piece", None)

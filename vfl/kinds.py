@@ -80,7 +80,7 @@ _block = record(messages.Block, *_fields_of_block)
 def _sound(plain: Any) -> Block:
     block: Block = _block.decode(plain)
     if not 0 <= block.start <= block.stop or block.offset < 0 or block.index < 0:
-        raise PrivacyError("a block runs from its first column to its last")
+        raise PrivacyError("a block needs 0 <= start <= stop and an index and offset of at least 0")
     return block
 
 
@@ -227,7 +227,7 @@ register("message", "book_heads", messages.BookHeads, own=HEAD, noted=HEAD)
 
 
 def to_plain(message: object) -> Plain:
-    """Return a message as (FORMAT, name, field, ...); PrivacyError for one with a part that is no registered kind."""
+    """Return a message as (FORMAT, name, field, ...); PrivacyError if a part is not of a registered kind."""
     return (FORMAT, *encode("message", message))
 
 

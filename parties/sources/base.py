@@ -89,7 +89,7 @@ class Origin:
             raise self.error("is not there" + ("" if path.is_absolute() else f"; a relative path starts {whose}"))
 
     def each(self, batches: Iterable[T], problem: str) -> Iterator[T]:
-        """Yield from batches; a failure on the way becomes the error, as in `attempt`."""
+        """Yield the batches; turn an exception between them into the error for `problem`, as `attempt` does."""
         iterator = iter(batches)
         end = object()
         while (item := self.attempt(lambda: next(iterator, end), problem)) is not end:

@@ -106,7 +106,7 @@ class CsvSource:
             for start in range(0, batch.num_rows, step):
                 yield batch.slice(start, step)
         if count < self.at_most and self._quotes and not self.origin.attempt(self._ends, _SHAPE):
-            raise self.origin.error("has a quote that is never closed, which swallows the records after it")
+            raise self.origin.error("has a quote that is never closed, so the records after it cannot be told apart")
         self.n_records = count
 
     def _header(self) -> tuple[tuple[str, ...], int]:
@@ -212,7 +212,7 @@ class CsvSource:
 
 
 def _converts(fields: pa.Array, to: pa.DataType) -> bool:
-    import pyarrow.compute as pc  # a party that starts need not wait for it
+    import pyarrow.compute as pc  # imported here so that a party starts faster
 
     try:
         pc.utf8_trim_whitespace(fields.cast(pa.string())).cast(to)

@@ -100,7 +100,7 @@ def _truth(cell: Any) -> Any:
 def _texts(cells: Any, column: str, origin: Origin) -> pa.Array:
     def convert() -> pa.Array:
         if set(map(type, cells)) <= _PLAIN:
-            with contextlib.suppress(TypeError, ValueError):  # a number, or text that is no valid Unicode
+            with contextlib.suppress(TypeError, ValueError):  # raised for a number or invalid Unicode
                 return pa.array(cells, type=pa.binary(), from_pandas=True)
         return pa.array([None if is_missing(cell) else _utf8(cell) for cell in cells], type=pa.binary())
 
@@ -122,5 +122,5 @@ def _ids(cells: Any, column: str, origin: Origin) -> pa.Array:
         raise origin.error(f"id column {column!r} holds other values than integers alone or text alone: convert them")
     return origin.attempt(
         lambda: pa.array([None if is_missing(cell) else cell for cell in cells], type=kind),
-        f"id column {column!r} holds integers of more than 64 bits, or text that is no valid Unicode: give such ids as text",
+        f"id column {column!r} holds integers of more than 64 bits, or text that is not valid Unicode: give such ids as text",
     )

@@ -1,7 +1,7 @@
 """Sparse storage: a party's columns by their stored entries alone.
 
-What is not stored is 0, and stays 0: sparse columns are scaled by a factor only and never centred, so their party has to be
-named in the job's `sparse`, which everybody can read there.
+Cells that are not stored are 0 and stay 0, since sparse columns are scaled but never centred. The public job therefore
+names the parties with sparse columns in `sparse`.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ class TestExitCodes:
             raise KeyboardInterrupt
 
         monkeypatch.setattr("vfl.launch.engines.inprocess.run", interrupt)
-        told = "interrupted; what was released is kept: vfl resume out\n"
+        told = "interrupted; the run keeps its releases; continue with: vfl resume out\n"
         for words in (("run", "job.toml", "--engine", "inprocess", "--output", "out"), ("resume", "out")):
             said = call(*words)
             assert (said.code, said.err) == (130, told)

@@ -82,7 +82,7 @@ ASSIGNMENTS = [
         "solver.clip=inf",
         "clip=inf bounds no record's influence: give a finite clip, or train without privacy (privacy=None, or",
     ),
-    ("evaluation.loss_cap=3", "set holdout=0.2, or leave it out"),
+    ("evaluation.loss_cap=3", "set holdout=0.2, or leave evaluation out"),
     ("solver={kind='NoisyGram'}", "NoisyGram needs loss='squared'"),
     ("id_kind=integer", "id_kind is given without id"),
 ]

@@ -140,8 +140,8 @@ PLAIN = to_plain(RecordNorms({"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones
         ((FORMAT,), "another format"),
         ((FORMAT, "shell", "rm"), "unknown message kind 'shell'"),
         ((FORMAT, "reply", (), None, None, 0.0), "a Query is needed, not Reply"),
-        ((FORMAT, "record_norms", (("a", ((0, "a", 2, 1, 0), ONE, ONE)),)), "a block runs from its first column"),
-        ((FORMAT, "record_norms", (("a", ((0, "a", -1, 1, 0), ONE, ONE)),)), "a block runs from its first column"),
+        ((FORMAT, "record_norms", (("a", ((0, "a", 2, 1, 0), ONE, ONE)),)), "a block needs 0 <= start <= stop"),
+        ((FORMAT, "record_norms", (("a", ((0, "a", -1, 1, 0), ONE, ONE)),)), "a block needs 0 <= start <= stop"),
         ((FORMAT, "record_norms", (("a", ((0, "a", 0, 1, 0), ONE, ONE)),) * 2), "pairs of different names"),
     ],
 )

@@ -287,7 +287,7 @@ BROKEN_FILES = {
     "bytes": (broken("d.csv", bytes(range(256)) * 999), ENCODING),
     "open quote": (
         broken("d.csv", 'a,b,c\n1,2,"SECRET\n3,4,z\n'),
-        "has a quote that is never closed, which swallows the records after it",
+        "has a quote that is never closed, so the records after it cannot be told apart",
     ),
     "utf-16": (broken("d.csv", "a,b\n1,2\n".encode("utf-16")), ENCODING),
     "latin-1": (broken("d.csv", "a,b\n1,SECRÉT\n".encode("latin-1")), "column 'b' " + ENCODING),

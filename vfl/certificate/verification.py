@@ -112,7 +112,7 @@ def verify(
     ledger : path of the ledger that the run was charged to.
     key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.
 
-    Raises SpecificationError for a `key` that is no key.
+    Raises SpecificationError for an invalid `key`.
     """
     wanted = None if key is None else signatures.public_key(key)
     looks: tuple[tuple[str, Callable[[], str | None], str], ...] = (

@@ -107,7 +107,7 @@ def resumable(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if not (folder / checkpoint.NAME).exists():
             raise
-        click.echo(f"interrupted; what was released is kept: vfl resume {folder}", err=True)
+        click.echo(f"interrupted; the run keeps its releases; continue with: vfl resume {folder}", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
 
 

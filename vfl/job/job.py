@@ -171,7 +171,7 @@ class Job:
                 object.__setattr__(self, "evaluation", None)
             elif self.evaluation is not None:
                 raise SpecificationError(
-                    "evaluation measures records that are held out: set holdout=0.2, or leave it out"
+                    "evaluation measures records that are held out: set holdout=0.2, or leave evaluation out"
                 )
         elif not 0 < self.holdout < 1:
             raise SpecificationError(f"holdout is a share of the records, between 0 and 1, not {self.holdout!r}")

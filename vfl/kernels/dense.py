@@ -252,7 +252,7 @@ def plain_moments(X: Matrix) -> tuple[Vector, Vector]:
 def record_norms(X: Matrix, centre: Vector, scale: Vector) -> Vector:
     """Return Σ_j t_ij², (n,) float64, of the products t_ij = scale_j (x_ij − c_j) exactly as a clipped sum computes them.
 
-    Caps rest on it: another formula for the same number could be less than a record contributes.
+    Record caps are safe only with exactly this formula: an equivalent one could round below the true contribution.
     """
     norms = np.zeros(len(X))
     with np.errstate(over="ignore", invalid="ignore"):  # a record beyond all doubles is clipped to nothing

@@ -63,15 +63,15 @@ def private_bounds(
     noise: SeededNoise | None = None,
     allow_network_file_system: bool = False,
 ) -> PrivateBounds:
-    """Buy the range of numeric columns: one joint release that is (ε, δ)-DP for every record under replace-one.
+    """Learn the ranges of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
 
     Noisy histograms over powers of two show the smallest and the largest magnitude that enough records have
-    (vfl.privacy.magnitudes). Values in the tails beyond them are clamped later. The purchase is a run of its own: its ε adds
+    (vfl.privacy.magnitudes). Values in the tails beyond them are clamped later. This is a run of its own: its ε adds
     to that of the training, so charge both to one ledger.
 
     job : a draft without bounds: privacy=None, scaling='none'. data, engine, address, ledger, policies,
         allow_network_file_system : as for `train`.
-    columns : the columns to buy ranges for; None takes all features without bounds.
+    columns : the columns whose ranges to learn; None takes all features without bounds.
     noise : SeededNoise(seed) makes the release repeatable, for tests, and makes NOTHING PRIVATE.
 
     Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def row_order_warnings(job: Job, files: Mapping[str, str]) -> tuple[str, ...]:
     """Return the warning if a file has a column that is named like an id and not a feature of the job.
 
-    files : {party: path}; paths that are no files on this machine are ignored.
+    files : {party: path}; paths that are not files on this machine are ignored.
     """
     if job.ids or len(files) < 2:
         return ()

@@ -43,7 +43,7 @@ def delta_of(epsilon: float, mu: float) -> float:
     """Return the smallest δ for which every μ-GDP run is (ε, δ)-DP, rounded up; at most 1, and never 0 unless μ is 0.
 
     epsilon : ε ≥ 0. mu : μ ≥ 0. Relative error below 1e-12 where δ is a normal double. Where δ underflows the smallest
-    double is returned: use `log_delta_of`. Raises PrivacyError for values that are no ε or μ.
+    double is returned: use `log_delta_of`. Raises PrivacyError for invalid ε or μ.
     """
     if require_mu(mu) == 0.0:
         require_epsilon(epsilon, zero=True)
@@ -68,7 +68,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     """Return the smallest ε for which every μ-GDP run is (ε, δ)-DP, rounded up; 0 where δ alone covers it.
 
     mu : μ ≥ 0. delta : 0 < δ < 1. `epsilon_of(mu_of(epsilon, delta), delta) <= epsilon` always holds.
-    Raises PrivacyError for values that are no μ or δ, and where no ε below 1e140 suffices.
+    Raises PrivacyError for invalid μ or δ, and where no ε below 1e140 suffices.
     """
     target = math.log(require_delta(delta))
     if require_mu(mu) == 0.0:

@@ -106,7 +106,7 @@ def _sum(query: Backward) -> float:
     if isinstance(query.fold, Piece) and query.event is not None and type(query.clip) is Clip:
         raise PrivacyError("pieces of one release share one charge, and the clip 'norm' bounds each of them alone")
     Δ = query.clip.sensitivity_of(query, sum(block.size for block in query.blocks))
-    # Each party clips its own share. What all shares together add is bounded by the weights, or by each share alone.
+    # Each party clips its own share. The weights bound the sum of all shares; otherwise each share is bounded alone.
     joint = getattr(query.weighting, "cap", math.inf) <= query.clip.cap or isinstance(query.fold, Piece)
     parties = 1 if joint else len({block.party for block in query.blocks})
     return Δ if parties == 1 else Δ * math.nextafter(math.sqrt(parties), math.inf)

@@ -37,7 +37,7 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
     """Return an ε for which every ρ-zCDP run is (ε, δ)-DP, the smallest over all orders, rounded up; 0 for ρ = 0.
 
     rho : ρ ≥ 0. delta : 0 < δ < 1. `epsilon_of_rho(rho_of(epsilon, delta), delta) <= epsilon` always holds.
-    Raises PrivacyError for values that are no ρ or δ.
+    Raises PrivacyError for invalid ρ or δ.
     """
     log_delta = math.log(require_delta(delta))
     if require_rho(rho) == 0.0:
@@ -100,7 +100,7 @@ def delta_of_rho(epsilon: float, rho: float) -> float:
 
     log δ_α = x((1+x)ρ − ε) + x log x − (1+x) log(1+x), x = α − 1: ε_α of the module, solved for δ. Its derivative in x,
     (1+2x)ρ − ε + log(x/(1+x)), rises with x, so the best order is again the only root.
-    epsilon : ε ≥ 0. rho : ρ ≥ 0. Raises PrivacyError for values that are no ε or ρ.
+    epsilon : ε ≥ 0. rho : ρ ≥ 0. Raises PrivacyError for invalid ε or ρ.
     """
     require_epsilon(epsilon, zero=True)
     if require_rho(rho) == 0.0:

@@ -169,7 +169,7 @@ def _read(path: Path) -> SigningKey:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise SpecificationError(
             f"the signing key {str(path)!r} can be used by others (mode {stat.S_IMODE(mode):04o}), who could sign in your "
-            f"name: if nobody has, close it with: chmod 600 {path}; else make a new one"
+            f"name: if nobody has done so, restrict it with: chmod 600 {path}; otherwise make a new key"
         )
     try:
         key = load_pem_private_key(content, password=None)

@@ -171,7 +171,8 @@ def typical_cap(ρ: float) -> float:
 def time(ρ: float) -> float:
     """Return τ, the number of whole steps of every coordinate: 0.15 ρ, less than 40, and 0.004 ρ² below ρ = 37.
 
-    What noise adds grows as τ² there, and what the steps gain as τ. With ρ the run ends where it starts, at the constant model.
+    Below ρ = 37 the error from noise grows as τ² and the gain of the steps as τ. As ρ falls to 0, so does τ, and
+    the run stays at its start, the constant model.
     """
     return min(39.0, 0.15 * ρ, 0.004 * ρ**2)
 

@@ -103,7 +103,7 @@ def balance_event(mu: float) -> Gaussian:
 
 
 def log_odds(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
-    """Buy the number of positive labels; return the log-odds of their share, held between 1 and 99 %.
+    """Spend budget on the number of positive labels; return the log-odds of their share, held between 1 and 99 %.
 
     It is the constant model that fits best, from which logistic loss starts.
     """

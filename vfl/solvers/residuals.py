@@ -72,7 +72,7 @@ def residuals_event(mu: float) -> Gaussian:
 def best_cap(
     unit: float, event: Gaussian, n_records: int, coordinates: int, signal: float
 ) -> Generator[Query, Released, float]:
-    """Buy the histogram; return c, the cap of a typical record, in units of `unit`.
+    """Spend budget on the histogram; return c, the cap of a typical record, in units of `unit`.
 
     unit : the labels' spread. signal : ρ = μn/p of the passes to come.
     """

@@ -144,8 +144,8 @@ def _residual_share(solver: SkGD, problem: Problem, passes: int) -> float:
         return record_defaults.residual_share(problem) if fits and solver.record_clip is None else 0.0
     if solver.residual_share and not fits:
         raise SpecificationError(
-            f"{solver.name}: residual_share={solver.residual_share!r} buys a histogram of residuals between two passes: it "
-            "needs squared loss, an intercept, declared bounds for the label, privacy and at least 3 passes; leave it out"
+            f"{solver.name}: residual_share={solver.residual_share!r} spends budget on a histogram of residuals, which needs "
+            "squared loss, an intercept, declared bounds for the label, privacy and at least 3 passes: leave residual_share out"
         )
     return solver.residual_share
 

@@ -83,7 +83,7 @@ class Walk:
 
     @property
     def n_releases(self) -> int:
-        """Block releases of the whole run, whichever blocks are drawn."""
+        """Block releases of the whole run; the same for every draw of blocks."""
         return self.n_draws * self.sampler.width(len(self.blocks))
 
     @property
@@ -172,7 +172,7 @@ class Walk:
         return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
 
     def _together(self, z: float | None, draw: Draw) -> tuple[Step, ...]:
-        """Return the steps of blocks that move together."""
+        """Return the steps of the blocks in one draw, which move at the same time and therefore less far each."""
         known = self._made.setdefault((z, self.factor), {})
         if (0, 0) not in known:
             known.update({(block, 0): step for block, step in enumerate(self.steps(z))})

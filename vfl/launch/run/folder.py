@@ -48,7 +48,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_finished(folder: Path) -> None:
-    """Raise OutputError, with the remedy, for a path that is no folder or the folder of an unfinished run."""
+    """Raise OutputError, with the remedy, for a path that is not a folder or is the folder of an unfinished run."""
     check_folder(folder)
     if (folder / checkpoint.NAME).exists() and not (folder / MODEL).exists():
         raise OutputError(f"the run in {str(folder)!r} is not finished: continue with vfl resume {folder}")

@@ -63,7 +63,7 @@ of_this_process = RunningTotal()
 def count_run(job: Job, *events: object) -> None:
     """Add the plans of a starting run to this process's total, unless a ledger counts it or its noise is seeded.
 
-    events : events that are no plans are ignored.
+    events : those that are not plans are ignored.
     """
     plans = [event for event in events if isinstance(event, Plan)]
     if plans and job.privacy is not None and job.privacy.noise is None and job.dataset is None:
