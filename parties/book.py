@@ -254,7 +254,7 @@ class PartyBook:
     def _close(self, run: str) -> None:
         if self._reservation is None or self._reservation.run != run:
             raise ConsentRefused(f"party {self._party!r} cannot close a run that its book did not open")
-        # A process killed before it settled has charged this already; the remainder of rounding is no second release.
+        # A process killed before it settled has charged this already; the rounding remainder is not a second release.
         rest = self._rest(run) if OTHERS not in self._reservation.charged() else None
         if rest is not None:
             self._reservation.charge([(OTHERS, rest)])

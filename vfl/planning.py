@@ -105,7 +105,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
 
 
 def _budgets(privacy: Privacy, delta: float) -> tuple[float, float | None]:
-    """Return μ for the solver, and for the class balance if it is bought."""
+    """Return μ for the solver, and μ for the class balance if the run releases it."""
     mu = mu_of(privacy.epsilon, delta)
     if privacy.class_balance is None:
         return mu, None

@@ -77,7 +77,7 @@ def holds_ids(task: PartyTask, spec: Any) -> bool:
     try:
         _open_ids(task, spec)
     except DataError:
-        if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for what is no file
+        if file_of(spec) and not os.path.exists(file_of(spec)):  # noqa: PTH110 - text, '' for a source that is not a file
             raise
         return False
     return True

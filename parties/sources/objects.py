@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _NO_VALUES = ("NaTType", "NAType")
-"""pandas' own marks of a missing cell, which are no floats."""
+"""Missing-cell marks of pandas that are not floats."""
 _PLAIN = {str, bytes, float, type(None)}
 """Types of cells that Arrow converts to the same bytes as the loop below, in less time."""
 

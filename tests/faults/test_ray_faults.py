@@ -272,7 +272,7 @@ class TestPlacement:
             "with connected(1, 'ray://127.0.0.1:10001'): pass\n"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-        assert "is Ray Client, behind which this process is no node of the cluster" in done.stderr
+        assert "is Ray Client, with which this process is not a node of the cluster" in done.stderr
 
 
 def test_a_local_ray_is_started_whatever_else_runs() -> None:

@@ -1,4 +1,4 @@
-"""Bounds of columns that nobody can declare, bought with a privacy budget of their own."""
+"""Bounds of columns that nobody can declare, released under a privacy budget of their own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PrivateBounds:
-    """Bounds that were bought. They are public from now on; declare them in a job like any other bounds.
+    """Bounds found by `private_bounds`. They are public from now on; declare them in a job like any other bounds.
 
     bounds : {column: (low, high)}, powers of two and 0; values outside are clamped.
     unknown : columns without a result, because they hold too few records or only zeros.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoiseSource(Protocol):
-    """Source of keystreams. `private` tells whether a guarantee may rest on them."""
+    """Source of keystreams. `private` is True if a guarantee may rely on them."""
 
     @property
     def private(self) -> bool:

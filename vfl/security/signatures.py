@@ -30,7 +30,7 @@ FILE = "signing.pem"
 PUBLIC_SUFFIX = ".pub"
 HEX_DIGITS = 64
 LARGEST_FILE = 1 << 16
-"""Bytes. A larger file is no key, and is not read to its end."""
+"""Bytes. A larger file cannot be a key, and is not read to its end."""
 
 
 class SigningKey:

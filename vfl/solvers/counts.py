@@ -89,7 +89,7 @@ def has_counts(problem: Problem) -> bool:
 
 
 def share(clear: float) -> float:
-    """Return the share of μ² that buys the histogram, given μn: √2/(√share·μn) = 0.006 keeps a bin's noise at 0.6 %.
+    """Return the share of μ² to spend on the histogram, given μn: √2/(√share·μn) = 0.006 keeps a bin's noise at 0.6 %.
 
     It lies between a two hundredth and a fifth.
     """

@@ -61,7 +61,7 @@ def typical_spread(problem: Problem) -> float:
 
 
 def label_share(problem: Problem) -> float:
-    """Return the share of what μ² the moments leave that buys the spread of the labels (vfl.solvers.labels); 0: not bought.
+    """Return the share of the μ² left by the moments to spend on the spread of the labels (vfl.solvers.labels); 0: none.
 
     For squared loss with an intercept, which then starts at their mean. A declared range is anything from 3 to 20 spreads
     wide, and κ and the start with it. The share keeps the noise of a bin at 1.5 % of the records, √2/(√share μ) = 0.015 n,

@@ -54,7 +54,7 @@ def has_balance(problem: Problem) -> bool:
 
 
 def label_share(problem: Problem) -> float:
-    """Return the share of what μ² the moments leave that buys where the intercept starts; 0: not bought.
+    """Return the share of the μ² left by the moments to spend on a start for the intercept; 0: none.
 
     Logistic loss: the share of positive labels, for 1 % of μ² or as much as keeps its noise at a tenth of the records.
     The run then starts at the constant model, which is where it ends if nothing can be learnt.

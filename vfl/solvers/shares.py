@@ -82,7 +82,7 @@ class Shares:
 
     @property
     def residuals_event(self) -> Gaussian | None:
-        """Return the event of the residuals' histogram, None where it is not bought."""
+        """Return the event of the residuals' histogram, None if there is no such release."""
         if not self.solver.residual_share:
             return None
         return residuals_event(split(self._left_for_passes, self.solver.residual_share)[0])
@@ -101,7 +101,7 @@ class Shares:
 
     @property
     def labels_event(self) -> Gaussian | None:
-        """Return the event of the labels' spread or balance, None where it is not bought."""
+        """Return the event of the labels' spread or balance, None if there is no such release."""
         if not self.solver.label_share:
             return None
         mu = split(self._left, self.solver.label_share)[0]

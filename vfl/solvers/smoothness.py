@@ -91,13 +91,13 @@ def require_representable(problem: Problem) -> None:
 
 
 def buys_moments(problem: Problem) -> bool:
-    """Return True if a share of the budget buys the moments of the columns."""
+    """Return True if a share of the budget is spent on the moments of the columns."""
     private = problem.mu is not None and isinstance(problem.smoothness, str) and problem.smoothness == "private"
     return private and bool(features(problem).any())
 
 
 def asks_moments(problem: Problem) -> bool:
-    """Return True if parties are asked for moments, bought or exact."""
+    """Return True if parties are asked for moments, private or exact."""
     return isinstance(problem.smoothness, str) and problem.smoothness != "bounds" and bool(features(problem).any())
 
 

@@ -63,7 +63,7 @@ def check_address(address: str | None) -> None:
     asked = named or address or ""
     if asked.startswith("ray://"):
         raise PlacementError(
-            f"{said} is Ray Client, behind which this process is no node of the cluster and cannot keep a run: "
+            f"{said} is Ray Client, with which this process is not a node of the cluster and cannot keep a run: "
             "run on a node with --address auto, or send the job there with: vfl submit JOB"
         )
     if asked.startswith(("http://", "https://")):
