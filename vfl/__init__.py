@@ -19,7 +19,7 @@ _MODULES = {
 }
 """The module of each public name, as the stub states it."""
 
-__all__ = [*_MODULES]  # noqa: PLE0604  # the keys of a table of names
+__all__ = [*_MODULES]  # noqa: PLE0604  # _MODULES has only names as keys
 
 
 def __getattr__(name: str) -> Any:

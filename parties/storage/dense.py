@@ -110,7 +110,7 @@ def read_columns(
     array = store.reshape((n, p), order="F")
     labels = LabelReader(label, source.origin, n) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
-    # Without a column to read, any one tells the number of records.
+    # If the party needs no column, read any one to count the records.
     wanted = list(dict.fromkeys([*columns, *([label[0]] if label else [])])) or source.names[:1]
     count = 0
     for batch in source.batches(wanted):

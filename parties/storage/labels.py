@@ -69,7 +69,7 @@ class LabelReader:
 
 
 def _undeclared_class(value: object) -> int:
-    """Return 0, 1 or _MINUS_ONE for what a binary label may hold without declared classes."""
+    """Return the code of a binary label without declared classes: 0, 1, _MINUS_ONE, MISSING or UNKNOWN."""
     if value is None or value != value:  # NaN
         return MISSING
     value = text_of(value)

@@ -188,7 +188,7 @@ def test_sparse_columns_stay_sparse_at_every_owner(kind, split, make):
 
 def test_sparse_bounds_must_contain_zero():
     X = sparse.csr_array(features())
-    with pytest.raises(SpecificationError, match=r"sparse party 'party0' has bounds \[1, 2\] without 0"):
+    with pytest.raises(SpecificationError, match=r"sparse party 'party0' has bounds \[1, 2\], which exclude 0"):
         vfl.VerticalLogisticRegression(bounds=(1, 2)).fit(X, classes(X.toarray()))
 
 

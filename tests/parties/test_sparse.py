@@ -243,7 +243,7 @@ def test_broken_files(tmp_path):
     [
         ({"sparse": ["bnak"]}, r"sparse names 'bnak', which is not a party \(did you mean 'bank'\?\)"),
         ({"sparse": "bank"}, "sparse is a list of parties, not 'bank'"),
-        ({"bounds": {"*": (1.0, 4.0)}}, r"column 'a' of sparse party 'bank' has bounds \[1, 4\] without 0"),
+        ({"bounds": {"*": (1.0, 4.0)}}, r"column 'a' of sparse party 'bank' has bounds \[1, 4\], which exclude 0"),
     ],
 )
 def test_wrong_declarations(changes, problem):

@@ -250,7 +250,7 @@ def test_filter_admits_the_cap_and_no_more(make, event):
         assert book.admits(event)
         book.spend(event)
     assert not book.admits(event)
-    with pytest.raises(BudgetExceeded, match=r"do not fit.*more noise or fewer releases"):
+    with pytest.raises(BudgetExceeded, match=r"exceed the budget left.*more noise or fewer releases"):
         book.spend(event)
     assert book.admits(event, 0)
     assert (book.epsilon(1e-6), book.delta(1.0)) == before  # the guarantee is the cap, however much was spent

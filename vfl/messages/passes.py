@@ -33,9 +33,10 @@ class Paid:
 class RecordCap:
     """The cap C on the norm of a record's whole contribution: |ρ_i|·‖z_i‖ ≤ C, ‖z_i‖ being over all coordinates.
 
-    Guarantee. Releases that one charge of a Gaussian event pays for are together μ-GDP with μ = Δ/σ of that event under
-    replace-one, where each coordinate is among them at most once and none has a larger Δ/σ (docs/mathematics.md has the
-    proof). So a pass over disjoint blocks costs what one joint release of all coordinates costs.
+    Guarantee. All releases under one charge of a Gaussian event are together μ-GDP with μ = Δ/σ of that event under
+    replace-one. The condition: one charge covers each coordinate at most once, and no release under it has a larger
+    Δ/σ (docs/mathematics.md has the proof). So a pass over disjoint blocks costs as much as one joint release of all
+    coordinates.
 
     cap : C.
     rows : {party: (all its columns, their centres, their scales)}, which make up its part of z_i.

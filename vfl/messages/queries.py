@@ -340,7 +340,7 @@ class Descend(Weighted):
         return shares
 
     def sizes(self) -> tuple[int, ...]:
-        """One vector a step."""
+        """One vector per step."""
         return tuple(step.block.size for step in self.ordered())
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:

@@ -1,7 +1,7 @@
 """Ed25519 signatures, and the file in which a signing key is kept.
 
 A signature shows that the holder of a key signed exactly this text. It does not show who holds the key: obtain the public key
-by another channel than the text. Anybody who can read the key file can sign in its owner's name, so a key file that others
+through a separate channel. Anybody who can read the key file can sign in its owner's name, so a key file that others
 may read is refused.
 
 A user's key is made on first use in `signing.pem` under $XDG_CONFIG_HOME/vfl or ~/.config/vfl, readable by this user only.

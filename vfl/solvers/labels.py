@@ -105,7 +105,7 @@ def balance_event(mu: float) -> Gaussian:
 def log_odds(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
     """Spend budget on the number of positive labels; return the log-odds of their share, held between 1 and 99 %.
 
-    It is the constant model that fits best, from which logistic loss starts.
+    This is the best constant model, with which logistic regression starts.
     """
     ((noisy,),) = yield Tally(Positives(), event)
     share = min(max(float(noisy) / problem.n_records, 0.01), 0.99)

@@ -60,9 +60,10 @@ def features(problem: Problem) -> Vector:
 
 
 def require_bearable(deviation: float) -> None:
-    """Raise PrivacyError if noise of this deviation, in units of the cap, exceeds the integers of exact sums.
+    """Raise PrivacyError if noise of this standard deviation, in units of the cap, would overflow the exact integer sums.
 
-    This is a public fact, found when planning: vfl.privacy.rounded_gaussian draws up to 2⁴⁸ steps of a grid above 2⁻²¹ caps.
+    The check reads public values only and runs at planning. vfl.privacy.rounded_gaussian draws up to 2⁴⁸ steps
+    of a grid above 2⁻²¹ caps.
     """
     if not deviation <= 2.0**26:
         raise PrivacyError(
