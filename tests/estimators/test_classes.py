@@ -67,7 +67,7 @@ def test_a_certificate_that_hides_the_flag_does_not_verify() -> None:
     with pytest.raises(vfl.OutputError, match="the field 'private'"):
         replace(result, certificate=forged).verify()
     forged = replace(result.certificate, flags=()).signed(signing_key(None))
-    with pytest.raises(vfl.OutputError, match="demands a flag that the certificate lacks: NOT PRIVATE"):
+    with pytest.raises(vfl.OutputError, match="lacks a flag that the job requires: NOT PRIVATE"):
         replace(result, certificate=forged).verify()
 
 

@@ -67,7 +67,7 @@ def job() -> vfl.Job:
         partition=PARTITION,
         bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
         privacy=vfl.Privacy(epsilon=1.0, delta=DELTA),
-        solver=vfl.SkGD(passes=10, block_size=1, sweep="block"),
+        solver=vfl.SkGD(passes=10, block_size=1, sweep="block", clip="coordinate"),
         holdout=0.25,
         evaluation=vfl.Evaluation(),
     )

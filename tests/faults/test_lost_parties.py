@@ -200,7 +200,7 @@ class TestWait:
 
 @pytest.mark.parametrize(
     "solver",
-    [vfl.SGD(sampling="disjoint"), vfl.SVRG(sampling="disjoint"), vfl.SCD(sampling="disjoint")],
+    [vfl.SGD(sampling="disjoint"), vfl.SVRG(sampling="disjoint"), vfl.SCD(sampling="disjoint", passes=10)],
     ids=lambda solver: solver.name,
 )
 @pytest.mark.parametrize("noise", ["seeded", "true"])
