@@ -113,7 +113,7 @@ class SkGD:
 
     def __post_init__(self) -> None:
         require_options(self)
-        as_floats(self, "clip", "label_share", "step_size", "tol")
+        as_floats(self, "clip", "record_clip", "early_share", "residual_share", "label_share", "step_size", "tol")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts (vfl.solvers.skgd_options)."""
