@@ -62,7 +62,7 @@ def job(parties, passes):
         intercept=False,
         penalty=vfl.L2(1e-4),
         privacy=vfl.Privacy(epsilon=1.0, smoothness="bounds"),
-        solver=vfl.SkGD(block_size=1, passes=passes, sampling="cyclic"),
+        solver=vfl.SkGD(block_size=1, passes=passes, sampling="cyclic", clip="coordinate"),
     )
 
 
@@ -164,7 +164,9 @@ def growth(ray, frame):
     from parties.actor import PartyActor
 
     driver, small = ray.remote(Trips).options(num_cpus=0).remote(), frame.slice(0, 500)
-    long = replace(job(2, 2500), solver=vfl.SkGD(block_size=1, passes=1300, sampling="cyclic", sweep="block"))
+    long = replace(
+        job(2, 2500), solver=vfl.SkGD(block_size=1, passes=1300, sampling="cyclic", sweep="block", clip="coordinate")
+    )
     sources = sources_of(long, small)
     actors = {name: ray.remote(PartyActor).options(num_cpus=1).remote(long, name) for name in sources}
     ray.get([actors[name].load.remote(source) for name, source in sources.items()])
