@@ -120,7 +120,7 @@ class Executor:
         self._astray += 1
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
-        """Return the released values and the charges; return `Unanswered` if a party is lost meanwhile."""
+        """Return the released values and the charges; raise `Unanswered` if a party is lost meanwhile."""
         attempt = self._attempts(self._round) + self._again + self._astray
         key = ReleaseKey(self._round, attempt=attempt)
         self._round += 1

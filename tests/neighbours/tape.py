@@ -155,7 +155,7 @@ class Tape:
 
 
 def _covers(charged: Event, event: Event) -> bool:
-    """Whether a charge is of the same kind and costs as much; that of a whole pass has units and a dimension of its own."""
+    """Return True for a charge of the same kind and cost; the charge of a whole pass has its own units and dimension."""
     first, second = bare(charged), event
     if not isinstance(first, Gaussian | PoissonSubsampledGaussian) or type(first) is not type(second):
         return first == second

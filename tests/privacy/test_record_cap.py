@@ -87,7 +87,7 @@ def records(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=400, deadline=None)
 @given(case=records())
 def test_a_whole_pass_moves_by_the_sensitivity_of_one_release(case: dict[str, Any]) -> None:
-    """Whatever each block's residual is: in exact integers, with the sum over the blocks of squared moves."""
+    """Hold for any residual per block, in exact integers, with the sum over the blocks of squared moves."""
     at = case["centre"], case["scale"], case["C"]
     (one, clip), (other, _) = (
         pass_of(z, *at, r, case["cuts"]) for z, r in zip(case["z"], case["residuals"], strict=True)
