@@ -57,21 +57,18 @@ def gradient(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, 
 
     v, y : (n,) margins and labels; r = v − y for SQUARED, −y/(1 + exp(yv)) for LOGISTIC, v itself for WEIGHTS.
     """
-    n, columns = len(v), _columns(X, len(v))
-    s = len(columns)
-    v, y = check_vectors(n, v, y)
-    centre, scale = check_vectors(s, geometry.centre, geometry.scale)
-    check_loss(loss)
-    per_grid = inverse_grid(geometry.cap, geometry.grid, n)
-
-    def rows(start: int, stop: int) -> Integers:
-        return loops.gradient(columns, centre, v, y, loss, scale, geometry.cap, per_grid, start, stop)
-
-    return total(each(rows, n, n * s, threads))
+    return _clipped_sum(loops.gradient, X, v, y, loss, geometry, threads)
 
 
 def singles(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
     """Return `gradient` of every column alone, (s,) int64: each product is clamped to ±κ by itself."""
+    return _clipped_sum(loops.singles, X, v, y, loss, geometry, threads)
+
+
+def _clipped_sum(
+    loop: Callable[..., Integers], X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, threads: int
+) -> Integers:
+    """Return the sum, (s,) int64, of a compiled loop over all records, after the checks of its arguments."""
     n, columns = len(v), _columns(X, len(v))
     s = len(columns)
     v, y = check_vectors(n, v, y)
@@ -80,7 +77,7 @@ def singles(X: Matrix, v: Vector, y: Vector, loss: int, geometry: Geometry, *, t
     per_grid = inverse_grid(geometry.cap, geometry.grid, n)
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.singles(columns, centre, v, y, loss, scale, geometry.cap, per_grid, start, stop)
+        return loop(columns, centre, v, y, loss, scale, geometry.cap, per_grid, start, stop)
 
     return total(each(rows, n, n * s, threads))
 
