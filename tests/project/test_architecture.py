@@ -34,7 +34,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.holdout",
         "vfl.markup",
     ),
-    ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.alignment", "vfl.kernels"),
+    ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.federation", "vfl.alignment", "vfl.kernels"),
     ("vfl.privacy",),
     (
         "vfl.problem",

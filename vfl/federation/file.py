@@ -1,0 +1,272 @@
+"""The federation file: who takes part, under which certificate, and where the coordinator listens. Public TOML.
+
+format = 1
+name = "credit"
+[coordinator]          name = "hub", address = "vfl.example.org:8443", certificate = '''-----BEGIN CERTIFICATE-----…'''
+[parties.bank]         certificate = '''…'''
+[parties.telco]        certificate = '''…'''
+
+Members exchange it by hand. Its digest depends on the name, address, members and certificates, and not on the spelling of
+the file: members that print the same digest pin the same keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import OutputError, SpecificationError, nearest
+from vfl.federation.certificate import Read, check_name, read_certificate
+from vfl.federation.identity import CERTIFICATE_SUFFIX, KEY_SUFFIX, Identity, load_identity
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import os
+
+FORMAT = 1
+LARGEST = 1 << 22
+"""Bytes. A longer file is not read."""
+_HOST = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?(?:\.[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?)*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A participant as a federation file names it. `fingerprint` is the SHA-256 of the certificate's DER form, in hex."""
+
+    name: str
+    certificate_pem: bytes = field(repr=False)
+    fingerprint: str
+    expires: dt.datetime = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """The members of a federation and the coordinator's address, 'host:port'. `digest` identifies the content, in hex."""
+
+    name: str
+    coordinator: Member
+    address: str
+    parties: Mapping[str, Member]
+    digest: str
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The coordinator, then the parties."""
+        return MappingProxyType({self.coordinator.name: self.coordinator, **self.parties})
+
+    def check_identity(self, identity: Identity) -> Member:
+        """Return the member that an identity is. Raises SpecificationError if the file pins no such member or key."""
+        member = self.members.get(identity.name)
+        if member is None:
+            raise SpecificationError(
+                f"{identity.name!r} is no member of the federation {self.name!r}{nearest(identity.name, self.members)}; "
+                f"members: {', '.join(self.members)}"
+            )
+        if member.fingerprint != identity.fingerprint:
+            raise SpecificationError(
+                f"the federation {self.name!r} expects another certificate of {identity.name!r}: {member.fingerprint}, and "
+                f"this identity has {identity.fingerprint}; use the identity whose certificate was sent, or a new file"
+            )
+        return member
+
+
+def read_federation(path: str | os.PathLike[str]) -> Federation:
+    """Read a federation file. Raises SpecificationError, which names the entry, for anything that cannot be trusted as one.
+
+    Refused are unknown keys, two members of one name or key, a certificate that expired, that is named otherwise than its
+    member or that may certify others, a bad address, and any private key.
+    """
+    path = Path(path).expanduser()
+    where = f"the federation file {str(path)!r}"
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise SpecificationError(f"{where} is larger than {LARGEST} bytes, and is not read")
+        if b"PRIVATE KEY" in content:
+            raise SpecificationError(
+                f"{where} contains a private key, which its owner must hand to nobody: that participant makes a new identity, "
+                "and the file is written anew"
+            )
+        plain = tomllib.loads(content.decode())
+    except FileNotFoundError:
+        raise SpecificationError(
+            f"there is no federation file {str(path)!r}: make one with: vfl federation new"
+        ) from None
+    except UnicodeDecodeError:
+        raise SpecificationError(f"{where} is not UTF-8") from None
+    except OSError as error:
+        raise SpecificationError(f"cannot read {where}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SpecificationError(f"{where} is not valid TOML: {error}") from error
+    if plain.pop("format", None) != FORMAT:
+        raise SpecificationError(f"{where} needs format = {FORMAT}, which this vfl reads")
+    _only(plain, ("name", "coordinator", "parties"), where)
+    name = _text(plain, "name", where)
+    head = _table(plain, "coordinator", where)
+    _only(head, ("name", "address", "certificate"), f"{where}: [coordinator]")
+    coordinator = _text(head, "name", f"{where}: [coordinator]")
+    parties = {}
+    for party, entry in _table(plain, "parties", where).items():
+        at = f"{where}: [parties.{party}]"
+        if not isinstance(entry, Mapping):
+            raise SpecificationError(f"{at} must be a table with the party's certificate")
+        _only(entry, ("certificate",), at)
+        parties[party] = _text(entry, "certificate", at)
+    return _built(
+        name,
+        (coordinator, _text(head, "certificate", f"{where}: [coordinator]")),
+        _text(head, "address", f"{where}: [coordinator]"),
+        parties,
+        where,
+    )
+
+
+def write_federation(
+    path: str | os.PathLike[str],
+    *,
+    name: str,
+    coordinator: tuple[str, bytes],
+    address: str,
+    parties: Mapping[str, bytes],
+) -> Federation:
+    """Write a new federation file and return its content.
+
+    coordinator : name and certificate (PEM). address : 'host:port' at which the parties reach the coordinator. parties :
+    {name: certificate}.
+
+    Raises SpecificationError for what `read_federation` would refuse; OutputError if the file exists or cannot be written.
+    """
+    import tomli_w
+
+    path = Path(path).expanduser()
+    built = _built(name, coordinator, address, parties, "the federation")
+    head = {"name": coordinator[0], "address": address, "certificate": built.coordinator.certificate_pem.decode()}
+    plain = {
+        "format": FORMAT,
+        "name": name,
+        "coordinator": head,
+        "parties": {party: {"certificate": member.certificate_pem.decode()} for party, member in built.parties.items()},
+    }
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(tomli_w.dumps(plain, multiline_strings=True))
+    except FileExistsError:
+        raise OutputError(f"the federation file {str(path)!r} exists and is not replaced: name a new one") from None
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
+    return read_federation(path)
+
+
+def identity_for(
+    federation: Federation, file: str | os.PathLike[str], name: str, identity: str | os.PathLike[str] | None = None
+) -> Identity:
+    """Return the identity of member `name`: from `identity`, else from NAME.key and NAME.pem beside the federation file.
+
+    Raises SpecificationError if the federation has no such member, or pins another certificate for it.
+    """
+    if name not in federation.members:
+        raise SpecificationError(
+            f"{name!r} is no member of the federation {federation.name!r}{nearest(name, federation.members)}; members: "
+            f"{', '.join(federation.members)}"
+        )
+    beside = Path(file).expanduser().parent / f"{name}{KEY_SUFFIX}"
+    loaded = load_identity(identity if identity is not None else beside)
+    if loaded.name != name:
+        raise SpecificationError(
+            f"the identity {str(identity or beside)!r} is that of {loaded.name!r}, not of {name!r}: name the file "
+            f"{name}{KEY_SUFFIX} or {name}{CERTIFICATE_SUFFIX}"
+        )
+    federation.check_identity(loaded)
+    return loaded
+
+
+def _built(
+    name: str, coordinator: tuple[str, bytes | str], address: str, parties: Mapping[str, bytes | str], where: str
+) -> Federation:
+    check_name(name, "a federation")
+    if not parties:
+        raise SpecificationError(f"{where} names no party")
+    check_address(address, where)
+    members: dict[str, Member] = {}
+    keys: dict[bytes, str] = {}
+    for member, pem in (coordinator, *parties.items()):
+        check_name(member)
+        known = next((other for other in members if other.casefold() == member.casefold()), None)
+        if known is not None:
+            raise SpecificationError(
+                f"{where} names two members {member!r}: coordinator and parties need different names"
+            )
+        read = read_certificate(pem, f"{where}: the certificate of {member!r}")
+        _named(read, member, where)
+        if read.public_key in keys:
+            raise SpecificationError(
+                f"{where}: {keys[read.public_key]!r} and {member!r} have the same key: each makes an identity of its own"
+            )
+        keys[read.public_key] = member
+        members[member] = Member(member, read.pem, read.fingerprint, read.expires)
+    head = members.pop(coordinator[0])
+    canonical = {
+        "format": FORMAT,
+        "name": name,
+        "coordinator": [head.name, head.fingerprint],
+        "address": address,
+        "parties": {party: member.fingerprint for party, member in members.items()},
+    }
+    digest = hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return Federation(name, head, address, MappingProxyType(members), digest)
+
+
+def _named(read: Read, member: str, where: str) -> None:
+    if read.name != member:
+        raise SpecificationError(f"{where}: the certificate given for {member!r} is that of {read.name!r}")
+
+
+def check_address(address: str, where: str) -> None:
+    """Raise SpecificationError unless `address` is 'host:port', with a host name, an IPv4 or a bracketed IPv6 address."""
+    host, colon, port = address.rpartition(":")
+    fits = bool(colon) and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 1 << 16
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            fits = False
+    elif set(host) <= set("0123456789."):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            fits = False
+    else:
+        fits = fits and _HOST.fullmatch(host) is not None
+    if not fits:
+        raise SpecificationError(
+            f"{where}: {address!r} is no address: write HOST:PORT, for instance vfl.example.org:8443 or [2001:db8::1]:8443"
+        )
+
+
+def _only(plain: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in plain:
+        if key not in known:
+            raise SpecificationError(f"{where}: {key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
+
+
+def _text(plain: Mapping[str, Any], key: str, where: str) -> str:
+    if not isinstance(plain.get(key), str):
+        raise SpecificationError(f"{where} needs {key}, as text")
+    return str(plain[key])
+
+
+def _table(plain: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
+    if not isinstance(plain.get(key), Mapping):
+        raise SpecificationError(f"{where} needs the table [{key}]")
+    return dict(plain[key])

@@ -1,0 +1,159 @@
+"""A participant's identity: its private key and certificate, which TLS connections between organisations use.
+
+The key is written with mode 0600, never printed, and refused if others may read it: its holder *is* the participant. The
+certificate is public. Both are PEM files side by side, NAME.key and NAME.pem.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from vfl.errors import OutputError, SpecificationError
+from vfl.federation.certificate import LARGEST, check_name, new_certificate, read_certificate
+
+KEY_SUFFIX = ".key"
+CERTIFICATE_SUFFIX = ".pem"
+DAYS = 730
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A participant's name, certificate and private key; it cannot be pickled, and its repr hides the key.
+
+    certificate_pem, key_pem : PEM, as gRPC takes them. fingerprint : SHA-256 of the certificate's DER form, 64 hexadecimal
+    digits.
+    """
+
+    name: str
+    certificate_pem: bytes = field(repr=False)
+    key_pem: bytes = field(repr=False)
+    fingerprint: str
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise SpecificationError(
+            "an identity holds a private key and cannot be pickled or copied: pass the path of its file"
+        )
+
+
+def new_identity(name: str, folder: str | os.PathLike[str] = ".", *, days: int = DAYS) -> Identity:
+    """Make a key and a self-signed certificate: NAME.key, which stays here, and NAME.pem, which the others need.
+
+    name : of a party as in jobs, or of the coordinator. folder : in which both files are made. days : until the certificate
+    expires.
+
+    Never replaces a file. Raises SpecificationError for a name that cannot stand in a certificate; OutputError if a file
+    exists or cannot be written.
+    """
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    check_name(name)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = new_certificate(name, key, days)
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    folder = Path(folder).expanduser()
+    private, public = folder / f"{name}{KEY_SUFFIX}", folder / f"{name}{CERTIFICATE_SUFFIX}"
+    if public.exists():
+        raise _exists(public)
+    _write(private, secret, 0o600)
+    try:
+        _write(public, certificate, 0o644)
+    except OutputError:
+        private.unlink()  # a key without its certificate is of no use
+        raise
+    return load_identity(private)
+
+
+def load_identity(path: str | os.PathLike[str]) -> Identity:
+    """Return the identity in NAME.key and NAME.pem; `path` names either file.
+
+    Raises SpecificationError for a key that other users can read, belongs to another user or does not belong to the
+    certificate, and for a missing, malformed or expired certificate.
+    """
+    path = Path(path).expanduser()
+    if path.suffix not in (KEY_SUFFIX, CERTIFICATE_SUFFIX):
+        raise SpecificationError(
+            f"{str(path)!r} names no identity: name its key (NAME{KEY_SUFFIX}) or its certificate (NAME{CERTIFICATE_SUFFIX}), "
+            "which lie side by side"
+        )
+    private, public = path.with_suffix(KEY_SUFFIX), path.with_suffix(CERTIFICATE_SUFFIX)
+    secret = _secret(private)
+    read = read_certificate(content_of(public, "certificate"), f"the certificate {str(public)!r}")
+    if _public_key(secret, private) != read.public_key:
+        raise SpecificationError(
+            f"the key {str(private)!r} does not belong to the certificate {str(public)!r}: keep the two files together that "
+            "vfl identity new made"
+        )
+    return Identity(read.name, read.pem, secret, read.fingerprint)
+
+
+def content_of(path: Path, what: str) -> bytes:
+    """Return the content of a small public file. Raises SpecificationError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise SpecificationError(f"there is no {what} {str(path)!r}: make one with: vfl identity new NAME") from None
+    except OSError as error:
+        raise SpecificationError(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
+
+
+def _secret(path: Path) -> bytes:
+    """Return the content of a key file that belongs to this user alone."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            content = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise SpecificationError(
+            f"there is no key {str(path)!r}: name the identity of this participant, or make one with: vfl identity new NAME"
+        ) from None
+    except OSError as error:
+        raise SpecificationError(f"cannot read the key {str(path)!r}: {error.strerror}") from error
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise SpecificationError(
+            f"the key {str(path)!r} can be used by others (mode {stat.S_IMODE(status.st_mode):04o}), who could pose as this "
+            f"participant: if nobody has done so, restrict it with: chmod 600 {path}; otherwise make a new identity"
+        )
+    if status.st_uid != os.geteuid():
+        raise SpecificationError(
+            f"the key {str(path)!r} belongs to another user (uid {status.st_uid}, this process runs as {os.geteuid()}): run as "
+            "its owner, or make the identity as this user"
+        )
+    return content
+
+
+def _public_key(secret: bytes, path: Path) -> bytes:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+    try:
+        key = load_pem_private_key(secret, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key under a passphrase
+        # The library's message is not repeated: the error must show nothing of the file.
+        raise SpecificationError(
+            f"{str(path)!r} holds no private key that vfl can use: make an identity with: vfl identity new NAME"
+        ) from None
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _exists(path: Path) -> OutputError:
+    return OutputError(f"{str(path)!r} exists and is not replaced: name another folder, or move the old identity away")
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """Write a new file, which has its final mode from the start and is on disk when this returns."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
