@@ -1,0 +1,116 @@
+"""Events of a party that has joined a federation, for its owner's screen and log.
+
+They state requests, decisions and costs. They never hold data, ids, residuals or scores.
+
+Order: (Connected (Requested (Refused | Allowed Released* Ended))* Disconnected)*. A request that is in flight when the
+connection breaks goes on after the next Connected, or is reported by Ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PURPOSES = ("train", "align", "predict", "evaluate", "check")
+"""What a party may be asked for. `check` measures the link for `vfl federation check`, and touches no data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """The stream to the coordinator is open, and the coordinator's key is the pinned one."""
+
+    coordinator: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnected:
+    """The stream is closed, or could not be opened; the party tries again. Emitted once per outage, not per attempt.
+
+    why : a sentence. in_flight : runs that were not finished.
+    """
+
+    why: str
+    in_flight: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requested:
+    """The coordinator asks for something, before the owner's policy has been asked.
+
+    purpose : one of PURPOSES. run : id of the run. job, digest : name and digest of the job, or digest of the model's part.
+    columns : that are asked for. epsilon, delta : of the job; None without privacy, or for what releases nothing with noise.
+    source : the owner's name of the source; '' is the one without a name.
+    """
+
+    purpose: str
+    run: str
+    job: str
+    digest: str
+    columns: tuple[str, ...] = ()
+    trust: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """The owner's policy agrees; `policy` is False where the party was started without one, which asks nobody."""
+
+    run: str
+    policy: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A request is refused by the policy, the book, or because it is malformed. `why` is the sentence sent back."""
+
+    run: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released:
+    """Cost of a run so far; at most one per second.
+
+    releases : noised releases that this party made. epsilon : of them at the job's δ; None without privacy. reserved : ε that
+    the owner's book set aside for the run; None without a book.
+    """
+
+    run: str
+    releases: int
+    epsilon: float | None = None
+    reserved: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A request is done.
+
+    why : '' if it was completed, else a sentence. releases, epsilon : as in Released. records : that were used; None if
+    unknown. left : ε that the owner's book has left; None without a book.
+    """
+
+    run: str
+    why: str = ""
+    seconds: float = 0.0
+    releases: int = 0
+    epsilon: float | None = None
+    records: int | None = None
+    left: float | None = None
+
+
+Event = Connected | Disconnected | Requested | Allowed | Refused | Released | Ended
+
+if TYPE_CHECKING:
+    OnEvent = Callable[[Event], None]
+
+
+def plain_of(event: Event) -> dict[str, Any]:
+    """Return an event as plain values, with its kind under 'event'."""
+    return {"event": type(event).__name__.lower(), **dataclasses.asdict(event)}
