@@ -22,6 +22,8 @@ COMMANDS = {
     "evaluate": "measure a model on held-out or other records",
     "report": "draw a finished run as one HTML page",
     "ledger": "set, show and check the budgets of data sets",
+    "identity": "make a key and a certificate for one participant",
+    "federation": "write, show or check the file that names all participants",
     "submit": "send a job to a Ray cluster",
     "status": "show the state of jobs on a cluster",
     "logs": "show the output of a job on a cluster",
@@ -30,7 +32,11 @@ COMMANDS = {
 }
 
 
-TOLD_TOGETHER = ("submit", "status", "logs", "cancel")
+TOLD_TOGETHER = {
+    ("export", "report"): "write a model's parts, or a page about a run",
+    ("identity", "federation"): "prepare work across organisations",
+    ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
+}
 """Commands that share a line of --help, so that it fits one screen."""
 
 
@@ -66,11 +72,11 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
-            rows = {name: said for name, said in COMMANDS.items() if name not in TOLD_TOGETHER}
+            together = {name for names in TOLD_TOGETHER for name in names}
+            rows = {name: said for name, said in COMMANDS.items() if name not in together}
             last = rows.popitem()
-            formatter.write_dl(
-                [*rows.items(), (", ".join(TOLD_TOGETHER), "send, follow or end jobs on a cluster"), last]
-            )
+            shared = ((", ".join(names), said) for names, said in TOLD_TOGETHER.items())
+            formatter.write_dl([*rows.items(), *shared, last])
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from vfl.errors import OutputError, SpecificationError
-from vfl.federation.certificate import LARGEST, check_name, new_certificate, read_certificate
+from vfl.federation.certificate import LARGEST, Read, check_name, new_certificate, read_certificate
 
 KEY_SUFFIX = ".key"
 CERTIFICATE_SUFFIX = ".pem"
@@ -82,7 +82,7 @@ def load_identity(path: str | os.PathLike[str]) -> Identity:
         )
     private, public = path.with_suffix(KEY_SUFFIX), path.with_suffix(CERTIFICATE_SUFFIX)
     secret = _secret(private)
-    read = read_certificate(content_of(public, "certificate"), f"the certificate {str(public)!r}")
+    read = read_public(public)
     if _public_key(secret, private) != read.public_key:
         raise SpecificationError(
             f"the key {str(private)!r} does not belong to the certificate {str(public)!r}: keep the two files together that "
@@ -91,15 +91,19 @@ def load_identity(path: str | os.PathLike[str]) -> Identity:
     return Identity(read.name, read.pem, secret, read.fingerprint)
 
 
-def content_of(path: Path, what: str) -> bytes:
-    """Return the content of a small public file. Raises SpecificationError if it cannot be read."""
+def read_public(path: str | os.PathLike[str]) -> Read:
+    """Return a participant's certificate. Raises SpecificationError if it is missing, malformed or expired."""
+    path = Path(path).expanduser()
     try:
         with path.open("rb") as file:
-            return file.read(LARGEST + 1)
+            content = file.read(LARGEST + 1)
     except FileNotFoundError:
-        raise SpecificationError(f"there is no {what} {str(path)!r}: make one with: vfl identity new NAME") from None
+        raise SpecificationError(
+            f"there is no certificate {str(path)!r}: make one with: vfl identity new NAME"
+        ) from None
     except OSError as error:
-        raise SpecificationError(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
+        raise SpecificationError(f"cannot read the certificate {str(path)!r}: {error.strerror}") from error
+    return read_certificate(content, f"the certificate {str(path)!r}")
 
 
 def _secret(path: Path) -> bytes:

@@ -1,0 +1,133 @@
+"""`vfl identity` and `vfl federation`: output, exit codes, and one line per error."""
+
+from __future__ import annotations
+
+import json
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vfl.federation.file import read_federation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Said
+
+    Call = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def members(call: Call) -> dict[str, str]:
+    """Make three identities here; return their fingerprints."""
+    return {
+        name: json.loads(call("identity", "new", name, "--json").out)["fingerprint"]
+        for name in ("hub", "bank", "telco")
+    }
+
+
+NEW = ("federation", "new", "credit")
+HEAD = ("--coordinator", "hub=hub.pem@vfl.example.org:8443")
+PARTIES = ("--party", "bank=bank.pem", "--party", "telco=telco.pem")
+
+
+class TestIdentity:
+    def test_new(self, call: Call, folder: Path) -> None:
+        said = call("identity", "new", "bank")
+        assert said.code == 0
+        key, certificate, fingerprint = said.out.splitlines()
+        assert key == "bank.key: private key, readable by you only; keep it on this machine"
+        assert certificate.startswith("bank.pem: certificate, valid until 20")
+        assert len(fingerprint.removeprefix("fingerprint ")) == 64
+        assert stat.S_IMODE((folder / "bank.key").stat().st_mode) == 0o600
+        assert "PRIVATE" not in said.out
+
+    def test_show(self, call: Call, folder: Path) -> None:
+        made = json.loads(call("identity", "new", "bank", "--json").out)
+        own = call("identity", "show", "bank.pem")
+        assert made["fingerprint"] in own.out
+        assert "key bank.key: belongs to it, and is readable by you only" in own.out
+        assert call("identity", "show", "bank.key").out == own.out
+        (folder / "bank.key").unlink()
+        assert "its key is not here" in call("identity", "show", "bank.pem").out
+
+    @pytest.mark.parametrize(
+        ("words", "code", "said"),
+        [
+            (("new", "a b"), 2, "'a b' cannot name a participant"),
+            (("new", "bank", "--days", "0"), 2, "valid for 1 to 3653 days, not 0"),
+            (("new", "bank", "--folder", "none"), 6, "cannot write 'none/bank.key': No such file"),
+            (("new", "taken"), 6, "'taken.pem' exists and is not replaced"),
+            (("show", "bank.pem"), 2, "there is no certificate 'bank.pem'"),
+            (("show", "taken.pem"), 2, "'taken.pem' is no certificate of a participant"),
+        ],
+    )
+    def test_errors_are_one_line(self, call: Call, folder: Path, words: tuple[str, ...], code: int, said: str) -> None:
+        (folder / "taken.pem").write_text("x")
+        done = call("identity", *words)
+        assert done.code == code
+        assert said in done.err
+        assert done.err.count("\n") == 1
+
+    def test_a_key_that_others_can_read(self, call: Call, folder: Path) -> None:
+        call("identity", "new", "bank")
+        (folder / "bank.key").chmod(0o644)
+        done = call("identity", "show", "bank.pem")
+        assert done.code == 2
+        assert "can be used by others (mode 0644)" in done.err
+
+
+class TestFederation:
+    def test_new_and_show(self, call: Call, members: dict[str, str]) -> None:
+        said = call(*NEW, *HEAD, *PARTIES)
+        assert said.code == 0, said.err
+        assert said.out == call("federation", "show", "credit.toml").out
+        first, *rows, digest = said.out.splitlines()
+        assert first == "federation credit, coordinator at vfl.example.org:8443; file credit.toml"
+        assert [row.split()[:3] for row in rows] == [
+            ["coordinator", "hub", members["hub"]],
+            ["party", "bank", members["bank"]],
+            ["party", "telco", members["telco"]],
+        ]
+        assert digest == f"digest {read_federation('credit.toml').digest}"
+        plain = json.loads(call("federation", "show", "credit.toml", "--json").out)
+        assert plain["digest"] in digest
+        assert plain["members"]["bank"]["fingerprint"] == members["bank"]
+
+    def test_output(self, call: Call, members: dict[str, str], folder: Path) -> None:
+        assert call(*NEW, *HEAD, *PARTIES, "--output", "other.toml").code == 0
+        assert not (folder / "credit.toml").exists()
+        again = call(*NEW, *HEAD, *PARTIES, "--output", "other.toml")
+        assert again.code == 6
+        assert "'other.toml' exists and is not replaced" in again.err
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--coordinator", "hub.pem@h:1", *PARTIES), "--coordinator takes NAME=FILE@HOST:PORT, not 'hub.pem@h:1'"),
+            (("--coordinator", "hub=hub.pem", *PARTIES), "--coordinator takes NAME=FILE@HOST:PORT"),
+            (("--coordinator", "hub=hub.pem@host", *PARTIES), "'host' is no address: write HOST:PORT"),
+            ((*HEAD, "--party", "bank.pem"), "--party takes NAME=FILE, not 'bank.pem'"),
+            ((*HEAD, "--party", "bank=bank.pem", "--party", "bank=bank.pem"), "--party names 'bank' twice"),
+            ((*HEAD, "--party", "bank=telco.pem"), "the certificate given for 'bank' is that of 'telco'"),
+            ((*HEAD, "--party", "bank=bank.key"), "contains a private key"),
+            ((*HEAD, "--party", "bank=none.pem"), "there is no certificate 'none.pem'"),
+            ((*HEAD, "--party", "hub=hub.pem"), "names two members 'hub'"),
+        ],
+    )
+    def test_errors_are_one_line(
+        self, call: Call, members: dict[str, str], folder: Path, words: tuple[str, ...], said: str
+    ) -> None:
+        done = call(*NEW, *words)
+        assert done.code == 2
+        assert said in done.err
+        assert done.err.count("\n") == 1
+        assert not (folder / "credit.toml").exists()

@@ -1,0 +1,60 @@
+"""Metrics over HTTP: their text, what else is served, and addresses that are none."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+
+from vfl.errors import OutputError, SpecificationError
+from vfl.launch.metrics import Metrics
+
+COUNTERS = {"vfl_rounds": "queries answered"}
+GAUGES = {"vfl_epsilon_spent": "epsilon charged", "vfl_other": "never set"}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_prometheus_reads_numbers_with_labels() -> None:
+    port = free_port()
+    with Metrics(f"127.0.0.1:{port}", COUNTERS, GAUGES, {"party": 'a "b"\\\n'}) as metrics:
+        metrics.add("vfl_rounds", 2.0)
+        metrics.add("vfl_rounds", 1.0)
+        metrics.set("vfl_epsilon_spent", 0.25)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert answer.read().decode() == (
+                "# HELP vfl_rounds_total queries answered\n"
+                "# TYPE vfl_rounds_total counter\n"
+                'vfl_rounds_total{party="a \\"b\\"\\\\\\n"} 3.0\n'
+                "# HELP vfl_epsilon_spent epsilon charged\n"
+                "# TYPE vfl_epsilon_spent gauge\n"
+                'vfl_epsilon_spent{party="a \\"b\\"\\\\\\n"} 0.25\n'
+            )
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+        with pytest.raises(OutputError, match=r"cannot serve metrics at .*: Address already in use; name a free"):
+            Metrics(f"127.0.0.1:{port}", COUNTERS, GAUGES)
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+
+
+def test_a_client_that_sends_nothing_does_not_hold_up_others() -> None:
+    port = free_port()
+    with (
+        Metrics(f"127.0.0.1:{port}", COUNTERS, GAUGES),
+        socket.create_connection(("127.0.0.1", port)),
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer,
+    ):
+        assert b"vfl_rounds_total 0.0" in answer.read()
+
+
+def test_addresses() -> None:
+    with pytest.raises(SpecificationError, match="write HOST:PORT"):
+        Metrics("9464", COUNTERS, GAUGES)

@@ -1,0 +1,109 @@
+"""`vfl federation`: write, show and check the public file that names all participants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from vfl.federation.file import Federation
+
+FILE = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+
+
+@click.group("federation", no_args_is_help=True)
+def command() -> None:
+    """Write, show or check the file that names all participants.
+
+    The file is public. All participants need the same one: compare its digest.
+    """
+
+
+@command.command("new", short_help="Write NAME.toml from the participants' certificates.")
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--coordinator",
+    required=True,
+    metavar="NAME=FILE@HOST:PORT",
+    help="The coordinator's certificate, and the address at which the parties reach it.",
+)
+@click.option(
+    "--party",
+    "parties",
+    multiple=True,
+    required=True,
+    metavar="NAME=FILE",
+    help="A party's certificate; once per party.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="FILE", help="A new file (default: NAME.toml in this folder)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+def new(name: str, coordinator: str, parties: tuple[str, ...], output: Path | None, *, as_json: bool) -> None:
+    """Write the federation file NAME.toml from the participants' certificates.
+
+    Parties are named as in the jobs. Only the coordinator needs an open port.
+    """
+    from vfl.errors import SpecificationError
+    from vfl.federation.file import write_federation
+    from vfl.federation.identity import read_public
+
+    head, equals, rest = coordinator.partition("=")
+    file, at, address = rest.rpartition("@")
+    if not (head and equals and file and at):
+        raise SpecificationError(f"--coordinator takes NAME=FILE@HOST:PORT, not {coordinator!r}")
+    certificates: dict[str, bytes] = {}
+    for value in parties:
+        party, equals, own = value.partition("=")
+        if not (party and equals and own):
+            raise SpecificationError(f"--party takes NAME=FILE, not {value!r}")
+        if party in certificates:
+            raise SpecificationError(f"--party names {party!r} twice: give one certificate for each party")
+        certificates[party] = read_public(own).pem
+    written = write_federation(
+        output or Path(f"{name}.toml"),
+        name=name,
+        coordinator=(head, read_public(file).pem),
+        address=address,
+        parties=certificates,
+    )
+    _say(written, output or Path(f"{name}.toml"), as_json=as_json)
+
+
+@command.command("show", short_help="Show the participants, their fingerprints, and the digest.")
+@FILE
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+def show(path: Path, *, as_json: bool) -> None:
+    """Show the participants in FILE, their fingerprints, the coordinator's address, and the digest of it all."""
+    from vfl.federation.file import read_federation
+
+    _say(read_federation(path), path, as_json=as_json)
+
+
+def _say(federation: Federation, path: Path, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_plain(federation, path), ensure_ascii=False))
+        return
+    click.echo(f"federation {federation.name}, coordinator at {federation.address}; file {path}")
+    width = max(map(len, federation.members))
+    for name, member in federation.members.items():
+        role = "coordinator" if name == federation.coordinator.name else "party"
+        click.echo(f"  {role:<11}  {name:<{width}}  {member.fingerprint}  until {member.expires:%Y-%m-%d}")
+    click.echo(f"digest {federation.digest}")
+
+
+def _plain(federation: Federation, path: Path) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "name": federation.name,
+        "coordinator": federation.coordinator.name,
+        "address": federation.address,
+        "members": {
+            name: {"fingerprint": member.fingerprint, "expires": member.expires.isoformat()}
+            for name, member in federation.members.items()
+        },
+        "digest": federation.digest,
+    }
