@@ -17,7 +17,7 @@ import numpy as np
 from parties.record_cap import OwnCap
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.kernels.dense import CODES, WEIGHTS
+from vfl.kernels.dense import CODES, LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.geometry import Geometry
 from vfl.messages import Backward, Descend, Forward, Greeting, Moments, Ranges, RecordNorms, Reply, Select
 from vfl.privacy import magnitudes
@@ -123,8 +123,9 @@ class Party:
             case Descend():
                 reply = self._together(query, records, key)
             case Backward(blocks=(block,), centres=(centre,), scales=(scale,)):
-                limits = None if query.capped is None else self._cap.limits(query.capped, None)
-                sums = self._sum(block, centre, scale, query.clip, self._weights(query, records), limits)
+                r = self._weights(query, records)
+                bounds = None if query.capped is None else self._cap.bounds(query.capped, None, r, WEIGHTS)
+                sums = self._sum(block, centre, scale, query.clip, r, bounds)
                 Δ = query.clip.sensitivity_of(query, block.size)
                 reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part), Δ),))
             case Forward(side=Side.HELD_OUT, coordinates={self.name: (block, w)}):
@@ -155,15 +156,19 @@ class Party:
     def _visit(self, query: Descend, records: Records, key: ReleaseKey) -> Reply:
         """Take the steps one after another: release u, compute Δ = rule(w_S, u), add X_S Δ to the margins, repeat.
 
-        One pass over the records adds X_S Δ and computes the next gradient.
+        One pass over the records adds X_S Δ and computes the next gradient. Under a record cap, residuals of squared loss
+        take the place of the margins, so that no step reads the labels.
         """
-        entered = _required(records.margins)
-        v, y = entered.copy(), _required(records.labels)
+        entered, y = _required(records.margins), _required(records.labels)
+        if query.capped is not None and query.weighting.kernel == "squared":
+            entered = entered - y
+        v = entered.copy()
         w = query.start[self.name].copy()
         pending, delta, shift = self._columns.block(0, 0), np.zeros(0), 0.0
-        limits = None
+        bounds = None
         if query.capped is not None and query.replayed is None:
-            limits = self._cap.limits(query.capped, _required(records.limits))
+            code = LOGISTIC if query.weighting.kernel == "logistic" else WEIGHTS
+            bounds = self._cap.bounds(query.capped, _required(records.limits), y, code)
         released = []
         for k, step in enumerate(query.steps[self.name]):
             X = self._block(step.block)
@@ -171,7 +176,7 @@ class Party:
                 self._kernels.forward(pending, delta, v, shift, threads=self._threads)
                 released.append(query.replayed[k])
             else:
-                sums = self._next_sum(pending, delta, shift, v, y, query.weighting, X, step, limits)
+                sums = self._next_sum(pending, delta, shift, v, y, query.weighting, X, step, bounds)
                 release_key = replace(key, part=query.parts.get(self.name, 0) + k)
                 released.append(self._release(sums, step.clip, step.event, release_key, _of_step(query, step)))
             own = w[step.block.local]
@@ -179,20 +184,23 @@ class Party:
             shift = -float(step.centre @ delta)
             own += delta
         self._kernels.forward(pending, delta, v, shift, threads=self._threads)
-        return Reply(tuple(released), v - entered)
+        v -= entered
+        return Reply(tuple(released), v)
 
     def _together(self, query: Descend, records: Records, key: ReleaseKey) -> Reply:
         """Take all steps from the same weights r."""
         r = _required(records.weights)
         w = query.start[self.name].copy()
         moved = self._zeros()
-        limits = None if query.capped is None or query.replayed is not None else self._cap.limits(query.capped, None)
+        bounds = None
+        if query.capped is not None and query.replayed is None:
+            bounds = self._cap.bounds(query.capped, None, r, WEIGHTS)
         released = []
         for k, step in enumerate(query.steps[self.name]):
             if query.replayed is not None:
                 released.append(query.replayed[k])
             else:
-                sums = self._sum(step.block, step.centre, step.scale, step.clip, r, limits)
+                sums = self._sum(step.block, step.centre, step.scale, step.clip, r, bounds)
                 release_key = replace(key, part=query.parts.get(self.name, 0) + k)
                 released.append(self._release(sums, step.clip, step.event, release_key, _of_step(query, step)))
             own = w[step.block.local]
@@ -204,19 +212,19 @@ class Party:
         return Reply(tuple(released), moved)
 
     def _sum(
-        self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, limits: Vector | None
+        self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, bounds: Vector | None
     ) -> Integers | Vector:
         """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip.
 
-        limits : under a record cap, the most that each r_i may be; there the block is not clipped by itself.
+        bounds : under a record cap, the most that each r_i may be; there the block is not clipped by itself.
         """
         X = self._block(block)
         if clip.finite:
             at = Geometry(centre, scale, clip.cap, clip.grid)
-            if limits is not None:
-                none, r = self._columns.block(0, 0), r.copy()
+            if bounds is not None:
+                none = self._columns.block(0, 0)
                 capped: Integers = self._kernels.capped_step(
-                    none, np.zeros(0), 0.0, r, r, WEIGHTS, X, at, limits, threads=self._threads
+                    none, np.zeros(0), 0.0, r.copy(), WEIGHTS, X, at, bounds, threads=self._threads
                 )
                 return capped
             sums: Integers = self._kernels.gradient(X, r, r, WEIGHTS, at, threads=self._threads)
@@ -234,20 +242,22 @@ class Party:
         weighting: Weighting,
         X: Any,
         step: Step,
-        limits: Vector | None,
+        bounds: Vector | None,
     ) -> Integers | Vector:
         """Add pending·Δ + shift to the margins v in place, then return the clipped sum over X at the new margins."""
         kernels, clip = self._kernels, step.clip
         code = CODES.get(weighting.kernel)
+        if bounds is not None and code == SQUARED:  # v holds the residuals
+            code = WEIGHTS
         if code is None:
             kernels.forward(pending, delta, v, shift, threads=self._threads)
             pending, delta, shift = self._columns.block(0, 0), delta[:0], 0.0
             v, code = kernels.weigh(X, lambda margins, labels: weighting(margins, labels, {})[0], v, y), WEIGHTS
         if clip.finite:
             at = Geometry(step.centre, step.scale, clip.cap, clip.grid)
-            if limits is not None:
+            if bounds is not None:
                 capped: Integers = kernels.capped_step(
-                    pending, delta, shift, v, y, code, X, at, limits, threads=self._threads
+                    pending, delta, shift, v, code, X, at, bounds, threads=self._threads
                 )
                 return capped
             sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, at, threads=self._threads)

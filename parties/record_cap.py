@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from vfl.errors import PrivacyError
+from vfl.kernels.dense import bounds_of
 from vfl.kernels.geometry import record_limits
 from vfl.messages import Descend
 from vfl.privacy.events import Gaussian
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 
     Row = tuple[Block, Vector, Vector]
     Shape = tuple[float, bytes, bytes]
+
+
+class _Bounds(NamedTuple):
+    """Bounds of residuals, and what they were computed from."""
+
+    shape: Shape
+    loss: int
+    given: Vector | None
+    labels: Vector
+    bounds: Vector
 
 
 class OwnCap:
@@ -41,6 +52,7 @@ class OwnCap:
         self._repeats = repeats
         self._made: dict[ReleaseKey, tuple[Shape, set[int]]] = {}
         self._known: tuple[Shape, Vector] | None = None
+        self._bounds: _Bounds | None = None
 
     def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
         """Note the coordinates that are about to be released; PrivacyError for what the charge does not pay for."""
@@ -77,13 +89,23 @@ class OwnCap:
                 )
             made.update(columns)
 
-    def limits(self, cap: RecordCap, given: Vector | None) -> Vector:
-        """Return the most that each residual may be, (n,): what is given, between 0 and C over the norm of the own columns."""
-        key = self._shape(cap)
-        if self._known is None or self._known[0] != key:
-            self._known = key, record_limits(self._norms(cap.rows[self._party]), cap.cap)
+    def bounds(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
+        """Return the bounds of residuals for vfl.kernels, (n,): what is given, between 0 and C over the norm of the own columns.
+
+        They are kept for the next visit of the same pass, which brings the same vectors.
+
+        given : limits on all columns of a record; None leaves those on the own columns. loss : code of the kernels.
+        """
+        shape = self._shape(cap)
+        known = self._bounds
+        if known is not None and known.given is given and known.labels is labels and known[:2] == (shape, loss):
+            return known.bounds
+        if self._known is None or self._known[0] != shape:
+            self._known = shape, record_limits(self._norms(cap.rows[self._party]), cap.cap)
         own = self._known[1]
-        return own if given is None else np.clip(given, 0.0, own)
+        limits = own if given is None else np.clip(given, 0.0, own)
+        self._bounds = _Bounds(shape, loss, given, labels, bounds_of(limits, labels, loss))
+        return self._bounds.bounds
 
     def _shape(self, cap: RecordCap) -> Shape:
         _, centre, scale = cap.rows[self._party]

@@ -66,6 +66,18 @@ def our_pass(X, w, v, y, scale, clip, rate):
     kernels.forward(previous, delta, v)
 
 
+def our_capped_pass(X, w, v, bounds, loss, cap, rate):
+    """Do the same pass under a record cap, whose limits stand in `bounds`."""
+    previous, delta, centre, one = X[:, :0], np.zeros(0), np.zeros(1), np.ones(1)
+    at = Geometry(centre, one, cap, GRID)
+    for j in range(X.shape[1]):
+        block = X[:, j : j + 1]
+        q = kernels.capped_step(previous, delta, 0.0, v, loss, block, at, bounds)
+        previous, delta = block, -rate * GRID * q
+        w[j : j + 1] += delta
+    kernels.forward(previous, delta, v)
+
+
 def best(repeats: int, **runs: Callable[[], object]) -> dict[str, float]:
     """Return the best time in seconds of each, alternating."""
     times = dict.fromkeys(runs, math.inf)

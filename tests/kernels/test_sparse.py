@@ -49,12 +49,13 @@ def test_sums_and_margins_equal_those_of_the_dense_kernels(loss, s, dtype):
             at = v, y, loss, Geometry(c, scale, clip, grid)
             np.testing.assert_array_equal(sparse.gradient(S, *at), dense.gradient(X, *at))
             np.testing.assert_array_equal(sparse.singles(S, *at), dense.singles(X, *at))
-            limits = abs(y - 0.4 * v)
-            sums = [
-                k.capped_step(A, delta, 0.25, v.copy(), *at[1:3], A, at[3], limits)
-                for k, A in ((dense, X), (sparse, S))
-            ]
-            np.testing.assert_array_equal(*sums)
+            if loss != dense.SQUARED:
+                bounds = dense.bounds_of(abs(y - 0.4 * v), y, loss)
+                sums = [
+                    k.capped_step(A, delta, 0.25, v.copy(), loss, A, at[3], bounds)
+                    for k, A in ((dense, X), (sparse, S))
+                ]
+                np.testing.assert_array_equal(*sums)
         moved = v.copy(), v.copy()
         sums = [
             k.step(A, delta, 0.25, m, y, loss, A, Geometry(c, scale, clip, GRID))

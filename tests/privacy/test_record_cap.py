@@ -53,8 +53,8 @@ def pass_of(
     sums = []
     for (a, b), r in zip(zip([0, *cuts], [*cuts, p], strict=True), residuals, strict=False):
         at = Geometry(centre[a:b], scale[a:b], clip.cap, clip.grid)
-        v, y = np.array([r]), np.ones(1)
-        sums.append(dense.capped_step(X[:, :0], v[:0], 0.0, v, y, WEIGHTS, np.asfortranarray(X[:, a:b]), at, limits))
+        v = np.array([r])
+        sums.append(dense.capped_step(X[:, :0], v[:0], 0.0, v, WEIGHTS, np.asfortranarray(X[:, a:b]), at, limits))
     return np.concatenate(sums), clip
 
 
@@ -120,6 +120,13 @@ def test_norms_are_of_the_products_that_are_summed() -> None:
     assert dense.record_norms(np.float32([[3.0]]), np.ones(1), np.ones(1)).dtype == np.float64
 
 
+def capped_arguments(v: np.ndarray, y: np.ndarray, loss: int, X: np.ndarray, at: Geometry, limits: np.ndarray) -> Any:
+    """Return the last arguments of `capped_step`, as a party gives them: squared loss by its residuals."""
+    if loss == SQUARED:
+        v, loss = v - y, WEIGHTS
+    return v.copy(), loss, X, at, dense.bounds_of(limits, y, loss)
+
+
 class TestLogistic:
     """The cap of logistic loss biases no intercept, and stays the derivative of a convex function."""
 
@@ -149,8 +156,14 @@ class TestLogistic:
         ρ = capped(loss_of(name).derivative(v, y), limits, name)
         expected = (2.0 * (X - 0.1) * ρ[:, None]).sum(axis=0)
         none, zero = X[:, :0], np.zeros(0)
-        ours = dense.capped_step(none, zero, 0.0, v.copy(), y, loss, X, at, limits) * at.grid
+        ours = dense.capped_step(none, zero, 0.0, *capped_arguments(v, y, loss, X, at, limits)) * at.grid
         np.testing.assert_allclose(ours, expected, atol=n * at.grid)
+
+    def test_the_kernel_refuses_squared_loss_and_unknown_codes(self) -> None:
+        X, one = np.ones((1, 1), order="F"), np.ones(1)
+        for code in (SQUARED, 7):
+            with pytest.raises(SpecificationError, match="no capped kernel for loss code"):
+                dense.capped_step(X, one, 0.0, one.copy(), code, X, Geometry(one, one, 1.0, 2.0**-20), one)
 
     @pytest.mark.parametrize("loss", [LOGISTIC, SQUARED])
     def test_no_margin_and_no_limit_gets_past_the_bound(self, loss: int) -> None:
@@ -162,7 +175,7 @@ class TestLogistic:
         at, empty = Geometry(zero, one, 1.0, 2.0**-20), np.zeros(0)
         each = np.array(
             [
-                dense.capped_step(X[:, :0], empty, 0.0, v[i : i + 1].copy(), y[i : i + 1], loss, X, at, k[i : i + 1])[0]
+                dense.capped_step(X[:, :0], empty, 0.0, *capped_arguments(v[[i]], y[[i]], loss, X, at, k[[i]]))[0]
                 for i in np.flatnonzero(k <= 1.0)
             ]
         )
@@ -170,7 +183,7 @@ class TestLogistic:
         assert (abs(each) <= np.rint(k[few] * 2.0**20)).all()
         assert (each[np.isnan(v[few])] == 0).all()
         many = np.asfortranarray(np.ones((few.sum(), 1)))
-        together = dense.capped_step(many[:, :0], empty, 0.0, v[few].copy(), y[few], loss, many, at, k[few])
+        together = dense.capped_step(many[:, :0], empty, 0.0, *capped_arguments(v[few], y[few], loss, many, at, k[few]))
         assert together[0] == each.sum()
 
 

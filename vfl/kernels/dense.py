@@ -120,15 +120,14 @@ def capped_step(
     delta: Vector,
     shift: float,
     v: Vector,
-    y: Vector,
     loss: int,
     X: Matrix,
     geometry: Geometry,
-    limits: Vector,
+    bounds: Vector,
     *,
     threads: int = 1,
 ) -> Integers:
-    """Add X_prev Δ + shift to the margins v, in place, and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), (s,) int64.
+    """Add X_prev Δ + shift to v, in place, and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), (s,) int64.
 
     The cap is on the record and not on this block: with limits_i ≤ κ/‖z_i‖ for all the columns z_i of a record
     (vfl.kernels.geometry.record_limits), the contributions of one record to disjoint blocks have together the bound that
@@ -136,23 +135,35 @@ def capped_step(
     ρ_i = min(max(r_i, −limits_i), limits_i); for LOGISTIC ρ_i = r_i·min(1, limits_i/max(|r_i|, 1 − |r_i|)), whose mean is
     0 at the true probabilities. A record contributes 0 when r_i is NaN or beyond 1e300, or when the product is NaN.
 
-    limits : (n,) ≥ 0.
+    v : (n,) margins for LOGISTIC, the residuals r for WEIGHTS; residuals v − y of squared loss move as margins do.
+    bounds : (n,), `bounds_of` the limits. It stands for limits and labels, so that a step reads one vector less.
     """
     n, previous, columns = len(v), _columns(X_prev, len(v)), _columns(X, len(v))
     s, t = len(columns), len(previous)
-    _, y, limits = check_vectors(n, v, y, limits)
+    (bounds,) = check_vectors(n, bounds)
     centre, scale = check_vectors(s, geometry.centre, geometry.scale)
     (delta,) = check_vectors(t, delta)
+    check_vectors(n, v)
     check_writable(v)
-    check_loss(loss)
+    check_capped(loss)
     per_grid = inverse_grid(geometry.cap, geometry.grid, n)
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.capped_step(
-            previous, delta, shift, v, y, loss, columns, centre, scale, limits, per_grid, start, stop
-        )
+        return loops.capped_step(previous, delta, shift, v, loss, columns, centre, scale, bounds, per_grid, start, stop)
 
     return total(each(rows, n, n * (s + t), threads))
+
+
+def bounds_of(limits: Vector, y: Vector, loss: int) -> Vector:
+    """Return the bounds of residuals that `capped_step` takes, (n,): y·min(limits, 1) for LOGISTIC, else the limits.
+
+    limits : (n,) ≥ 0. y : (n,) labels; ±1 for LOGISTIC.
+    """
+    check_capped(loss)
+    if loss != LOGISTIC:
+        return limits
+    signed: Vector = np.copysign(np.minimum(limits, 1.0), y)
+    return signed
 
 
 def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
@@ -326,6 +337,12 @@ def check_loss(loss: int) -> None:
     """Raise SpecificationError for an unknown code."""
     if loss not in (WEIGHTS, SQUARED, LOGISTIC):
         raise SpecificationError(f"no kernel for loss code {loss!r}: compute the weights and pass WEIGHTS")
+
+
+def check_capped(loss: int) -> None:
+    """Raise SpecificationError for a code that has no capped sum."""
+    if loss not in (WEIGHTS, LOGISTIC):
+        raise SpecificationError(f"no capped kernel for loss code {loss!r}: pass the residuals and WEIGHTS")
 
 
 def inverse_grid(clip: float, grid: float, n: int) -> float:

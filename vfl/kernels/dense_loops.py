@@ -8,8 +8,8 @@ to round to anything but 0; the product with t_j is rounded once more. Together
 ‖c‖ ≤ (κ/g)(1 + (s/2 + 4)u) ≤ (κ/g)(1 + 8su) for s ≥ 1. (4) rint moves each coordinate by at most ½. One column alone
 needs no norm: the product itself is clamped to ±κ, without slack.
 
-`capped_step` is given limits_i = fl(κ/fl(√N_i)), N_i = Σ t_j² over all columns of the record and not only these: |r| is at
-most that, so ‖c‖ over *all* columns is bounded as in (1) to (4), and by Minkowski so are a record's blocks together.
+`capped_step` is given bounds of at most fl(κ/fl(√N_i)), N_i = Σ t_j² over all columns of the record and not only these: |r| is
+at most that, so ‖c‖ over *all* columns is bounded as in (1) to (4), and by Minkowski so are a record's blocks together.
 
 Exact sums are IEEE double without contraction or reassociation, so that the integers do not depend on how the compiler
 splits a loop, nor on the machine.
@@ -38,10 +38,12 @@ from vfl.kernels.simd import (
     fetch,
     lanes,
     least,
+    magnitude,
     most,
     power_of_two,
     put,
     root,
+    signed_by,
 )
 
 if TYPE_CHECKING:
@@ -110,23 +112,20 @@ def clamped(c: Any, r: Any, clip: float, per_grid: float) -> Any:
 
 
 @part
-def capped(v: Any, y: Any, loss: int, limit: Any) -> Any:
-    """Return ∂ℓ(v, y)/∂v within ±limit; 0 where it is NaN or huge.
+def capped(v: Any, bound: Any, loss: int) -> Any:
+    """Return the residual ρ within ±abs(bound); 0 or NaN where it is NaN, 0 where it is huge.
 
-    LOGISTIC: q·min(1, limit/max(q, 1 − q)) for q = |∂ℓ/∂v|, which has mean 0 at the true probabilities whatever the limit
-    is. With q = N/D and 1 − q = E/D that is N·limit/max(D·limit, N, E): one division.
+    LOGISTIC: bound has the sign of the label y, and its absolute value k is at most 1. ρ = −y·q·min(1, k/max(q, 1 − q)),
+    q = |∂ℓ/∂v|, has mean 0 at the true probabilities whatever k is. With q = N/D and 1 − q = E/D that is
+    N·k/max(D·k, N, E): one division. Otherwise v is the residual.
     """
     if loss == LOGISTIC:
-        m = y * v
-        limit = at_least(m, m, limit, 0.0)  # 0 for NaN
-        bound = least(limit, 1.0)
-        N, E = falling_odds(m)
-        r = (0.0 - y) * (N * bound / most(most((N + E) * bound, N), E))
-    else:
-        r = weight(v, y, loss)
-        limit = at_least(HUGE, r, limit, 0.0)
-        limit = at_least(r, -HUGE, limit, 0.0)
-    return most(least(r, limit), 0.0 - limit)
+        k = magnitude(bound)
+        N, E = falling_odds(signed_by(v, bound))
+        return signed_by(0.0 - least(k, N * k / most(most((N + E) * k, N), E)), bound)
+    bound = at_least(HUGE, v, bound, 0.0)
+    bound = at_least(v, -HUGE, bound, 0.0)
+    return most(least(v, bound), 0.0 - bound)
 
 
 @compiled
@@ -326,26 +325,25 @@ def capped_step(
     delta: Vector,
     shift: float,
     v: Vector,
-    y: Vector,
     loss: int,
     columns: Matrix,
     centre: Vector,
     scale: Vector,
-    limits: Vector,
+    bounds: Vector,
     per_grid: float,
     start: int,
     stop: int,
 ) -> Integers:
-    """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), ρ_i within ±limits_i."""
+    """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i (x_i − c)/g), ρ_i within ±abs(bounds_i)."""
     sums, whole = np.zeros((columns.shape[0], SUMS), np.int64), stop - (stop - start) % WIDTH
     moving = np.flatnonzero(delta)
     for i in range(start, whole, WIDTH):
         _advance(previous, delta, moving, shift, v, i, lanes())
-        r = capped(entries(v, i, lanes()), entries(y, i, lanes()), loss, entries(limits, i, lanes())) * per_grid
+        r = capped(entries(v, i, lanes()), entries(bounds, i, lanes()), loss) * per_grid
         _add_weighted(columns, centre, scale, r, i, lanes(), sums)
     for i in range(whole, stop):
         _advance(previous, delta, moving, shift, v, i, 0.0)
-        _add_weighted(columns, centre, scale, capped(v[i], y[i], loss, limits[i]) * per_grid, i, 0.0, sums)
+        _add_weighted(columns, centre, scale, capped(v[i], bounds[i], loss) * per_grid, i, 0.0, sums)
     return _sums(sums, stop - start)
 
 

@@ -153,6 +153,35 @@ most = _extreme(">")
 """most(a, b): a where a > b, else b, also where one of them is NaN."""
 
 
+def _bits(kind: types.Type, value: int | None = None) -> Any:
+    """Return the type of a number's bits, or `value` in every lane of it."""
+    wide = isinstance(kind, Lanes)
+    bits = ir.VectorType(_WORD, WIDTH) if wide else _WORD
+    return bits if value is None else ir.Constant(bits, [value] * WIDTH if wide else value)
+
+
+@inline
+def signed_by(_context: BaseContext, x: types.Type, sign: types.Type) -> tuple[Signature, Code]:
+    """Return x with its sign changed where that of `sign` is set."""
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        number, by = (builder.bitcast(arg, _bits(x)) for arg in args)
+        return builder.bitcast(builder.xor(number, builder.and_(by, _bits(x, 1 << 63))), args[0].type)
+
+    return x(x, sign), code
+
+
+@inline
+def magnitude(_context: BaseContext, x: types.Type) -> tuple[Signature, Code]:
+    """Return x without its sign."""
+
+    def code(_context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
+        bits = builder.and_(builder.bitcast(args[0], _bits(x)), _bits(x, (1 << 63) - 1))
+        return builder.bitcast(bits, args[0].type)
+
+    return x(x), code
+
+
 @inline
 def root(_context: BaseContext, x: types.Type) -> tuple[Signature, Code]:
     """Return √x."""

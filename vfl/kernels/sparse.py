@@ -18,7 +18,17 @@ import numpy as np
 
 from vfl.errors import SpecificationError
 from vfl.kernels import sparse_loops as loops
-from vfl.kernels.dense import WEIGHTS, check_loss, check_vectors, check_writable, each, inverse_grid, read_only, total
+from vfl.kernels.dense import (
+    WEIGHTS,
+    check_capped,
+    check_loss,
+    check_vectors,
+    check_writable,
+    each,
+    inverse_grid,
+    read_only,
+    total,
+)
 from vfl.kernels.geometry import Geometry
 
 if TYPE_CHECKING:
@@ -131,22 +141,21 @@ def capped_step(
     delta: Vector,
     shift: float,
     v: Vector,
-    y: Vector,
     loss: int,
     X: SparseBlock,
     geometry: Geometry,
-    limits: Vector,
+    bounds: Vector,
     *,
     threads: int = 1,
 ) -> Integers:
     """Add X_prev Δ + shift to v in place and return Σ_i rint(scale ∘ ρ_i x_i/g); see vfl.kernels.dense.capped_step."""
     forward(X_prev, delta, v, shift, threads=threads)
-    v, y, scale = _checked(X, v, y, loss, geometry)
-    (limits,) = check_vectors(len(v), limits)
+    check_capped(loss)
+    v, bounds, scale = _checked(X, v, bounds, loss, geometry)
     per_grid = inverse_grid(geometry.cap, geometry.grid, len(v))
 
     def rows(start: int, stop: int) -> Integers:
-        return loops.capped_gradient(*X.between(start, stop), v, y, loss, scale, limits, per_grid)
+        return loops.capped_gradient(*X.between(start, stop), v, loss, scale, bounds, per_grid)
 
     return total(each(rows, len(v), X.stored, threads))
 

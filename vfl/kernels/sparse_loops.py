@@ -121,20 +121,19 @@ def capped_gradient(
     first: Integers,
     last: Integers,
     v: Vector,
-    y: Vector,
     loss: int,
     scale: Vector,
-    limits: Vector,
+    bounds: Vector,
     per_grid: float,
 ) -> Integers:
-    """Return Σ_i rint(scale ∘ ρ_i x_i/g), ρ_i within ±limits_i."""
+    """Return Σ_i rint(scale ∘ ρ_i x_i/g), ρ_i within ±abs(bounds_i)."""
     s = first.size
     out = np.zeros(s, np.int64)
     for j in range(s):
         a, q = scale[j], 0
         for k in range(first[j], last[j]):
             i = rows[k]
-            c = (a * data[k]) * (capped(v[i], y[i], loss, limits[i]) * per_grid)
+            c = (a * data[k]) * (capped(v[i], bounds[i], loss) * per_grid)
             q = add_bits(q, (c if c == c else 0.0) + MAGIC)
         out[j] = unbiased(q, last[j] - first[j])
     return out

@@ -80,7 +80,8 @@ class RecordCap:
                     "a block of a pass claims a smaller sensitivity than all its coordinates have together"
                 )
             whole = self.paid.event
-            if Fraction(event.sensitivity) * Fraction(whole.sigma) > Fraction(whole.sensitivity) * Fraction(
-                event.sigma
+            if event != whole and (
+                Fraction(event.sensitivity) * Fraction(whole.sigma)
+                > Fraction(whole.sensitivity) * Fraction(event.sigma)
             ):
                 raise PrivacyError("a block of a pass would carry less noise than the charge that pays for it allows")
