@@ -90,7 +90,7 @@ class OwnCap:
             made.update(columns)
 
     def bounds(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
-        """Return the bounds of residuals for vfl.kernels, (n,): what is given, between 0 and C over the norm of the own columns.
+        """Return the bounds of residuals for vfl.kernels, (n,): the given limits, at most C over the norm of the own columns.
 
         They are kept for the next visit of the same pass, which brings the same vectors.
 
