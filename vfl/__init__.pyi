@@ -1,6 +1,6 @@
 """Public names, with the modules that define them; `vfl/__init__.py` imports each on first use."""
 
-from parties.sources.csv import Csv as Csv
+from vfl.csv import Csv as Csv
 from vfl.certificate import Certificate as Certificate
 from vfl.errors import (
     BudgetError as BudgetError,

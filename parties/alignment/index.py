@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.sources.base import Origin
-from parties.sources.csv import Csv
 from parties.sources.plugins import is_address
 from vfl.alignment import Indexed, alignment_name
+from vfl.csv import Csv
 from vfl.errors import OutputError
 
 if TYPE_CHECKING:

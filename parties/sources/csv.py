@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,22 +16,22 @@ import pyarrow.csv
 from parties.sources.base import chunk_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from parties.sources.base import Content, Origin
+    from vfl.csv import Csv
     from vfl.errors import DataError
 
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 2 << 20, 64 << 20
 """Records are read in blocks of 32 times the header's length, within these limits; several blocks are read ahead."""
 
 PIECE_BYTES = 1 << 18
-_NEW_LINE, _RETURN, _QUOTE = b'\n\r"'
-
-MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
+_NEW_LINE, _RETURN = b"\n\r"
 
 _TYPES = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "id": pa.string()}
 _ENCODING = (
-    "is not text in the encoding {!r}: save it as UTF-8, or name its encoding from Python, vfl.Csv(path, encoding=...)"
+    'is not text in the encoding {!r}: save it as UTF-8, or declare its encoding, encoding = "..." in its table of [data] '
+    "(in Python vfl.Csv(path, encoding=...))"
 )
 _SHAPE = (
     "is no well-formed table: a line has more or fewer fields than the header, a quote is never closed, or one "
@@ -38,43 +39,43 @@ _SHAPE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Csv:
-    """A CSV file that is not plain: what separates its fields, marks missing cells and encodes its text.
+def header(spec: Csv, stream: Callable[[], Any] | None = None) -> tuple[list[str], int]:
+    """Return the names of the columns, from the first line that is not blank, and the number of blank lines before it.
 
-    path : its place in the party's file system; '.gz' is decompressed while reading.
-    missing : the fields that stand for a missing cell.
+    stream : opens the file; None opens the path.
     """
-
-    path: str
-    delimiter: str = ","
-    missing: tuple[str, ...] = MISSING
-    encoding: str = "utf-8"
-
-
-def header(spec: Csv) -> tuple[list[str], int]:
-    """Return the names of the columns, from the first line that is not blank, and the number of blank lines before it."""
-    with pa.input_stream(spec.path) as raw:
+    with pa.input_stream(spec.path) if stream is None else stream() as raw:
         text = io.TextIOWrapper(raw, encoding=spec.encoding, errors="replace", newline="")
-        blank, names = next(
-            ((k, row) for k, row in enumerate(csv.reader(text, delimiter=spec.delimiter)) if row), (0, [])
-        )
+        blank, names = next(((k, row) for k, row in enumerate(csv.reader(text, **dialect(spec))) if row), (0, []))
     if names:
         names[0] = names[0].removeprefix("\ufeff")
     return names, blank
 
 
+def dialect(spec: Csv) -> dict[str, Any]:
+    """Return the format's delimiter and quote as arguments of Python's csv.reader."""
+    quoting = {"quotechar": spec.quote} if spec.quote else {"quoting": csv.QUOTE_NONE}
+    return {"delimiter": spec.delimiter, **quoting}
+
+
 class CsvSource:
-    """A CSV file with a header line, fields quoted by '"' if need be.
+    """A CSV file with a header line, fields quoted if need be. stream : opens it; None opens the path.
 
     Blank lines are passed over, but in a file of one column: there they are records whose cell is missing.
     """
 
     typed = False
 
-    def __init__(self, spec: Csv, contents: Mapping[str, Content], origin: Origin) -> None:
+    def __init__(
+        self,
+        spec: Csv,
+        contents: Mapping[str, Content],
+        origin: Origin,
+        stream: Callable[[], Any] | None = None,
+    ) -> None:
         self.origin = origin
         self._spec = spec
+        self._stream = stream or partial(pa.input_stream, spec.path)
         self._contents = contents
         self.n_records: int | None = None
         self.names, self._blank_before = self._header()
@@ -85,7 +86,7 @@ class CsvSource:
         """Yield the records in order; see `Source`."""
         names = list(self._contents if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
-        types = {name: _TYPES[self._contents.get(name, "text")] for name in names}
+        types = {name: self._type(self._contents.get(name, "text")) for name in names}
         blocks = self._blocks(types)
         count = 0
         while True:
@@ -104,13 +105,13 @@ class CsvSource:
             if count > self.at_most:
                 raise self.origin.error("changed while it was read")
             for start in range(0, batch.num_rows, step):
-                yield batch.slice(start, step)
+                yield self._ungrouped(batch.slice(start, step))
         if count < self.at_most and self._quotes and not self.origin.attempt(self._ends, _SHAPE):
             raise self.origin.error("has a quote that is never closed, so the records after it cannot be told apart")
         self.n_records = count
 
     def _header(self) -> tuple[tuple[str, ...], int]:
-        names, blank = self.origin.attempt(lambda: header(self._spec), "has no header that can be read")
+        names, blank = self.origin.attempt(lambda: header(self._spec, self._stream), "has no header that can be read")
         if not names:
             raise self.origin.error("is empty: it needs a header line with the names of its columns")
         if any("\ufffd" in name or "\0" in name for name in names):
@@ -120,8 +121,8 @@ class CsvSource:
             raise self.origin.error("has no header: its first line holds numbers, not the names of columns")
         if len(names) == 1 and len(self._contents) > 1:
             raise self.origin.error(
-                f"has a single column when cut at {self._spec.delimiter!r}: save it with commas, or name its own delimiter "
-                "from Python, vfl.Csv(path, delimiter=...)"
+                f'has a single column when cut at {self._spec.delimiter!r}: declare its delimiter, delimiter = "..." in its '
+                "table of [data] (in Python vfl.Csv(path, delimiter=...))"
             )
         return tuple(names), blank
 
@@ -132,9 +133,9 @@ class CsvSource:
         """
         limit = csv.field_size_limit(sys.maxsize)
         try:
-            with pa.input_stream(self._spec.path) as raw:
+            with self._stream() as raw:
                 text = io.TextIOWrapper(raw, encoding=self._spec.encoding, errors="replace", newline="")
-                for _ in csv.reader(text, delimiter=self._spec.delimiter, strict=True):
+                for _ in csv.reader(text, **dialect(self._spec), strict=True):
                     pass
         except csv.Error as error:
             return "unexpected end" not in str(error)
@@ -150,12 +151,13 @@ class CsvSource:
         """
         breaks = quotes = later = 0
         last = 0
+        quote = ord(self._spec.quote) if self._spec.quote else -1
         buffer = bytearray(PIECE_BYTES)
         whole = np.frombuffer(buffer, dtype=np.uint8)
-        with pa.input_stream(self._spec.path) as raw:
+        with self._stream() as raw:
             while size := raw.readinto(buffer):
                 piece = whole[:size]
-                new_lines, returns, marks = piece == _NEW_LINE, piece == _RETURN, piece == _QUOTE
+                new_lines, returns, marks = piece == _NEW_LINE, piece == _RETURN, piece == quote
                 found = int(np.count_nonzero(marks))
                 if breaks:
                     later += found
@@ -180,6 +182,7 @@ class CsvSource:
             # Looking for line breaks inside of fields takes a second parse; only quotes can hide them.
             "parse_options": pa.csv.ParseOptions(
                 delimiter=spec.delimiter,
+                quote_char=spec.quote or False,
                 newlines_in_values=self._quoted,
                 ignore_empty_lines=len(self.names) > 1,
             ),
@@ -187,11 +190,29 @@ class CsvSource:
                 column_types=dict(types),
                 include_columns=list(types),
                 null_values=list(spec.missing),
+                decimal_point=spec.decimal,
                 strings_can_be_null=True,
             ),
         }
-        with pa.input_stream(spec.path) as raw, pa.csv.open_csv(raw, **options) as reader:
+        with self._stream() as raw, pa.csv.open_csv(raw, **options) as reader:
             yield from reader
+
+    def _type(self, content: Content) -> pa.DataType:
+        """Return the type in which Arrow reads a field; it has no digit groups, so that those numbers are read as text."""
+        return pa.string() if content == "number" and self._spec.thousands else _TYPES[content]
+
+    def _ungrouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with numbers in digit groups converted, each field by itself."""
+        if not self._spec.thousands:
+            return batch
+        arrays = batch.columns
+        for j, name in enumerate(batch.schema.names):
+            if self._contents.get(name) == "number":
+                found = _grouped_numbers(arrays[j], self._spec)
+                if found is None:
+                    raise self.origin.not_a_number(name)
+                arrays[j] = found
+        return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
     def _explain(self, names: list[str]) -> DataError:
         """Read again as bytes, to find out which column could not be converted, or that the lines do not fit."""
@@ -207,8 +228,33 @@ class CsvSource:
                 content = self._contents.get(name, "text")
                 if not _converts(fields, pa.string()):
                     return self.origin.error(f"column {name!r} " + _ENCODING.format(self._spec.encoding))
-                if not _converts(fields, _TYPES[content]):
+                if not _converts(_plain(fields, content, self._spec), self._type(content)):
                     return self.origin.not_boolean(name) if content == "boolean" else self.origin.not_a_number(name)
+
+
+def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:
+    """Return text as float64, with digit groups by the format; None if a field is no such number."""
+    import pyarrow.compute as pc  # imported here so that a party starts faster
+
+    group, point = re.escape(spec.thousands or ""), re.escape(spec.decimal)
+    whole = rf"(?:[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|[0-9]+)"
+    number = rf"^[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?$|^[+-]?(?:inf|infinity|nan)$"
+    fields = pc.utf8_trim_whitespace(fields)
+    if not pc.all(pc.match_substring_regex(fields, number, ignore_case=True)).as_py() and fields.null_count < len(
+        fields
+    ):
+        return None
+    plain = pc.replace_substring(pc.replace_substring(fields, spec.thousands, ""), spec.decimal, ".")
+    return plain.cast(pa.float64())
+
+
+def _plain(fields: pa.Array, content: Content, spec: Csv) -> pa.Array:
+    """Return fields as Arrow's casts spell them; a field with the other decimal sign becomes no number."""
+    import pyarrow.compute as pc  # imported here so that a party starts faster
+
+    if content != "number" or spec.decimal == ".":
+        return fields
+    return pc.replace_substring(pc.replace_substring(fields.cast(pa.string()), ".", "?"), spec.decimal, ".")
 
 
 def _converts(fields: pa.Array, to: pa.DataType) -> bool:

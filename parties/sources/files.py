@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parties.sources.base import Origin, chunk_rows
-from parties.sources.csv import Csv, CsvSource, header
+from parties.sources.csv import CsvSource, header
 from parties.sources.sparse import open_sparse_file
 from parties.sources.tables import open_array, open_table
+from vfl.csv import Csv, is_tabbed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,10 +50,13 @@ def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: st
     raise origin.error(f"has an unknown extension; known are {known}")
 
 
-def column_names(path: Path) -> tuple[str, ...]:
+def column_names(source: str | Path | Csv) -> tuple[str, ...]:
     """Return the names of the columns from a file's header or footer alone; () where it has none that can be read."""
+    path = Path(source.path if isinstance(source, Csv) else source)
     name = path.name.lower()
     try:
+        if isinstance(source, Csv):
+            return tuple(header(source)[0])
         if name.endswith(CSV):
             return tuple(header(_plain_csv(path))[0])
         if name.endswith(PARQUET) or path.is_dir():
@@ -66,15 +70,22 @@ def column_names(path: Path) -> tuple[str, ...]:
 
 
 class ParquetSource:
-    """One Parquet file, or several that follow each other in the order of their names."""
+    """One Parquet file, or several that follow each other in the order of their names.
+
+    opened : turns a path into what pyarrow reads from; None takes the path itself.
+    """
 
     typed = True
 
-    def __init__(self, paths: Sequence[Path], origin: Origin) -> None:
+    def __init__(
+        self, paths: Sequence[Path | str], origin: Origin, *, opened: Callable[[str], Any] | None = None
+    ) -> None:
         self.origin = origin
         self._paths = paths
-        origins = [Origin(origin.party, f"file {str(path)!r}") for path in paths]
-        footers = [o.attempt(partial(_parquet_facts, p), DAMAGED) for o, p in zip(origins, paths, strict=True)]
+        self._opened = opened or (lambda path: path)
+        self._alone = len(paths) == 1 and opened is not None
+        origins = [self._of(path) for path in paths]
+        footers = [o.attempt(partial(self._facts, p), DAMAGED) for o, p in zip(origins, paths, strict=True)]
         self.names = footers[0][0]
         for place, (names, _) in zip(origins, footers, strict=True):
             if set(names) != set(self.names):
@@ -87,20 +98,22 @@ class ParquetSource:
         names = list(self.names if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
         for path in self._paths:
-            yield from Origin(self.origin.party, f"file {str(path)!r}").each(
-                _parquet_batches(path, names, step), DAMAGED
-            )
+            yield from self._of(path).each(self._batches_of(path, names, step), DAMAGED)
 
+    def _of(self, path: Path | str) -> Origin:
+        return self.origin if self._alone else Origin(self.origin.party, f"file {str(path)!r}")
 
-def _parquet_facts(path: Path) -> tuple[tuple[str, ...], int]:
-    with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
-        return tuple(file.schema_arrow.names), file.metadata.num_rows
+    def _file(self, path: Path | str) -> pq.ParquetFile:
+        return pq.ParquetFile(self._opened(path), pre_buffer=False, buffer_size=BUFFER_BYTES)  # type: ignore[arg-type]
 
+    def _facts(self, path: Path | str) -> tuple[tuple[str, ...], int]:
+        with self._file(path) as file:
+            return tuple(file.schema_arrow.names), file.metadata.num_rows
 
-def _parquet_batches(path: Path, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
-        for batch in file.iter_batches(batch_size=rows, columns=names):
-            yield batch.select(names)
+    def _batches_of(self, path: Path | str, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+        with self._file(path) as file:
+            for batch in file.iter_batches(batch_size=rows, columns=names):
+                yield batch.select(names)
 
 
 class ArrowSource:
@@ -155,7 +168,7 @@ def _open_csv(path: Path, contents: Mapping[str, Content], origin: Origin) -> So
 
 
 def _plain_csv(path: Path) -> Csv:
-    return Csv(str(path), delimiter="\t" if ".tsv" in path.suffixes else ",")
+    return Csv(str(path), delimiter="\t" if is_tabbed(path.name) else ",")
 
 
 def _open_npy(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:

@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from parties.sources import files, plugins, sparse, tables
+from parties.sources import databases, files, plugins, sparse, stores, tables
 from parties.sources.base import BY_POSITION, Origin
-from parties.sources.csv import Csv
 from parties.sources.sparse import SparseSource
+from vfl.csv import Csv
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from parties.sources.base import Content, Source
     from vfl.partition import FeaturePartition
+
+
+_DATABASES: dict[str, Callable[[str, Mapping[str, Content], Origin], Source]] = {
+    "duckdb": databases.open_duckdb,
+    "postgresql": databases.open_postgres,
+    "postgres": databases.open_postgres,
+}
 
 
 def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, party: str) -> Source | SparseSource:
@@ -29,9 +36,9 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
     spec : a path to .csv, .csv.gz, .tsv, .parquet (or a folder of these), .feather, .arrow, .npy or .npz; a `Csv` (a
         path with a delimiter and more); a pandas, Polars or Arrow table; {column: array}; a 2-D array, whose columns
         are `columns` in order; a structured array; a SciPy sparse matrix, likewise, or an .npz file of one, which may also
-        hold the ids of its rows under the id column's name; (ids, sparse matrix); the address
-        NAME://... of an installed source (parties.sources.plugins); or a function without arguments that returns one of
-        these, called here.
+        hold the ids of its rows under the id column's name; (ids, sparse matrix); the address of a database
+        (parties.sources.databases) or of a file in an object store (parties.sources.stores); the address NAME://... of an
+        installed source (parties.sources.plugins); or a function without arguments that returns one of these, called here.
     columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
 
     Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
@@ -45,8 +52,16 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
 
 
 def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
-    if plugins.is_address(spec):
-        spec = plugins.fetch(spec, Origin(party, f"source {spec!r}"))
+    if plugins.is_address(address := spec.path if isinstance(spec, Csv) else spec):
+        origin = Origin(party, f"source {plugins.shown(address)!r}")
+        scheme = plugins.scheme_of(address)
+        if scheme in stores.SCHEMES and not plugins.installed(scheme):
+            return stores.open_stored(spec, contents, origin)
+        if isinstance(spec, Csv):
+            raise origin.error("is no file, and has no format of text")
+        if scheme in _DATABASES and not plugins.installed(scheme):
+            return _DATABASES[scheme](spec, contents, origin)
+        spec = plugins.fetch(spec, origin)
     if callable(spec) and not hasattr(spec, "__arrow_c_stream__"):
         spec = plugins.called(spec, Origin(party, "the source"))
     if isinstance(spec, str | Path | Csv):

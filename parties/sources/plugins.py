@@ -33,6 +33,23 @@ def is_address(spec: Any) -> bool:
     return isinstance(spec, str) and spec.partition(SEPARATOR)[0].isidentifier() and SEPARATOR in spec
 
 
+def scheme_of(address: str) -> str:
+    """Return NAME of NAME://ADDRESS."""
+    return address.partition(SEPARATOR)[0]
+
+
+def shown(address: str) -> str:
+    """Return an address without user, password and parameters, for errors that other parties see."""
+    scheme, _, rest = address.partition(SEPARATOR)
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}{SEPARATOR}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def installed(name: str) -> bool:
+    """Return True if a package provides a source of that name, which then goes before one of vfl's own."""
+    return bool(importlib.metadata.entry_points(group=GROUP, name=name))
+
+
 def fetch(spec: str, origin: Origin) -> Any:
     """Return the data that the installed source of that name finds at the address. Raises DataError."""
     name, _, address = spec.partition(SEPARATOR)

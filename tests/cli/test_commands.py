@@ -359,6 +359,31 @@ class TestPredict:
         assert [line.split(",")[1] for line in lines] == result.predict("all.csv").tolist()
         assert set(result.predict("all.csv")) <= {"no", "yes"}  # noise may leave only one of them
 
+    def test_text_in_another_format(self, folder: Path, call: Callable[..., Said]) -> None:
+        trained(call, "--output", "out")
+        printed = call("predict", "out", "--data", "all.csv").out
+        for name in ("bank", "telco"):
+            text = (folder / f"{name}.csv").read_text(encoding="utf-8")
+            (folder / f"{name}.txt").write_text(text.replace(",", ";").replace(".", ","), encoding="utf-16")
+        data = ("--data", "bank=bank.txt", "--data", "telco=telco.txt", "--csv", "decimal=,", "--csv", "delimiter=;")
+        both = (*data, "--csv", "bank.encoding=utf-16", "--csv", "telco.encoding=utf-16")
+        assert call("predict", "out", *both).out == printed
+        table = (folder / "all.csv").read_text(encoding="utf-8").replace(",", "\t").replace('"yes"', "?")
+        (folder / "all.txt").write_text(table, encoding="utf-8")
+        assert (
+            call("predict", "out", "--data", "all.txt", "--csv", "delimiter=\\t", "--csv", "missing=?").out == printed
+        )
+        for wrong, said in (
+            ("decimals=,", "(did you mean 'decimal'?); options are delimiter, missing,"),
+            ("bnak.decimal=,", "(did you mean 'bank'?)"),
+            ("decimal", "--csv takes [PARTY.]OPTION=VALUE, not 'decimal'"),
+            ("delimiter=|", "--csv gives delimiter twice"),
+            ("bank.decimal=x", "decimal of a CSV file is '.' or ',', not 'x'"),
+        ):
+            answer = call("predict", "out", *both, "--csv", wrong)
+            assert answer.code == 2
+            assert said in answer.err
+
     def test_output_goes_to_a_new_file_only(self, folder: Path, call: Callable[..., Said]) -> None:
         trained(call, "--output", "out")
         printed = call("predict", "out", "--data", "all.csv").out

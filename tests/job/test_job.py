@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vfl
+from vfl.csv import OPTIONS
 from vfl.errors import DataError, JobFileError, PartitionError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.losses import LOSSES
@@ -589,6 +591,24 @@ def test_a_file_names_sparse_parties_and_installed_sources(tmp_path: Path) -> No
     assert spec.digest != dataclasses.replace(spec, sparse=()).digest
 
 
+def test_a_file_declares_the_format_of_text(tmp_path: Path) -> None:
+    told = (
+        '{ path = "bank.csv", delimiter = ";", decimal = ",", thousands = ".", encoding = "cp1252", missing = ["?"] }'
+    )
+    spec, environment = read(tmp_path, FILE.replace('"bank.parquet"', told), "data.telco={path='calls.tsv',quote=''}")
+    bank = vfl.Csv(
+        str(tmp_path / "bank.csv"), delimiter=";", decimal=",", thousands=".", encoding="cp1252", missing=("?",)
+    )
+    telco = vfl.Csv(str(tmp_path / "calls.tsv"), delimiter="\t", quote="")
+    assert environment.data == {"bank": bank, "telco": telco}
+    assert jobfile.Environment(**json.loads(json.dumps(environment.to_dict()))) == environment
+    assert spec.digest == read(tmp_path, FILE)[0].digest
+    table = FILE.replace("[data]", "[simulation.table]").replace('bank = "bank.parquet"\n', 'path = "all.csv"\n')
+    _, environment = read(tmp_path, table.replace('telco = "sub/telco.csv"', 'decimal = ","'))
+    assert environment.table == vfl.Csv(str(tmp_path / "all.csv"), decimal=",")
+    assert jobfile.Environment(**json.loads(json.dumps(environment.to_dict()))) == environment
+
+
 def test_a_file_describes_the_job(tmp_path: Path) -> None:
     spec, environment = read(tmp_path, FILE)
     assert spec == vfl.Job(
@@ -675,12 +695,27 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "a table that is no path": (
         ("[ray]", "[simulation]\ntable = 3\n[ray]"),
         JobFileError,
-        "[simulation]: table must be text, not 3",
+        "[simulation] table must be a path, not 3",
     ),
     "data that are no path": (
         ('bank = "bank.parquet"', "bank = 3"),
         JobFileError,
-        "[data] bank must be a path",
+        "[data.bank] must be a path, or a table with a path and the format of its text",
+    ),
+    "data without a path": (
+        ('bank = "bank.parquet"', 'bank = { delimiter = ";" }'),
+        JobFileError,
+        "[data.bank] must be a path, or a table with a path and the format of its text",
+    ),
+    "data with an unknown option": (
+        ('bank = "bank.parquet"', 'bank = { path = "bank.csv", delimeter = ";" }'),
+        JobFileError,
+        "[data.bank]: a CSV file has no option 'delimeter' (did you mean 'delimiter'?); known: {csv}",
+    ),
+    "data in an unknown encoding": (
+        ('bank = "bank.parquet"', 'bank = { path = "bank.csv", encoding = "latin-99" }'),
+        JobFileError,
+        "[data.bank]: encoding 'latin-99' of a CSV file is unknown to Python",
     ),
     "another format": (
         ("format = 1", "format = 2"),
@@ -781,6 +816,7 @@ KNOWN = {
     "solver": [f.name for f in dataclasses.fields(vfl.SkGD)],
     "solvers": SOLVERS,
     "penalties": PENALTIES,
+    "csv": OPTIONS,
 }
 
 

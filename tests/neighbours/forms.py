@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 
+import vfl
 from tests.neighbours.setting import PARTITION
 
 if TYPE_CHECKING:
@@ -48,6 +50,30 @@ def csv_file(table: Table, folder: Path) -> str:
         writer.writerow(table)
         writer.writerows(zip(*table.values(), strict=True))
     return str(path)
+
+
+def european_csv_file(table: Table, folder: Path) -> vfl.Csv:
+    """Write cells as they are; those that are numbers with a point get a comma, in groups of three digits."""
+    path = folder / "table.csv"
+    with path.open("w", newline="", encoding="cp1252", errors="replace") as file:
+        writer = csv.writer(file, delimiter=";", quotechar="'")
+        writer.writerow(table)
+        writer.writerows([_european(cell) for cell in row] for row in zip(*table.values(), strict=True))
+    return vfl.Csv(
+        str(path), delimiter=";", decimal=",", thousands=".", encoding="cp1252", quote="'", missing=("", "?")
+    )
+
+
+def _european(cell: Any) -> Any:
+    return f"{cell:,}".translate(str.maketrans(",.", ".,")) if type(cell) in (int, float) else cell
+
+
+def unquoted_csv_file(table: Table, folder: Path) -> vfl.Csv:
+    path = folder / "table.csv"
+    rows = [list(table), *zip(*table.values(), strict=True)]
+    text = "\n".join("|".join(re.sub(r"[|\r\n]", " ", str(cell)) for cell in row) for row in rows)
+    path.write_text(text, encoding="utf-16", errors="replace")
+    return vfl.Csv(str(path), delimiter="|", decimal=",", encoding="utf-16", quote="")
 
 
 def lists(table: Table, folder: Path) -> dict[str, Any]:
@@ -109,6 +135,9 @@ def npz(table: Table, folder: Path) -> str:
 UNTYPED: dict[str, Form] = {
     "one CSV file": csv_file,
     "CSV files": each(csv_file),
+    "one European CSV file": european_csv_file,
+    "European CSV files": each(european_csv_file),
+    "CSV files in UTF-16 without quotes": each(unquoted_csv_file),
     "one table of lists": lists,
     "lists": each(lists),
     "arrays of objects": each(objects),

@@ -11,10 +11,10 @@ import pyarrow.parquet
 import pytest
 
 from parties.alignment.index import file_of
-from parties.sources.csv import Csv
 from parties.sources.files import column_names
 from parties.sources.opening import open_source, read_table, split_table
 from vfl import FeaturePartition
+from vfl.csv import Csv
 from vfl.errors import DataError, PartitionError, SpecificationError
 
 WANTED = ["b", "a"]
@@ -46,6 +46,18 @@ def other_csv(folder):
     text = CSV.replace(",", ";").replace("NA", "?").replace("x", "é")
     (folder / "d.csv").write_bytes(text.encode("latin-1"))
     return Csv(str(folder / "d.csv"), delimiter=";", missing=("?",), encoding="latin-1")
+
+
+def european_csv(folder):
+    text = "a;text;b\n1;'é;''y';10\n 2,5 ;y;k.A.\n-3;z;30,0\n"
+    (folder / "d.csv").write_bytes(text.encode("cp1252"))
+    missing = ("", "k.A.")
+    return Csv(str(folder / "d.csv"), delimiter=";", missing=missing, encoding="cp1252", decimal=",", quote="'")
+
+
+def grouped_csv(folder):
+    (folder / "d.csv").write_text("a|b\n1|+10.0\n 2.5 |NA\n-3|3e1\n")
+    return Csv(str(folder / "d.csv"), delimiter="|", thousands=",", quote="")
 
 
 def parquet(folder):
@@ -82,7 +94,20 @@ def npz_single(folder):
     return folder / "d.npz"
 
 
-IN_FILES = [csv_file, gzipped, tsv, other_csv, parquet, parquet_folder, feather, npy, npz_named, npz_single]
+IN_FILES = [
+    csv_file,
+    gzipped,
+    tsv,
+    other_csv,
+    european_csv,
+    grouped_csv,
+    parquet,
+    parquet_folder,
+    feather,
+    npy,
+    npz_named,
+    npz_single,
+]
 IN_MEMORY = {
     "pandas": FRAME,
     "pandas, other index": FRAME.set_index(pd.Index([7, 8, 9])),
@@ -244,8 +269,8 @@ TEXT = (
     "the column categorical"
 )
 ENCODING = (
-    "is not text in the encoding 'utf-8': save it as UTF-8, or name its encoding from Python, "
-    "vfl.Csv(path, encoding=...)"
+    "is not text in the encoding 'utf-8': save it as UTF-8, or declare its encoding, "
+    'encoding = "..." in its table of [data] (in Python vfl.Csv(path, encoding=...))'
 )
 BROKEN_FILES = {
     "not there": (lambda f: f / "no.csv", "is not there"),
@@ -270,8 +295,8 @@ BROKEN_FILES = {
     "semicolons": (
         broken("d.csv", "a;b\n1;2\n"),
         (
-            "has a single column when cut at ',': save it with commas, or name its own delimiter from Python, "
-            "vfl.Csv(path, delimiter=...)"
+            "has a single column when cut at ',': declare its delimiter, "
+            'delimiter = "..." in its table of [data] (in Python vfl.Csv(path, delimiter=...))'
         ),
     ),
     "text": (broken("d.csv", "a,b\n1,SECRET\n"), TEXT),
@@ -330,6 +355,101 @@ def test_a_file_cut_short_in_a_folder(tmp_path):
     with pytest.raises(DataError) as caught:
         open_source(folder, WANTED, party="bank")
     assert_says(caught, f"party 'bank', file {str(folder / 'part-3.parquet')!r}: {DAMAGED}")
+
+
+GROUPED = {
+    "1": 1.0,
+    "1.234": 1234.0,
+    "-1.234.567,50": -1234567.5,
+    "+12.345": 12345.0,
+    ",5": 0.5,
+    "7,": 7.0,
+    "1e3": 1000.0,
+    "1.000e-3": 1.0,
+    " 12 ": 12.0,
+    "inf": float("inf"),
+    "": None,
+}
+
+
+def test_utf_16_with_line_breaks_inside_of_quotes(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_bytes("a;text;b\n1;'x;\n''y';10\n 2,5 ;y;\n-3;z;30,0\n".encode("utf-16"))
+    source = open_source(
+        Csv(str(path), delimiter=";", encoding="utf-16", decimal=",", quote="'"),
+        {"b": "number", "a": "number", "text": "text"},
+        party="bank",
+    )
+    assert read(source) == EXPECTED
+    assert read(source, ["text"]) == {"text": ["x;\n'y", "y", "z"]}
+
+
+UNGROUPED = (
+    "1.23",
+    "1.2345",
+    "12345.678",
+    "1.234.56",
+    ".123",
+    "1,5,5",
+    "1.234,5.6",
+    "1,234.5",
+    "0x1",
+    "1 000",
+    ",",
+    "-",
+    "1e",
+    "1e1,5",
+)
+
+
+def test_numbers_in_digit_groups(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("x;y\n" + "".join(f"{text};{k}\n" for k, text in enumerate(GROUPED)))
+    spec = Csv(str(path), delimiter=";", decimal=",", thousands=".")
+    assert read(open_source(spec, ["x"], party="bank"), ["x"])["x"] == list(GROUPED.values())
+
+
+@pytest.mark.parametrize("cell", UNGROUPED)
+def test_a_number_that_is_not_in_the_declared_form_is_refused(cell, tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text(f"b;y\n1;1\n{cell};2\n")
+    with pytest.raises(DataError) as caught:
+        list(open_source(Csv(str(path), delimiter=";", decimal=",", thousands="."), ["b"], party="bank").batches())
+    assert_says(caught, f"party 'bank', file {str(path)!r}: {TEXT}")
+
+
+def test_a_decimal_point_in_a_file_with_decimal_commas_is_refused(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("b;y\n1,5;1\n1.5;2\n")
+    with pytest.raises(DataError) as caught:
+        list(open_source(Csv(str(path), delimiter=";", decimal=","), ["b"], party="bank").batches())
+    assert_says(caught, f"party 'bank', file {str(path)!r}: {TEXT}")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("delimiter", "", "delimiter of a CSV file is one character, not ''"),
+        ("delimiter", "::", "delimiter of a CSV file is one character"),
+        ("delimiter", "5", "delimiter of a CSV file is one character"),
+        ("quote", "''", "quote of a CSV file is one character, or '' for none"),
+        ("quote", ",", "quote of a CSV file is one character, or '' for none"),
+        ("decimal", ";", "decimal of a CSV file is '.' or ',', not ';'"),
+        ("decimal", None, "decimal of a CSV file is text, not None"),
+        (
+            "thousands",
+            ".",
+            "thousands of a CSV file is one character that is neither a digit nor the decimal sign, not '.'",
+        ),
+        ("thousands", "", "thousands of a CSV file is one character"),
+        ("encoding", "utf-9", "encoding 'utf-9' of a CSV file is unknown to Python"),
+        ("missing", "NA", "missing of a CSV file is a list of texts, not 'NA'"),
+    ],
+)
+def test_a_format_that_cannot_be(option, value, said):
+    with pytest.raises(SpecificationError) as caught:
+        Csv("d.csv", **{option: value})
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("line", ["\n", "\r\n", "\r"])

@@ -33,6 +33,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.schema",
         "vfl.holdout",
         "vfl.markup",
+        "vfl.csv",
     ),
     ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.federation", "vfl.alignment", "vfl.kernels"),
     ("vfl.privacy",),

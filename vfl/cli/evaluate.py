@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from vfl.cli.jobs import named_sources, party_files
+from vfl.cli.jobs import CSV, named_sources, party_files
 
 
 @click.command("evaluate")
@@ -20,6 +20,7 @@ from vfl.cli.jobs import named_sources, party_files
     metavar="[PARTY=]FILE",
     help="Records with labels to measure on, without noise: one table of all columns, or PARTY=FILE once for each party.",
 )
+@CSV
 @click.option(
     "--policy",
     "policies",
@@ -29,7 +30,9 @@ from vfl.cli.jobs import named_sources, party_files
     help="The policy of a party's owner, checked before its data are opened; once for each party.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(run: Path, sources: tuple[str, ...], policies: tuple[str, ...], *, as_json: bool) -> None:
+def command(
+    run: Path, sources: tuple[str, ...], formats: tuple[str, ...], policies: tuple[str, ...], *, as_json: bool
+) -> None:
     """Print the released measures of the run in the folder RUN, or measure its model on other records.
 
     Printing released measures costs no privacy. Measures on --data are exact and have no privacy protection. If the job
@@ -42,7 +45,7 @@ def command(run: Path, sources: tuple[str, ...], policies: tuple[str, ...], *, a
     result = Result.load(run)
     found = dict(result.findings)
     if sources:
-        data = named_sources(sources, result.job.partition.parties)
+        data = named_sources(sources, result.job.partition.parties, formats)
         found = {"data": evaluate(result, data, policies=party_files("--policy", policies))}
     elif not found:
         raise SpecificationError(

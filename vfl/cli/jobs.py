@@ -106,13 +106,14 @@ def require_files(environment: Environment) -> None:
     """Raise DataError for a missing data file of a job that runs on this machine."""
     from parties.sources.base import Origin
     from vfl.errors import nearest
+    from vfl.job.environment import path_of
     from vfl.job.file import ADDRESS, EXAMPLE
 
     named: list[tuple[str | None, str, str, str]] = [
-        (party, source, "data", party) for party, source in environment.data.items()
+        (party, path_of(source), "data", party) for party, source in environment.data.items()
     ]
-    if environment.table is not None and not environment.table.startswith(EXAMPLE):
-        named.append((None, environment.table, "simulation", "table"))
+    if environment.table is not None and not path_of(environment.table).startswith(EXAMPLE):
+        named.append((None, path_of(environment.table), "simulation", "table"))
     for party, source, table, key in named:
         path, origin = Path(source), Origin(party, f"file {source!r}")
         if ADDRESS in source or origin.attempt(path.exists, "may not be looked at"):
@@ -137,8 +138,52 @@ def party_files(option: str, values: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def named_sources(sources: Sequence[str], parties: Sequence[str]) -> Any:
-    """Return the sources of --data: {party: path}, or the path of one table of all columns."""
+CSV = click.option(
+    "--csv",
+    "formats",
+    multiple=True,
+    metavar="[PARTY.]OPTION=VALUE",
+    help="Format of text files: delimiter, decimal, thousands, encoding, quote or missing; for all files, or for a party's.",
+)
+
+
+def formats_of(formats: Sequence[str], parties: Sequence[str]) -> dict[str | None, dict[str, Any]]:
+    """Return {party: options} of --csv; None stands for all files. `missing` may be given several times."""
+    from vfl.csv import OPTIONS
+    from vfl.errors import SpecificationError, nearest
+
+    found: dict[str | None, dict[str, Any]] = {}
+    for text in formats:
+        name, equals, value = text.partition("=")
+        owner, dot, option = name.rpartition(".")
+        if not equals or option not in OPTIONS or (dot and owner not in parties):
+            close = nearest(owner, parties) if dot and option in OPTIONS else nearest(option, OPTIONS)
+            raise SpecificationError(
+                f"--csv takes [PARTY.]OPTION=VALUE, not {text!r}{close}; options are {', '.join(OPTIONS)}"
+            )
+        options = found.setdefault(owner if dot else None, {})
+        if option == "missing":
+            options[option] = (*options.get(option, ()), value)
+        elif option in options:
+            raise SpecificationError(f"--csv gives {name} twice")
+        else:
+            options[option] = "\t" if value == "\\t" else value
+    return found
+
+
+def named_sources(sources: Sequence[str], parties: Sequence[str], formats: Sequence[str] = ()) -> Any:
+    """Return the sources of --data: {party: file}, or one table of all columns. formats : of --csv."""
+    from vfl.csv import formatted
+
+    given, options = _named(sources, parties), formats_of(formats, parties)
+    shared = options.get(None, {})
+    if isinstance(given, str):
+        return formatted(given, shared)
+    return {party: formatted(path, shared | options.get(party, {})) for party, path in given.items()}
+
+
+def _named(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str] | str:
+    """Return {party: path}, or the path of one table of all columns."""
     from vfl.errors import SpecificationError, nearest
 
     named: dict[str, str] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.jobs import named_sources, party_files
+from vfl.cli.jobs import CSV, named_sources, party_files
 
 if TYPE_CHECKING:
     from vfl.launch.predict import Predictions
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     metavar="[PARTY=]FILE",
     help="One table of all columns, or PARTY=FILE once per party.",
 )
+@CSV
 @click.option(
     "--part",
     "parts",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 def command(
     run: Path | None,
     sources: tuple[str, ...],
+    formats: tuple[str, ...],
     parts: tuple[str, ...],
     engine: str | None,
     address: str | None,
@@ -76,7 +78,7 @@ def command(
     from vfl.launch.predict import predict
     from vfl.launch.run.folder import write_whole
 
-    model, data = _model(run, parts, sources)
+    model, data = _model(run, parts, sources, formats)
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     with Progress(quiet=as_json) as progress:
@@ -99,7 +101,9 @@ def command(
         click.echo(f"predictions of {len(found.margins)} records: {output}")
 
 
-def _model(run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...]) -> tuple[Result | dict[str, str], Any]:
+def _model(
+    run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...], formats: tuple[str, ...]
+) -> tuple[Result | dict[str, str], Any]:
     """Return the model, whole or in parts, and the data."""
     from vfl.errors import SpecificationError
     from vfl.launch.run.result import Result
@@ -108,9 +112,9 @@ def _model(run: Path | None, parts: tuple[str, ...], sources: tuple[str, ...]) -
         raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
     if run is not None:
         result = Result.load(run)
-        return result, named_sources(sources, result.job.partition.parties)
+        return result, named_sources(sources, result.job.partition.parties, formats)
     split = party_files("--part", parts)
-    return split, named_sources(sources, tuple(split))
+    return split, named_sources(sources, tuple(split), formats)
 
 
 def _rows(found: Predictions) -> list[list[Any]]:

@@ -14,7 +14,9 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
 [solver]               kind = "SkGD", passes = 10
 [data]                 bank = "bank.parquet"       environment: files that the parties' actors open
-                       telco = "warehouse://calls" environment: or the address of an installed source
+                       telco = "warehouse://calls" environment: or the address of a database, object store or installed source
+[data.shop]            path = "shop.csv"           environment: or a text file with its format (vfl.Csv):
+                       delimiter = ";", decimal = ",", thousands = ".", encoding = "cp1252", quote = "'", missing = ["?"]
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
 [ray]                  address = "auto"            environment: cluster and nodes (vfl.job.placement)
 [ray.resources]        bank = "node:10.0.0.7"      environment: resource of a party's node, if not party:NAME
@@ -34,9 +36,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vfl.csv import Csv, formatted
 from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
 from vfl.evaluation.specification import Evaluation
-from vfl.job.environment import Environment
+from vfl.job.environment import Environment, path_of
 from vfl.job.faults import Faults
 from vfl.job.job import Job
 from vfl.job.placement import Placement
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 NAME = "job.toml"
 EXAMPLE = "example:"
 ADDRESS = "://"
+DUCKDB = "duckdb://"
+"""Address of a file, whose relative path starts at the job file's folder as any other does."""
 TOP = "the job file"
 ENVIRONMENT = ("data", "simulation", "ray", "ledger", "policy", "alignment", "faults")
 
@@ -243,6 +248,8 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     if "holdout" in simulation:
         raise JobFileError("a hold-out is part of the job: move holdout out of [simulation], above the tables")
     _known(simulation, ("table",), "[simulation]")
+    if isinstance(simulation.get("table"), Mapping):
+        simulation["table"] = _source(simulation["table"], "[simulation.table]")
     placement = {key: value for key, value in ray.items() if key != "address"}
     if "resources" in placement:
         placement["resources"] = _table(placement, "resources")
@@ -250,19 +257,19 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
     _known(ledger, ("path", "allow_network_file_system"), "[ledger]")
     _known(alignment, ("cores", "index"), "[alignment]")
     _check_types(Environment, alignment, "[alignment]")
-    _check_types(Environment, simulation, "[simulation]")
+    if not isinstance(simulation.get("table"), str | Csv | None):
+        raise JobFileError(f"[simulation] table must be a path, not {simulation['table']!r}")
+    data = {party: _source(source, f"[data.{party}]") for party, source in data.items()}
     _check_types(Environment, ray, "[ray]")
     _check_types(Environment, {k: v for k, v in ledger.items() if k != "path"}, "[ledger]")
-    for key, paths in (("data", data), ("policy", policies), ("alignment.index", indexes)):
+    for key, paths in (("policy", policies), ("alignment.index", indexes)):
         for party, path in paths.items():
             if not isinstance(path, str):
                 raise JobFileError(f"[{key}] {party} must be a path")
     table = simulation.get("table")
-    if table is not None and not table.startswith(EXAMPLE):
-        table = str(folder / table)
     return Environment(
-        data={party: source if ADDRESS in source else str(folder / source) for party, source in data.items()},
-        table=table,
+        data={party: _placed(source, folder) for party, source in data.items()},
+        table=None if table is None else _placed(table, folder),
         address=ray.get("address"),
         ledger=str(folder / ledger["path"]) if "path" in ledger else None,
         allow_network_file_system=ledger.get("allow_network_file_system", False),
@@ -272,6 +279,28 @@ def _environment(plain: dict[str, Any], folder: Path) -> Environment:
         placement=_built(Placement, placement, "[ray]"),
         faults=_built(Faults, faults, "[faults]"),
     )
+
+
+def _source(plain: Any, where: str) -> str | Csv:
+    """Return the path, or the text file with its format, that a job file names."""
+    if isinstance(plain, str):
+        return plain
+    if not isinstance(plain, Mapping) or not isinstance(plain.get("path"), str):
+        raise JobFileError(f"{where} must be a path, or a table with a path and the format of its text")
+    try:
+        return formatted(plain["path"], {key: value for key, value in plain.items() if key != "path"})
+    except SpecificationError as error:
+        raise JobFileError(f"{where}: {error}") from None
+
+
+def _placed(source: str | Csv, folder: Path) -> str | Csv:
+    """Return a source whose relative path starts at the job file's folder."""
+    path = path_of(source)
+    if path.startswith(DUCKDB):
+        path = DUCKDB + str(folder / path.removeprefix(DUCKDB))
+    elif ADDRESS not in path and not path.startswith(EXAMPLE):
+        path = str(folder / path)
+    return dataclasses.replace(source, path=path) if isinstance(source, Csv) else path
 
 
 def _line(path: Path, error: tomllib.TOMLDecodeError) -> str:

@@ -22,6 +22,7 @@ from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from vfl.errors import DataError, SpecificationError, nearest
 from vfl.job.drafted import MARK
+from vfl.job.file import ADDRESS
 from vfl.job.plain import FORMAT
 
 if TYPE_CHECKING:
@@ -339,5 +340,7 @@ def _key(text: str) -> str:
 
 
 def _relative(path: str | Path, folder: Path | None) -> str:
+    if ADDRESS in str(path):
+        return str(path)
     absolute = os.path.abspath(path)  # noqa: PTH100 - a link stays as it is named
     return os.path.relpath(absolute, Path.cwd() if folder is None else folder.absolute())

@@ -11,26 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parties.sources.files import column_names
+from vfl.job.environment import path_of
 from vfl.launch.draft import named_as_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.csv import Csv
     from vfl.job import Job
 
 
-def row_order_warnings(job: Job, files: Mapping[str, str]) -> tuple[str, ...]:
+def row_order_warnings(job: Job, files: Mapping[str, str | Csv]) -> tuple[str, ...]:
     """Return the warning if a file has a column that is named like an id and not a feature of the job.
 
-    files : {party: path}; paths that are not files on this machine are ignored.
+    files : {party: path, or a text file with its format}; paths that are not files on this machine are ignored.
     """
     if job.ids or len(files) < 2:
         return ()
-    found = {party: _id_in(job, party, Path(path)) for party, path in files.items()}
+    found = {party: _id_in(job, party, source) for party, source in files.items()}
     seen = {party: column for party, column in found.items() if column is not None}
     if not seen:
         return ()
-    named = ", ".join(f"{Path(files[party]).name} has a column {column!r}" for party, column in seen.items())
+    named = ", ".join(f"{Path(path_of(files[party])).name} has a column {column!r}" for party, column in seen.items())
     columns = set(found.values())
     spelt = ", ".join(f"{json.dumps(party)} = {json.dumps(column or '...')}" for party, column in found.items())
     value = json.dumps(columns.pop(), ensure_ascii=False) if len(columns) == 1 else f"{{ {spelt} }}"
@@ -41,6 +43,6 @@ def row_order_warnings(job: Job, files: Mapping[str, str]) -> tuple[str, ...]:
     return (warning,)
 
 
-def _id_in(job: Job, party: str, path: Path) -> str | None:
+def _id_in(job: Job, party: str, source: str | Csv) -> str | None:
     used = {*job.partition.columns(party), job.partition.label_column}
-    return next((column for column in column_names(path) if named_as_id(column) and column not in used), None)
+    return next((column for column in column_names(source) if named_as_id(column) and column not in used), None)

@@ -23,7 +23,7 @@ def data_of(job: Job, environment: Environment) -> Any:
         return dict(environment.data)
     from parties.sources.opening import read_table
 
-    if environment.table.startswith(EXAMPLE):
+    if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         return examples.table(environment.table.removeprefix(EXAMPLE))
     ask_owners(job, environment.table, environment.policies)
     contents = {column: content for part in _contents(job, ids=True).values() for column, content in part.items()}

@@ -1,0 +1,71 @@
+"""Files in object stores: s3://bucket/bank.parquet and the like, read in pieces through pyarrow, without a copy on disk.
+
+Schemes are those of pyarrow: s3, gs, gcs, abfs and abfss. An address may hold options, as in
+s3://bucket/bank.parquet?region=eu-central-1 (pyarrow.fs.FileSystem.from_uri). It may hold no keys, since the job's coordinator
+and its run's folder keep the address: pyarrow finds them where the party runs, in its environment, profile or role.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+import pyarrow as pa
+
+from parties.sources.csv import CsvSource
+from parties.sources.files import ARROW, CSV, DAMAGED, PARQUET, ParquetSource
+from parties.sources.tables import open_table
+from vfl.csv import Csv, is_tabbed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyarrow.fs import FileSystem
+
+    from parties.sources.base import Content, Origin, Source
+
+SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
+SECRET = ("password", "access_key", "secret_key", "session_token", "sas_token", "account_key")
+
+
+def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin) -> Source:
+    """Open an object by its extension, or a folder of Parquet objects. Raises DataError."""
+    import pyarrow.fs
+
+    address = spec.path if isinstance(spec, Csv) else spec
+    parts = urlsplit(address)
+    if parts.password is not None or any(name.lower() in SECRET for name, _ in parse_qsl(parts.query)):
+        raise origin.error(
+            "its address holds a key, which the job's files would keep: give the key in the environment of the party"
+        )
+    system, path = origin.attempt(
+        lambda: pyarrow.fs.FileSystem.from_uri(address), "is no address that pyarrow can open"
+    )
+    found = origin.attempt(lambda: system.get_file_info(path), "cannot be reached")
+    name = path.lower()
+    if found.type == pyarrow.fs.FileType.NotFound:
+        raise origin.error("is not there")
+    if found.type == pyarrow.fs.FileType.Directory:
+        files = origin.attempt(partial(_parquet_in, system, path), "cannot be read")
+        if not files:
+            raise origin.error("is a folder without .parquet files")
+        return ParquetSource(files, origin, opened=system.open_input_file)
+    if isinstance(spec, Csv) or name.endswith(CSV):
+        given = spec if isinstance(spec, Csv) else Csv(address, delimiter="\t" if is_tabbed(path) else ",")
+        return CsvSource(given, contents, origin, stream=partial(system.open_input_stream, path))
+    if name.endswith(PARQUET):
+        return ParquetSource([path], origin, opened=system.open_input_file)
+    if name.endswith(ARROW):
+        table = origin.attempt(lambda: pa.ipc.open_file(system.open_input_file(path)).read_all(), DAMAGED)
+        return open_table(table, contents, origin)
+    known = ", ".join((*CSV, *PARQUET, *ARROW))
+    raise origin.error(f"has an unknown extension; known in object stores are {known}")
+
+
+def _parquet_in(system: FileSystem, folder: str) -> list[str]:
+    """Return the Parquet files below a folder, sorted."""
+    import pyarrow.fs
+
+    found = system.get_file_info(pyarrow.fs.FileSelector(folder, recursive=True))
+    return sorted(f.path for f in found if f.path.endswith(".parquet") and not f.base_name.startswith((".", "_")))

@@ -1,0 +1,107 @@
+"""Format of a text file: a public declaration, which its owner makes once and no reader infers from records."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import SpecificationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
+"""Fields that stand for a missing cell unless others are declared."""
+
+_NUMERIC = set("0123456789+-eE")
+
+
+@dataclass(frozen=True, slots=True)
+class Csv:
+    """A CSV file that is not plain. Every field is read by this declaration alone, never by other fields of its column.
+
+    path : its place in the party's file system; '.gz' is decompressed while reading.
+    delimiter : the character between fields.
+    missing : the fields that stand for a missing cell.
+    encoding : name of the text encoding, as Python knows it.
+    decimal : the character before the fraction of a number, '.' or ','.
+    thousands : the character between groups of three digits, as in 1'000'000; None refuses such numbers.
+    quote : the character around fields that hold a delimiter or a line break; doubled inside of them. '' is for none.
+
+    Raises SpecificationError.
+    """
+
+    path: str
+    delimiter: str = ","
+    missing: tuple[str, ...] = MISSING
+    encoding: str = "utf-8"
+    decimal: str = "."
+    thousands: str | None = None
+    quote: str = '"'
+
+    def __post_init__(self) -> None:
+        for name in ("path", "delimiter", "encoding", "decimal", "quote"):
+            if not isinstance(getattr(self, name), str):
+                raise SpecificationError(f"{name} of a CSV file is text, not {getattr(self, name)!r}")
+        missing: Any = self.missing
+        if not isinstance(missing, tuple | list) or not all(isinstance(text, str) for text in missing):
+            raise SpecificationError(f"missing of a CSV file is a list of texts, not {missing!r}")
+        object.__setattr__(self, "missing", tuple(missing))
+        if not _single(self.delimiter) or self.delimiter in _NUMERIC:
+            raise SpecificationError(f"delimiter of a CSV file is one character, not {self.delimiter!r}")
+        if self.quote and (not _single(self.quote) or self.quote == self.delimiter or self.quote in _NUMERIC):
+            raise SpecificationError(f"quote of a CSV file is one character, or '' for none, not {self.quote!r}")
+        if self.decimal not in (".", ","):
+            raise SpecificationError(f"decimal of a CSV file is '.' or ',', not {self.decimal!r}")
+        if self.thousands is not None and (
+            not isinstance(self.thousands, str)
+            or len(self.thousands) != 1
+            or self.thousands in _NUMERIC | {self.decimal, "\n", "\r"}
+        ):
+            raise SpecificationError(
+                f"thousands of a CSV file is one character that is neither a digit nor the decimal sign, not {self.thousands!r}"
+            )
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise SpecificationError(f"encoding {self.encoding!r} of a CSV file is unknown to Python") from None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options that differ from those of a plain file, for TOML and JSON."""
+        return {
+            f.name: list(value) if isinstance(value, tuple) else value
+            for f in fields(self)
+            if f.name != "path" and (value := getattr(self, f.name)) != f.default
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return path and options as plain values."""
+        return {"path": self.path, **self.options()}
+
+
+OPTIONS = tuple(f.name for f in fields(Csv) if f.name != "path")
+
+
+def _single(text: str) -> bool:
+    return len(text) == 1 and text not in "\n\r"
+
+
+def formatted(path: str, options: Mapping[str, Any]) -> str | Csv:
+    """Return the file at a path in a declared format; the path alone where nothing is declared.
+
+    A path that ends in .tsv or .tsv.gz keeps the tabulator unless a delimiter is declared.
+
+    Raises SpecificationError for an unknown option.
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise SpecificationError(
+                f"a CSV file has no option {name!r}{nearest(name, OPTIONS)}; known: {', '.join(OPTIONS)}"
+            )
+    return Csv(path, **({"delimiter": "\t"} if is_tabbed(path) else {}) | dict(options)) if options else path
+
+
+def is_tabbed(path: str) -> bool:
+    """Return True for the name of a file whose fields are separated by tabulators."""
+    return path.lower().removesuffix(".gz").endswith(".tsv")
