@@ -61,6 +61,17 @@ class Budget:
         if ledger is not None and not ledger.path.exists():
             ledger.show()  # raises LedgerError with the command that creates it
 
+    def require_room(self, job: Job, plan: Plan) -> None:
+        """Raise BudgetExceeded if the data set's budget cannot hold a plan for the largest number of records.
+
+        δ = 1/n² falls with n, and with it the budget that a plan asks for. Call it where `find` may be called, before
+        records are aligned: the run reserves its own plan when n is known.
+        """
+        ledger = self.open()
+        if ledger is None or job.dataset is None or self.resumed or not ledger.path.exists():
+            return
+        DatasetBook(ledger, job.dataset).require_room(plan.releases)
+
     def check(self, job: Job) -> None:
         """Refuse a data set without a ledger, and a job without a guarantee in a ledger that other jobs rely on."""
         if job.dataset is not None and self.ledger is None and job.privacy is not None:

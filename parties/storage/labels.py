@@ -61,7 +61,10 @@ class LabelReader:
             return values.copy() if count < len(self._values) else values
         if self._declared.classes is not None:
             if (values < 0).any():
-                raise self._origin.misread(f"label {self.column!r} holds values other than the two declared classes")
+                raise self._origin.misread(
+                    f"label {self.column!r} holds values other than the two declared classes: correct classes, leave those "
+                    "records out, or train one class against the rest with vfl.train_one_vs_rest"
+                )
             return np.where(values == len(self._declared.listed) - 1, 1.0, -1.0)
         if (values == UNKNOWN).any() or ((values == 0).any() and (values == _MINUS_ONE).any()):
             raise self._origin.misread(f"label {self.column!r} is not binary: {_DECLARE_CLASSES}")

@@ -258,6 +258,13 @@ class TestPlan:
         assert (said.code, said.err) == (0, "")
         assert said.out.strip() == str(make_plan(job, 30_000))
 
+    def test_explain_shows_formulas(self, folder: Path, call: Callable[..., Said]) -> None:
+        said = call("plan", "job.toml", "-n", "30000", "--explain")
+        assert said.out.strip() == make_plan(jobfile.read("job.toml")[0], 30_000).explain()
+        assert "  minimise   F(w) = " in said.out
+        ran = call("run", "job.toml", "--engine", "inprocess", "--explain")
+        assert "  minimise   F(w) = " in ran.err
+
     def test_json(self, folder: Path, call: Callable[..., Said]) -> None:
         plan = json.loads(call("plan", "job.toml", "-n", "500", "--json").out)
         planned = make_plan(jobfile.read("job.toml")[0], 500)

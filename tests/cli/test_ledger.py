@@ -70,6 +70,19 @@ class TestShow:
         assert SqliteLedger(path).head().hash in said
         assert "stopped early" not in said
 
+    def test_a_spent_budget_leaves_nothing(self, tmp_path: Path) -> None:
+        """Rounding leaves ε = 1e-9 or so, which no plan can use."""
+        path = tmp_path / "book.db"
+        ledger("cap", path, "credit", "--epsilon", 1, "--delta", DELTA)
+        book = DatasetBook(SqliteLedger(path), "credit")
+        whole = book.reserve([(EVENT, 10)], job="1" * 64, run="first")
+        whole.charge([(ReleaseKey(k), EVENT) for k in range(10)])
+        whole.settle()
+        assert 0 < SqliteLedger(path).show()[0].left < 1e-6
+        assert "largest plan that fits ε = 0 (the budget is spent)" in str(SqliteLedger(path).show()[0])
+        with pytest.raises(VflError, match="and nothing is left"):
+            book.reserve([(EVENT, 1)], job="2" * 64, run="second")
+
     @pytest.mark.parametrize("width", [30, 80, 120])
     def test_an_id_is_whole_at_any_width(self, path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
         """Users copy ids into `vfl ledger settle`."""

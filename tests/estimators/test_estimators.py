@@ -33,7 +33,8 @@ from vfl.errors import (
     SpecificationError,
 )
 from vfl.launch.run import warnings as running
-from vfl.privacy.ledger import SqliteLedger
+from vfl.privacy.ledger import Accounting, SqliteLedger
+from vfl.privacy.ledger.composition import epsilon_of
 
 REGRESSORS = (vfl.VerticalLinearRegression, vfl.VerticalRidge, vfl.VerticalLasso, vfl.VerticalElasticNet)
 ALL = (vfl.VerticalLogisticRegression, *REGRESSORS)
@@ -303,11 +304,16 @@ def test_a_grid_search_warns_of_the_epsilon_of_all_its_fits():
     )
     with pytest.warns(vfl.PrivacyWarning) as caught:
         search.fit(X, classes(X))
-    assert len(caught) == 4 * 5  # 21 fits; the first one does not warn
-    fold, whole = mu_of(1.0, 1 / 160**2), mu_of(1.0, 1 / n**2)
-    together = brentq(lambda e: profile(e, math.sqrt(20 * fold**2 + whole**2)) - 1 / n**2, 1.0, 50.0)
-    assert "private run 21 " in str(caught[-1].message)
-    assert f"(ε = {together:.4g}, δ = {1 / n**2:.3g})" in str(caught[-1].message)
+    assert len(caught) == 4  # of 21 fits: at 2, 4, 8 and 16
+    fold, δ = mu_of(1.0, 1 / 160**2), 1 / 160**2
+    together = brentq(lambda e: profile(e, math.sqrt(16) * fold) - δ, 1.0, 50.0)
+    assert "private run 16 " in str(caught[-1].message)
+    assert f"(ε = {together:.4g}, δ = {δ:.3g})" in str(caught[-1].message)
+    assert str(caught[-1].message).endswith("The next such warning comes at run 32")
+    total = epsilon_of(Accounting.GDP, running.of_this_process._units, 1 / n**2)  # all 21 are counted
+    whole = mu_of(1.0, 1 / n**2)
+    all_of_them = brentq(lambda e: profile(e, math.sqrt(20 * fold**2 + whole**2)) - 1 / n**2, 1.0, 50.0)
+    assert total == pytest.approx(all_of_them, rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:private run")
@@ -510,6 +516,30 @@ def test_invalid_input_is_refused_with_a_remedy(parameters, error, said):
     X = features()
     with pytest.raises(error, match=said):
         vfl.VerticalLogisticRegression(**parameters).fit(X, classes(X))
+
+
+def test_owners_of_the_columns_as_a_mapping():
+    X = features(100)
+    named = {"telco": ["x1"], "bank": [f"x{j}" for j in range(X.shape[1]) if j != 1]}
+    options = {"bounds": (-1, 1), "classes": (0, 1), "epsilon": None}
+    found = vfl.VerticalLogisticRegression(partition=named, **options).fit(pd.DataFrame(X).add_prefix("x"), classes(X))
+    partition = found.result_.job.partition
+    assert (partition.parties, partition.label) == (("telco", "bank"), ("telco", "y"))
+    alone = vfl.VerticalLogisticRegression(**options).fit(X, classes(X))
+    assert np.allclose(found.coef_, alone.coef_, atol=1e-4)
+    with pytest.raises(PartitionError, match="no party owns column 'x1'"):
+        vfl.VerticalLogisticRegression(partition={"bank": named["bank"]}, **options).fit(
+            pd.DataFrame(X).add_prefix("x"), classes(X)
+        )
+    with pytest.raises(PartitionError):
+        vfl.VerticalLogisticRegression(partition={}, **options).fit(X, classes(X))
+
+
+@pytest.mark.parametrize("epsilon", [-1, 0, math.inf, math.nan])
+def test_errors_name_the_estimators_own_parameter(epsilon):
+    X = features(50)
+    with pytest.raises(PrivacyError, match="epsilon=.* is no guarantee: epsilon=None trains without privacy"):
+        vfl.VerticalLogisticRegression(epsilon=epsilon, bounds=(-1, 1), classes=(0, 1)).fit(X, classes(X))
 
 
 def test_a_frame_must_hold_exactly_the_partitions_columns():

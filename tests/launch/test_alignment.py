@@ -21,6 +21,7 @@ from parties.alignment.index import Index, place
 from parties.alignment.participant import Alignment
 from vfl.alignment import Aligned, Aligning, IdsGreeting, Indexed, Keeping, alignment_name, reveals
 from vfl.errors import (
+    BudgetExceeded,
     ConsentRefused,
     DataError,
     FederationError,
@@ -34,6 +35,7 @@ from vfl.job import file as jobfile
 from vfl.launch.engines.inprocess import InProcessAlignment
 from vfl.launch.train import resume
 from vfl.messages import Greeting
+from vfl.privacy.ledger import SqliteLedger
 from vfl.security import psi
 from vfl.version import __version__
 
@@ -294,6 +296,19 @@ class TestBadInput:
         with pytest.raises(LedgerError, match="there is no ledger at"):
             train(spec, frames(), ledger=tmp_path / "none.db", watch=seen.append)
         assert seen == []
+
+    @pytest.mark.parametrize("delta", [None, 1e-6])
+    def test_a_cap_that_no_number_of_records_satisfies_is_refused_before_the_alignment(
+        self, tmp_path: Path, delta: float | None
+    ) -> None:
+        spec = job(dataset="customers", privacy=vfl.Privacy(epsilon=1.0, delta=delta))
+        SqliteLedger(tmp_path / "book.db").set_cap("customers", epsilon=0.3, delta=1e-6)
+        seen: list[Any] = []
+        with pytest.raises(BudgetExceeded, match=r"asks for at least ε = .* vfl ledger cap LEDGER customers"):
+            train(spec, frames(), ledger=tmp_path / "book.db", watch=seen.append)
+        assert seen == []
+        SqliteLedger(tmp_path / "book.db").set_cap("customers", epsilon=1.5, delta=1e-6)
+        train(spec, frames(), ledger=tmp_path / "book.db")
 
     @pytest.mark.parametrize(
         ("options", "message"),

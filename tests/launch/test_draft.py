@@ -170,6 +170,13 @@ def test_ranges_are_short_and_hold_every_cell(low: float, high: float, said: str
     assert high <= json.loads(shown)[1]
 
 
+def test_paths_are_relative_only_where_that_is_shorter(files: dict[str, Path], tmp_path: Path) -> None:
+    near = tmp_path / "jobs"
+    deep = tmp_path.joinpath(*"abcdefghijklmnopqrstuvwxyz0123456789")
+    assert 'bank = "../bank.parquet"' in draft(files, folder=near)
+    assert f'bank = "{tmp_path / "bank.parquet"}"' in draft(files, folder=deep)
+
+
 def test_text_that_begins_with_numbers_is_text(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     cells = [*(str(k) for k in range(3)), "x", *(["7"] * MANY)]

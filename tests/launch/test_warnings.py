@@ -118,3 +118,12 @@ def test_estimators_and_classes_warn_of_a_weak_delta() -> None:
         vfl.VerticalLogisticRegression(bounds=(-1, 1), classes=(0, 1), delta=0.05, noise=vfl.SeededNoise(0)).fit(
             np.column_stack([data["x0"], data["x1"]]), table()["y"]
         )
+
+
+def test_warnings_come_at_doublings_and_count_the_runs_between() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", vfl.PrivacyWarning)
+        for _ in range(5):
+            train()
+    assert [str(w.message).split(" of this process")[0] for w in caught] == ["private run 2", "private run 4"]
+    assert str(caught[1].message).endswith("The next such warning comes at run 8")

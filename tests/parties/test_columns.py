@@ -302,7 +302,10 @@ WRONG = {
     "other classes": (
         {"x": [1, 2], "a": ["SECRET", "no"]},
         {"columns": ["x"], "label": ("a", BinaryLabel(("no", "yes")))},
-        "label 'a' holds values other than the two declared classes",
+        (
+            "label 'a' holds values other than the two declared classes: correct classes, leave those records out, or train "
+            "one class against the rest with vfl.train_one_vs_rest"
+        ),
     ),
     "label missing": (
         {"x": [1, 2], "a": [0, None]},

@@ -66,8 +66,8 @@ class TestTheMinimiser:
         np.testing.assert_allclose(vfl.train(spec, table(), engine="inprocess").coef_, peer.coef_[0], atol=1e-6)
 
     def test_the_plan_states_the_objective_that_is_solved(self) -> None:
-        assert "‖w‖², the intercept included" in str(plan(job(), N))
-        assert "included" not in str(plan(job(solver=vfl.SkGD()), N))
+        assert "‖w‖², the intercept included" in plan(job(), N).explain()
+        assert "included" not in plan(job(solver=vfl.SkGD()), N).explain()
 
     @pytest.mark.parametrize("shape", ["ones", "corners", "tiny"])
     def test_the_public_number_of_steps_suffices(self, shape: str) -> None:

@@ -23,6 +23,11 @@ NETWORK = click.option(
 )
 
 
+EXPLAIN = click.option(
+    "--explain", is_flag=True, help="Show the whole plan: the objective, every release, its noise and every choice."
+)
+
+
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add JOB and --set to a command."""
     with_set = click.option(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from vfl.cli.jobs import job_argument, read_job, require_files
+from vfl.cli.jobs import EXPLAIN, job_argument, read_job, require_files
 
 
 @click.command("plan")
@@ -26,8 +26,11 @@ from vfl.cli.jobs import job_argument, read_job, require_files
     metavar="FILE",
     help="Draw noise and cost against ε into an .html, .svg or .png file.",
 )
+@EXPLAIN
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def command(job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, as_json: bool) -> None:
+def command(
+    job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, explain: bool, as_json: bool
+) -> None:
     """Show the releases of JOB, their noise, ε and cost. Reads no party's records."""
     from vfl.alignment import reveals
     from vfl.launch.align import remembered_records
@@ -53,7 +56,7 @@ def command(job: str, assignments: tuple[str, ...], records: int | None, plot: P
 
         write_plan(planned, plot)
     if not as_json:
-        click.echo(str(planned))
+        click.echo(planned.explain() if explain else str(planned))
         for warning in warnings:
             click.echo(f"  warning    {warning}")
         if noted is not None:

@@ -104,10 +104,14 @@ class Progress:
     Lines are not wrapped outside a terminal.
 
     earlier : events charged by earlier processes of the run, so that the ε shown is that of the whole run.
+    explain : print the whole plan and not its outline.
     """
 
-    def __init__(self, *, quiet: bool = False, earlier: Mapping[Event, int] | None = None) -> None:
+    def __init__(
+        self, *, quiet: bool = False, earlier: Mapping[Event, int] | None = None, explain: bool = False
+    ) -> None:
         self._quiet = quiet
+        self._explain = explain
         self._earlier = earlier or {}
         self._steps = Steps()
         self._aligning = False
@@ -156,7 +160,7 @@ class Progress:
         for event, count in self._earlier.items():
             self._accountant.compose(event, count)
         self._steps.end()
-        click.echo(str(plan), err=True)
+        click.echo(plan.explain() if self._explain else str(plan), err=True)
         self._round_trips = plan.round_trips
         self._steps.begin(self._round_trips)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.jobs import NETWORK, engine_options, job_argument, read_job, require_files
+from vfl.cli.jobs import EXPLAIN, NETWORK, engine_options, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
 )
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
+@EXPLAIN
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
@@ -51,6 +52,7 @@ def command(
     *,
     allow_network_file_system: bool,
     diagnostics: bool,
+    explain: bool,
     as_json: bool,
 ) -> None:
     """Train JOB: the path of a job file, or the name of a bundled example.
@@ -74,7 +76,7 @@ def command(
     warnings = row_order_warnings(spec, environment.data)
     folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     kept = {**environment.to_dict(), "engine": engine, "address": address}
-    with resumable(folder), Progress(quiet=as_json) as progress:
+    with resumable(folder), Progress(quiet=as_json, explain=explain) as progress:
         for warning in () if as_json else warnings:
             click.echo(f"warning: {warning}", err=True)
         result = train(

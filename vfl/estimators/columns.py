@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,29 +17,39 @@ if TYPE_CHECKING:
 
 DEFAULT_BOUNDS = (-1.0, 1.0)
 
+Partitioned: TypeAlias = "FeaturePartition | Mapping[str, Sequence[str]] | int | None"
+"""Owners of the columns, as estimators take them."""
 
-def column_names(partition: FeaturePartition | int | None, named: Sequence[str] | None, n_features: int) -> list[str]:
+
+def column_names(partition: Partitioned, named: Sequence[str] | None, n_features: int) -> list[str]:
     """Return the names (p,) of a table's columns: its own names, or the partition's features in order, or x0, x1, ..."""
     if named is not None:
         return list(named)
-    if not isinstance(partition, FeaturePartition):
+    if isinstance(partition, FeaturePartition):
+        features = list(partition.features)
+    elif isinstance(partition, Mapping):
+        features = [name for columns in partition.values() for name in columns]
+    else:
         return [f"x{j}" for j in range(n_features)]
-    if partition.n_features != n_features:
+    if len(features) != n_features:
         raise PartitionError(
-            f"X has {n_features} columns without names and the partition has {partition.n_features} features: give a "
+            f"X has {n_features} columns without names and the partition has {len(features)} features: give a "
             "DataFrame, or an array of exactly these features in order"
         )
-    return list(partition.features)
+    return features
 
 
-def partition_of(partition: FeaturePartition | int | None, names: Sequence[str]) -> FeaturePartition:
+def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartition:
     """Return the partition of the columns `names`.
 
-    partition : None (one party), a number of parties (consecutive columns, as equal in number as possible), or a
-        FeaturePartition of exactly these columns in any order.
+    partition : None (one party), a number of parties (consecutive columns, as equal in number as possible), {party: its
+        columns}, or a FeaturePartition. The last two name exactly these columns in any order. The first party holds the
+        label, unless a FeaturePartition names another.
 
     Raises PartitionError.
     """
+    if isinstance(partition, Mapping):
+        partition = FeaturePartition(partition, label=(next(iter(partition), ""), _label(names)))
     if isinstance(partition, FeaturePartition):
         partition.check(names, label=False)
         for name in names:
@@ -47,16 +57,23 @@ def partition_of(partition: FeaturePartition | int | None, names: Sequence[str])
                 raise PartitionError(f"no party owns column {name!r} of X: drop it, or name its owner in the partition")
         return partition
     if partition is not None and (isinstance(partition, bool) or not isinstance(partition, int | np.integer)):
-        raise PartitionError(f"partition is None, a number of parties or a FeaturePartition, not {partition!r}")
+        raise PartitionError(
+            f"partition is None, a number of parties, {{party: columns}} or a FeaturePartition, not {partition!r}"
+        )
     parties = 1 if partition is None else int(partition)
     if not 1 <= parties <= len(names):
         raise PartitionError(f"{len(names)} columns cannot be split into {parties} parties: each needs at least one")
     share, more = divmod(len(names), parties)
     sizes = {f"party{k}": share + (k < more) for k in range(parties)}
+    return FeaturePartition.from_sizes(sizes, names, label=_label(names))
+
+
+def _label(names: Sequence[str]) -> str:
+    """Return a name for the label that no column has."""
     label = "y"
     while label in names:
         label += "_"
-    return FeaturePartition.from_sizes(sizes, names, label=label)
+    return label
 
 
 def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float]]:

@@ -44,7 +44,8 @@ class VerticalLinearRegression(RegressorMixin, VerticalModel):  # type: ignore[m
     epsilon : ε; only None trains without privacy.
     delta : δ; None takes 1/n².
     engine : 'inprocess', or 'ray' (an actor for each party).
-    partition : owners of the columns: None (one party), a number of parties, or a vfl.FeaturePartition of X's columns.
+    partition : owners of the columns: None (one party), a number of parties, {party: its columns}, or a
+        vfl.FeaturePartition of X's columns.
     bounds : public range of the features: (lo, hi), an array of shape (p, 2), or a mapping from column to pair. Values
         outside are clamped. None is (−1, 1), with a warning (vfl.PrivacyWarning): it is never taken from data. Without
         privacy None neither clamps nor scales.

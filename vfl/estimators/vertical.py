@@ -67,7 +67,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
     epsilon: float | None = 1.0
     delta: float | None = None
     engine: str = "inprocess"
-    partition: FeaturePartition | int | None = None
+    partition: columns.Partitioned = None
     bounds: Any = None
     fit_intercept: bool = True
     penalty: Penalty | None = None
@@ -158,7 +158,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
                 raise PrivacyError("epsilon=None trains without privacy, which no ledger can count: leave ledger out")
             return None
         require_number("epsilon", self.epsilon)
-        if not math.isfinite(self.epsilon):
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
             raise PrivacyError(f"epsilon={self.epsilon!r} is no guarantee: epsilon=None trains without privacy")
         if self.noise is not None and not isinstance(self.noise, SeededNoise):
             raise PrivacyError(

@@ -340,7 +340,9 @@ def _key(text: str) -> str:
 
 
 def _relative(path: str | Path, folder: Path | None) -> str:
+    """Return a path as the job file states it: relative to its folder, or absolute where that is shorter."""
     if ADDRESS in str(path):
         return str(path)
     absolute = os.path.abspath(path)  # noqa: PTH100 - a link stays as it is named
-    return os.path.relpath(absolute, Path.cwd() if folder is None else folder.absolute())
+    relative = os.path.relpath(absolute, Path.cwd() if folder is None else folder.absolute())
+    return min(relative, absolute, key=len)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from vfl.certificate.verification import recomputed
-from vfl.planning import described
+from vfl.planning.words import described
 from vfl.privacy.events import OnPart
 from vfl.privacy.ledger.composition import Accounting, plan_cost
 from vfl.report import charts

@@ -19,7 +19,7 @@ from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
 from vfl.launch.run.witness import Witness
 from vfl.launch.sources import ask_owners, paths_of, sources_of
-from vfl.planning import check
+from vfl.planning import MANY, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -73,6 +73,8 @@ def settings_of(
     budget = new_budget(job, ledger, allow_network_file_system=allow_network_file_system)
     if address is None and job.privacy is not None:
         budget.find()  # before processes start and records are aligned
+        if job.dataset is not None and (largest := check(job)).n_records == MANY:
+            budget.require_room(job, largest)
     return Settings(
         budget=budget,
         place=place_of(engine, address, placement, faults),

@@ -40,18 +40,20 @@ class RunningTotal:
         self._units = 0
 
     def add(self, releases: Releases, delta: float) -> None:
-        """Count a run that is about to start; from the second run on, warn and state ε at this run's δ.
+        """Count a run that is about to start; warn at runs 2, 4, 8 and so on, and state ε at this run's δ.
 
-        If a filter turns the warning into an error, the run does not start and is not counted.
+        A warning for every fit of a search would hide the others. If a filter turns the warning into an error, the run does not start and is not counted.
         """
         with self._lock:
             units = self._units + plan_cost(releases, Accounting.GDP)
-            if self._runs:
+            number = self._runs + 1
+            if number > 1 and number & (number - 1) == 0:
                 warn(
-                    f"private run {self._runs + 1} of this process without a ledger. Its certificate covers this one run "
+                    f"private run {number} of this process without a ledger. Its certificate covers this one run "
                     f"only; all of them together are (ε = {epsilon_of(Accounting.GDP, units, delta):.4g}, "
                     f"δ = {delta:.3g})-differentially private for records that they share. Other processes are not "
-                    "counted. A ledger bounds the sum: ledger='budget.db', dataset='NAME'"
+                    "counted. A ledger bounds the sum: ledger='budget.db', dataset='NAME'. "
+                    f"The next such warning comes at run {2 * number}"
                 )
             self._runs += 1
             self._units = units

@@ -101,6 +101,10 @@ def capacity(accounting: Accounting, epsilon: float, delta: float) -> int:
     return spending.floor_units(Fraction(zcdp.rho_of(epsilon, delta)))
 
 
+USABLE = 1e-6
+"""Rounding leaves less than this ε of a spent budget. No plan can use it, so texts call it nothing."""
+
+
 def epsilon_of(accounting: Accounting, units: int, delta: float) -> float:
     """Return ε, rounded up, such that releases of `units` in total are (ε, δ)-DP; 0 for no release."""
     if accounting is Accounting.GDP:

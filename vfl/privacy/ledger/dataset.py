@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from vfl.errors import BudgetError, BudgetExceeded, LedgerError, PrivacyError
 from vfl.privacy.ledger.chain import Head, Kind
 from vfl.privacy.ledger.codec import as_json, canonical, encode
-from vfl.privacy.ledger.composition import Accounting, accounting_for, epsilon_of, plan_cost
+from vfl.privacy.ledger.composition import USABLE, Accounting, accounting_for, epsilon_of, plan_cost
 from vfl.privacy.ledger.durable import Draft
 from vfl.privacy.ledger.reservation import Preview, Statement, adjacency_of, require_adjacency
 
@@ -36,6 +36,12 @@ class DatasetBook:
         with self.ledger.read() as state:
             return self._preview(state.scope(self.dataset), plan)
 
+    def require_room(self, plan: Plan) -> None:
+        """Raise BudgetExceeded if a plan does not fit now, where the plan of the run asks for at least as much."""
+        preview = self.preview(plan)
+        if not preview.fits:
+            raise BudgetExceeded(_refusal(self.dataset, preview, "at least "))
+
     def reserve(self, plan: Plan, *, job: str, run: str) -> DatasetReservation:
         """Reserve the whole plan, durably. It counts in full until it is settled or refunded, even after a crash.
 
@@ -55,13 +61,7 @@ class DatasetBook:
                 raise BudgetError(f"run {run!r} reserved before: continue it with: vfl resume, or take a new run id")
             preview = self._preview(scope, plan)
             if not preview.fits:
-                raise BudgetExceeded(
-                    f"data set {self.dataset!r} has spent or reserved ε = {preview.spent:.4g} of its ε = "
-                    f"{preview.cap:.4g} at δ = {preview.delta:.3g}; the plan asks for ε = {preview.asked:.4g} and "
-                    f"ε = {preview.left:.4g} is left; "
-                    "lower epsilon or passes, settle runs that ended, or raise the cap with: "
-                    f"vfl ledger cap LEDGER {self.dataset} --epsilon E --delta {preview.delta:.3g}"
-                )
+                raise BudgetExceeded(_refusal(self.dataset, preview))
             body = {
                 "job": job,
                 "accounting": preview.accounting,
@@ -176,6 +176,16 @@ class DatasetReservation:
             return [Draft(self.book.dataset, Kind.REFUND, self._run, "{}")]
 
         self.book.ledger.write(decide)
+
+
+def _refusal(dataset: str, preview: Preview, bound: str = "") -> str:
+    left = "nothing" if preview.left < USABLE else f"ε = {preview.left:.4g}"
+    return (
+        f"data set {dataset!r} has spent or reserved ε = {preview.spent:.4g} of its ε = {preview.cap:.4g} at δ = "
+        f"{preview.delta:.3g}; the plan asks for {bound}ε = {preview.asked:.4g} and {left} is left; lower epsilon or passes, "
+        f"settle runs that ended, or raise the cap with: vfl ledger cap LEDGER {dataset} --epsilon E --delta "
+        f"{preview.delta:.3g}"
+    )
 
 
 def _covers(scope: Scope, epsilon: float, delta: float) -> str:

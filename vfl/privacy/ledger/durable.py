@@ -18,7 +18,7 @@ from vfl.errors import BudgetError, SpecificationError
 from vfl.privacy.events import of_run
 from vfl.privacy.ledger.chain import FORMAT, Entry, Head, Kind, broken, link
 from vfl.privacy.ledger.codec import canonical
-from vfl.privacy.ledger.composition import Accounting, capacity, epsilon_of
+from vfl.privacy.ledger.composition import USABLE, Accounting, capacity, epsilon_of
 from vfl.privacy.ledger.sqlite import SqliteStore
 from vfl.privacy.ledger.state import LedgerState, charged
 from vfl.types import Adjacency
@@ -111,8 +111,13 @@ class Balance:
         """ε spent, reserved and left, in words."""
         return (
             f"spent ε = {self.spent:.6g}, spent or reserved ε = {self.committed:.6g}, largest plan that fits "
-            f"ε = {self.left:.6g}"
+            f"{said_left(self.left)}"
         )
+
+
+def said_left(left: float) -> str:
+    """Return ε of the largest plan that fits in words; an ε that no plan can use counts as none."""
+    return f"ε = {left:.6g}" if left >= USABLE else "ε = 0 (the budget is spent)"
 
 
 class Ledger:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl import markup
-from vfl.alignment import reveals
 from vfl.arguments import require_whole
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
@@ -18,6 +16,7 @@ from vfl.holdout import Side
 from vfl.job.flags import flags_of
 from vfl.losses import loss_of
 from vfl.messages import Backward, Moments, Query, Unnoised
+from vfl.planning import words
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.events import Gaussian, OnPart, PoissonSubsampledGaussian, bare, on_part
@@ -43,8 +42,9 @@ ROUND_TRIP_SECONDS = 0.8e-3
 BYTES_A_SECOND = 1.2e9
 RELEASE_SECONDS = 0.15e-3
 UPDATE_SECONDS = 2e-9
+MANY = 10**9
 """Rough costs on one machine: of a message between actors, per byte of it, of charging, noising and logging one release, and
-of one record in one coordinate update."""
+of one record in one coordinate update. MANY : more records than a job has."""
 
 
 def layout_of(job: Job) -> Layout:
@@ -152,13 +152,6 @@ def inquiries_of(
     return tuple(asked)
 
 
-def described(event: Event) -> str:
-    """Return an event in words: its kind and its named numbers."""
-    event = bare(event)
-    numbers = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "adjacency"}
-    return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"
-
-
 def warnings_of(delta: float, n_records: int) -> tuple[str, ...]:
     """Return the warning about a δ that is too large for n records (Dwork & Roth 2014, section 2.3), if it is."""
     if delta * n_records < 1.0:
@@ -248,85 +241,18 @@ class Plan:
         """Warnings about suspicious plans, each with its remedy, from public facts alone."""
         return () if self.problem.delta is None else warnings_of(self.problem.delta, self.n_records)
 
-    @property
-    def _n(self) -> str:
-        n = self.problem.n_records
-        return str(n) if self.split is None else f"{n} of {self.n_records}"
-
     def __str__(self) -> str:
-        return "\n".join((self._title(), *(f"  {key:<10} {said}" for key, said in self._lines())))
+        return words.text(words.title(self), words.outline(self))
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return markup.whole(markup.line(self._title(), strong=True), markup.table((), self._lines()))
+        return words.html(words.title(self), words.outline(self))
 
-    def _title(self) -> str:
-        p = self.problem.layout.n_coordinates
-        return f"plan of job {self.job.name!r}: {self.solver.name}, n = {self._n}, p = {p}"
-
-    def _lines(self) -> tuple[tuple[str, str], ...]:
-        """Return the plan as (name, words); a line that continues the one before has no name."""
-        problem, job = self.problem, self.job
-        lines = [("minimise", problem.describe())]
-        if job.sparse:
-            named = ", ".join(job.sparse)
-            lines.append(
-                ("sparse", f"columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0")
-            )
-        if job.privacy is None:
-            lines.append(("privacy", "NONE: the model is not differentially private"))
-        else:
-            stated = f"ε = {self.epsilon:.4g} at δ = {problem.delta:.3g} for every record (replace one)"
-            lines.append(("privacy", f"{stated}, of ε = {job.privacy.epsilon:g} allowed"))
-            lines += [("warning", warning) for warning in self.warnings]
-            if job.privacy.noise is not None:
-                lines.append(("", "NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"))
-            lines += [("releases", f"{count} × {described(event)}{_where(event)}") for event, count in self.releases]
-            if self.split is not None:
-                lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
-            lines += [("flag", flag) for flag in self.flags]
-        traffic = f"{self.round_trips} round trips, {self.n_bytes / 1e6:.3g} MB between participants"
-        lines.append(("cost", f"{traffic}, about {self.seconds:.2g} s once the parties have loaded"))
-        lines += self._alignment_lines()
-        lines += [("asks", f"{inquiry.name}: {inquiry.explain()}") for inquiry in self.inquiries]
-        lines += [("choice", sentence) for sentence in self.solver.explain(problem)]
-        if problem.private:
-            advice = recommendation(problem)
-            first = advice.candidates[0]
-            left = f"{first.left:.2g} of the loss ({first.range})"
-            lines.append(
-                (
-                    "advice",
-                    f"{first.solver} is expected to win and to leave {left}: {first.reason} (vfl.recommend compares)",
-                )
-            )
-        return tuple(lines)
-
-    def _alignment_lines(self) -> list[tuple[str, str]]:
-        job = self.job
-        if not job.ids and len(job.partition.parties) > 1:
-            return [
-                (
-                    "rows",
-                    "row i of every party is taken for the same record, since the job names no id",
-                )
-            ]
-        if not job.ids:
-            return []
-        columns = job.id if isinstance(job.id, str) else ", ".join(f"{party}: {c}" for party, c in job.ids.items())
-        n = self.n_records
-        cost = (
-            f"about {self.alignment_seconds:.2g} s on one core if no party holds more ids than the {n} that all have; "
-            "other ids take time too"
-        )
-        shown = reveals(len(job.ids)).items()
-        return [("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {what}") for who, what in shown)]
-
-
-def _where(event: Event) -> str:
-    return f", of the {event.part} records" if isinstance(event, OnPart) else ""
+    def explain(self) -> str:
+        """Return the whole plan as text: the objective as a formula, every release with its noise, and every choice."""
+        return words.text(words.title(self), words.whole(self))
 
 
 def plan(job: Job, n_records: int) -> Plan:
@@ -352,15 +278,16 @@ def plan(job: Job, n_records: int) -> Plan:
     return planned
 
 
-def check(job: Job) -> None:
-    """Raise the errors of `plan` that no number of records would avoid, before an alignment finds n."""
-    for n_records in (10**6, 10**3):
+def check(job: Job) -> Plan:
+    """Raise the errors of `plan` that no number of records would avoid, before an alignment finds n.
+
+    Return the plan of the training alone for the largest of the numbers that were tried.
+    """
+    for n_records in (MANY, 10**6, 10**3):
         try:
-            plan(replace(job, holdout=None, evaluation=None), n_records)
+            return plan(replace(job, holdout=None, evaluation=None), n_records)
         except SpecificationError as error:
             refused = error
-        else:
-            return
     raise refused
 
 

@@ -1,0 +1,54 @@
+"""The outline of a plan is free of formulas; the whole plan has them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import vfl
+from vfl.planning import plan
+
+PARTITION = vfl.FeaturePartition({"bank": ["income", "age"], "telco": ["calls"]}, label=("bank", "default"))
+JOB = vfl.Job(
+    name="credit",
+    partition=PARTITION,
+    bounds={"income": (0, 2e5), "age": (18, 100), "calls": (0, 500)},
+    loss="logistic",
+    penalty=vfl.L2(1e-4),
+    privacy=vfl.Privacy(epsilon=1.0),
+)
+FORMULAS = ("κ", "μ", "√", "Σ", "‖", "L_{", "γ", "sigma", "Gaussian (")
+
+
+@pytest.mark.parametrize("solver", [None, vfl.SkGD(), vfl.GCD(), vfl.NoisyGram(), vfl.OutputPerturbation(), vfl.CD()])
+@pytest.mark.parametrize("holdout", [None, 0.2])
+def test_the_outline_has_no_formula(solver: object, holdout: float | None) -> None:
+    job = replace(JOB, holdout=holdout, **({} if solver is None else {"solver": solver}))
+    if isinstance(solver, vfl.NoisyGram):
+        job = replace(job, loss="squared", bounds={**JOB.bounds, "default": (0, 1)})
+    made = plan(job, 20_000)
+    said, whole = str(made), made.explain()
+    assert not [formula for formula in FORMULAS if formula in said]
+    assert "Σ" in whole
+    assert "Gaussian (" in whole or "BoundedRange (" in whole
+    assert made._repr_html_().count("<tr>") == len(said.splitlines()) - 1
+
+
+def test_the_outline_names_model_sizes_and_penalty() -> None:
+    said = str(plan(JOB, 20_000)).splitlines()
+    assert said[0] == "plan of job 'credit': logistic regression, 3 features of 2 parties, 20,000 records"
+    assert "  penalty    L2, strength 0.0001" in said
+    assert said[1].startswith("  privacy    ε = 1 at δ = 2.5e-09 for every record (replace one)")
+    assert "advice" not in str(plan(JOB, 20_000))  # the job's solver is the one that is expected to win
+
+
+def test_another_solver_is_advised_in_words() -> None:
+    said = str(plan(replace(JOB, solver=vfl.OutputPerturbation()), 20_000))
+    assert "  advice     SkGD is expected to do better on this job: solver = SkGD (vfl.recommend compares)" in said
+
+
+def test_without_privacy_nothing_is_released() -> None:
+    said = str(plan(replace(JOB, privacy=None), 20_000))
+    assert "  privacy    NONE: the model is not differentially private" in said
+    assert "releases" not in said

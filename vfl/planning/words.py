@@ -1,0 +1,175 @@
+"""A plan in words: an outline for a first look, and the whole of it with formulas."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from vfl import markup
+from vfl.alignment import reveals
+from vfl.privacy.events import OnPart, bare
+from vfl.solvers.recommend import recommendation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.planning.run_plan import Plan
+    from vfl.privacy.events import Event
+
+Lines = tuple[tuple[str, str], ...]
+"""(name, words); a line that continues the one before has no name."""
+
+MODELS = {
+    "logistic": "logistic regression",
+    "squared": "linear regression",
+    "huber": "robust linear regression",
+    "poisson": "Poisson regression",
+    "hinge": "linear support vector machine",
+    "smoothed_hinge": "linear support vector machine (smoothed)",
+    "class_weighted": "classification with class weights",
+}
+"""Models by the name of their loss."""
+
+
+def text(title: str, lines: Lines) -> str:
+    """Return a title and its lines as text."""
+    return "\n".join((title, *(f"  {key:<10} {said}" for key, said in lines)))
+
+
+def html(title: str, lines: Lines) -> str:
+    """Return a title and its lines as HTML for notebooks."""
+    return markup.whole(markup.line(title, strong=True), markup.table((), lines))
+
+
+def title(plan: Plan) -> str:
+    """Return the model and its sizes."""
+    parties = len(plan.job.partition.parties)
+    n = plan.problem.n_records
+    records = f"{n:,} records" if plan.split is None else f"{n:,} of {plan.n_records:,} records"
+    loss = plan.problem.loss.name
+    features = plan.problem.layout.n_coordinates - int(plan.job.intercept)
+    columns = f"{features:,} feature{'s' * (features != 1)} of {parties} part{'ies' if parties > 1 else 'y'}"
+    return f"plan of job {plan.job.name!r}: {MODELS.get(loss, f'{loss} loss')}, {columns}, {records}"
+
+
+def outline(plan: Plan) -> Lines:
+    """Return the plan without formulas."""
+    return (
+        *_privacy(plan),
+        ("penalty", _penalty(plan)),
+        ("training", _training(plan)),
+        *_asks(plan),
+        *_flags(plan),
+        *_sparse(plan),
+        _cost(plan),
+        *_alignment(plan),
+        *_advice(plan),
+        ("more", "every release, its noise and every choice: --explain (in Python: plan.explain())"),
+    )
+
+
+def whole(plan: Plan) -> Lines:
+    """Return the plan with its formulas: the objective, every release and every choice."""
+    lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan)]
+    if plan.job.privacy is not None:
+        lines += [("releases", f"{count} × {described(event)}{_where(event)}") for event, count in plan.releases]
+        if plan.split is not None:
+            lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
+        lines += _flags(plan)
+    lines += [_cost(plan), *_alignment(plan), *_asks(plan)]
+    lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
+    return (*lines, *_reasoned_advice(plan))
+
+
+def described(event: Event) -> str:
+    """Return an event in words: its kind and its named numbers."""
+    event = bare(event)
+    numbers = {f.name: getattr(event, f.name) for f in fields(event) if f.name != "adjacency"}
+    return f"{type(event).__name__} ({', '.join(f'{name} {value:.6g}' for name, value in numbers.items())})"
+
+
+def _where(event: Event) -> str:
+    return f", of the {event.part} records" if isinstance(event, OnPart) else ""
+
+
+def _privacy(plan: Plan) -> Lines:
+    privacy = plan.job.privacy
+    if privacy is None:
+        return (("privacy", "NONE: the model is not differentially private"),)
+    stated = f"ε = {plan.epsilon:.4g} at δ = {plan.problem.delta:.3g} for every record (replace one)"
+    lines = [("privacy", f"{stated}, of ε = {privacy.epsilon:g} allowed")]
+    lines += [("warning", warning) for warning in plan.warnings]
+    if privacy.noise is not None:
+        lines.append(("", "NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"))
+    return tuple(lines)
+
+
+def _penalty(plan: Plan) -> str:
+    penalty = plan.problem.penalty
+    options = ", ".join(f"{f.name.replace('_', ' ')} {getattr(penalty, f.name):g}" for f in fields(penalty))  # type: ignore[arg-type]
+    name = type(penalty).__name__
+    return "none" if name == "NoPenalty" else f"{name}, {options}"
+
+
+def _training(plan: Plan) -> str:
+    solver = plan.solver
+    passes = getattr(solver, "passes", None)
+    said = [solver.name]
+    if passes:
+        said.append(f"{passes} passes over all columns")
+    releases = sum(count for _, count in solver.releases(plan.problem)) if plan.job.privacy is not None else 0
+    if releases:
+        said.append(f"{releases:,} release{'s' * (releases > 1)} with noise")
+    return ", ".join(said)
+
+
+def _flags(plan: Plan) -> Lines:
+    return tuple(("flag", flag) for flag in plan.flags) if plan.job.privacy is not None else ()
+
+
+def _asks(plan: Plan) -> Lines:
+    return tuple(("asks", f"{inquiry.name}: {inquiry.explain()}") for inquiry in plan.inquiries)
+
+
+def _sparse(plan: Plan) -> Lines:
+    if not plan.job.sparse:
+        return ()
+    named = ", ".join(plan.job.sparse)
+    return (("sparse", f"columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0"),)
+
+
+def _cost(plan: Plan) -> tuple[str, str]:
+    traffic = f"{plan.round_trips:,} round trips, {plan.n_bytes / 1e6:.3g} MB between participants"
+    return "cost", f"{traffic}, about {plan.seconds:.2g} s once the parties have loaded"
+
+
+def _alignment(plan: Plan) -> Lines:
+    job = plan.job
+    if not job.ids and len(job.partition.parties) > 1:
+        return (("rows", "row i of every party is taken for the same record, since the job names no id"),)
+    if not job.ids:
+        return ()
+    columns = job.id if isinstance(job.id, str) else ", ".join(f"{party}: {c}" for party, c in job.ids.items())
+    n = plan.n_records
+    cost = (
+        f"about {plan.alignment_seconds:.2g} s on one core if no party holds more ids than the {n} that all have; "
+        "other ids take time too"
+    )
+    shown = reveals(len(job.ids)).items()
+    return (("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {said}") for who, said in shown))
+
+
+def _advice(plan: Plan) -> Lines:
+    """Return the solver that is expected to win, if the job names another."""
+    if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
+        return ()
+    return (("advice", f"{first} is expected to do better on this job: solver = {first} (vfl.recommend compares)"),)
+
+
+def _reasoned_advice(plan: Plan) -> Sequence[tuple[str, str]]:
+    if not plan.problem.private:
+        return ()
+    first = recommendation(plan.problem).candidates[0]
+    left = f"{first.left:.2g} of the loss ({first.range})"
+    said = f"{first.solver} is expected to win and to leave {left}: {first.reason} (vfl.recommend compares)"
+    return (("advice", said),)
