@@ -35,7 +35,6 @@ from vfl.solvers.standstill import STILL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.partition import FeaturePartition
     from vfl.penalties import Penalty
     from vfl.solvers.protocol import Solver
     from vfl.types import Vector

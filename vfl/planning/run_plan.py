@@ -19,7 +19,7 @@ from vfl.messages import Backward, Moments, Query, Unnoised
 from vfl.planning import words
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.calibration import split as split_mu
-from vfl.privacy.events import Gaussian, OnPart, PoissonSubsampledGaussian, bare, on_part
+from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, bare, on_part
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.privacy.zcdp import rho_of
 from vfl.problem import INTERCEPT, Layout, Problem

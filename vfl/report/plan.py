@@ -175,7 +175,8 @@ def html(plan: Plan, drawn: Sequence[Point]) -> str:
             ),
         ),
         section(
-            "The plan of this job", *(element("p", element("code", line.strip())) for line in plan.explain().splitlines())
+            "The plan of this job",
+            *(element("p", element("code", line.strip())) for line in plan.explain().splitlines()),
         ),
         element(
             "footer", element("p", "Computed from public facts alone: no data were read, and no budget was spent.")

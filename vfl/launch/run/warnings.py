@@ -42,7 +42,8 @@ class RunningTotal:
     def add(self, releases: Releases, delta: float) -> None:
         """Count a run that is about to start; warn at runs 2, 4, 8 and so on, and state ε at this run's δ.
 
-        A warning for every fit of a search would hide the others. If a filter turns the warning into an error, the run does not start and is not counted.
+        A warning for every fit of a search would hide the others. If a filter turns the warning into an error,
+        the run does not start and is not counted.
         """
         with self._lock:
             units = self._units + plan_cost(releases, Accounting.GDP)
