@@ -6,14 +6,14 @@ this module and the transport alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import HELD_OUT, Backward, Descend, Need, Records, Weighted
+from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, Backward, Descend, Need, Records, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,19 +21,23 @@ if TYPE_CHECKING:
     from vfl.messages import Query, Tally
     from vfl.types import Integers, Vector
 
+    State = tuple[Vector, dict[str, Vector], dict[str, Vector]]
+
+HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
+
 
 class Margins:
     """Xw (n,), starting at w = 0, and the labels y (n,) of the records that are trained on.
 
-    held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins of held-out records are
-        kept for a Tally only.
+    held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
+        records are kept for a Tally only.
     """
 
     def __init__(self, labels: Vector, held_out: np.ndarray | None = None) -> None:
         self._held_labels = labels[:0] if held_out is None else labels[held_out]
         self._labels = labels if held_out is None else labels[~held_out]
         self._margins = np.zeros_like(self._labels)
-        self._held_margins: Vector | None = None
+        self._held: dict[str, Vector] = {}
         self._kept: dict[str, Vector] = {}
         self._capped: tuple[Vector, float, Vector] | None = None
 
@@ -47,17 +51,25 @@ class Margins:
         """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
         if query.side is Side.TRAINING:
             return query.statistic(self._margins, self._labels)
-        if self._held_margins is None or self._held_margins.shape != self._held_labels.shape:
-            raise PrivacyError("held-out records are tallied before their margins are known")
-        return query.statistic(self._held_margins, self._held_labels)
+        statistic: Any = query.statistic
+        kept = [self._of_held_out(name) for name in (HELD_OUT, *getattr(statistic, "needs", ()))]
+        sums: Integers | Vector = statistic(kept[0], self._held_labels, *kept[1:])
+        return sums
 
-    def state(self) -> tuple[Vector, Vector | None, dict[str, Vector]]:
+    def _of_held_out(self, name: str) -> Vector:
+        known = self._held.get(name)
+        if known is None or known.shape != self._held_labels.shape:
+            what = "margins" if name == HELD_OUT else name.removeprefix(f"{HELD_OUT}: ")
+            raise PrivacyError(f"held-out records are tallied before their {what} are known")
+        return known
+
+    def state(self) -> State:
         """Return the state that queries change, for `restore`; vectors are replaced, never changed in place."""
-        return self._margins, self._held_margins, dict(self._kept)
+        return self._margins, dict(self._held), dict(self._kept)
 
-    def restore(self, state: tuple[Vector, Vector | None, dict[str, Vector]]) -> None:
+    def restore(self, state: State) -> None:
         """Undo all changes since `state` was taken."""
-        self._margins, self._held_margins, self._kept = state[0], state[1], dict(state[2])
+        self._margins, self._held, self._kept = state[0], dict(state[1]), dict(state[2])
 
     @np.errstate(all="ignore")
     def records(self, query: Query) -> Records:
@@ -94,8 +106,8 @@ class Margins:
             total = vector if total is None else total + vector
         if total is None:
             return
-        if target == HELD_OUT:
-            self._held_margins = total
+        if target in HELD:
+            self._held[target] = total
         elif target == "add":
             self._margins = self._margins + total
         elif target == "reset":

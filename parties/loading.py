@@ -15,16 +15,19 @@ from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
+from parties.storage.groups import GroupReader
 from parties.storage.sparse import read_sparse
 from vfl.planning import unnoised
 from vfl.schema import RealLabel
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from parties.alignment.index import Index
     from parties.sources.base import Source
     from parties.storage.base import Storage
     from vfl.job.task import PartyTask
-    from vfl.types import Vector
+    from vfl.types import Integers, Vector
 
 
 def consented(task: PartyTask, policy: str | None = None) -> Policy | None:
@@ -57,17 +60,20 @@ def load(
     """
     job, party = task.job, task.party
     agreed = policy if isinstance(policy, Policy) else consented(task, policy)
-    columns, labels = _read(task if job.privacy is None else _total(task), source, index)
+    columns, labels, groups = _read(task if job.privacy is None else _total(task), source, index)
     columns.warm(private=job.privacy is not None)
     alignment = "" if index is None else index.hash
     held_out = None
     if job.split is not None:
         job.split.sizes(columns.n_records)
-        columns, held_out = columns.parted(job.split.held_out(columns.n_records))
+        apart = job.split.held_out(columns.n_records)
+        columns, held_out = columns.parted(apart)
+        groups = {column: codes[apart] for column, codes in groups.items()}
     facts: dict[str, Any] = {
         "unnoised": unnoised(job),
         "alignment": alignment,
         "held_out": held_out,
+        "groups": groups,
         "threads": threads,
     }
     if agreed is None or job.privacy is None:
@@ -84,7 +90,7 @@ def load_features(task: PartyTask, source: Any, *, index: Index | None = None) -
 
 def load_labels(task: PartyTask, source: Any) -> Vector:
     """Return y of all records of the label party's source, for measuring in the clear."""
-    labels = _read(task, source, None)[1]
+    labels = _read(replace(task, groups=()), source, None)[1]
     return np.zeros(0) if labels is None else labels
 
 
@@ -101,23 +107,33 @@ def _total(task: PartyTask) -> PartyTask:
     return replace(task, scaling=scaling, label=label)
 
 
-def _read(task: PartyTask, source: Any, index: Index | None) -> tuple[Storage, Vector | None]:
-    """Return columns and labels; of the aligned rows alone, in their order, where there is an index."""
+def _read(task: PartyTask, source: Any, index: Index | None) -> tuple[Storage, Vector | None, Mapping[str, Integers]]:
+    """Return columns, labels and codes of groups; of the aligned rows alone, in their order, where there is an index."""
     opened: Source | SparseSource | AlignedSource
     if index is not None:
         opened = open_aligned(task, source, index)
     else:
         # A bare array is in the declared order; the blocks' order is only how columns are stored.
-        opened = open_source(source, contents_of(task.schema, task.columns, task.label), party=task.party)
+        contents = contents_of(task.schema, task.columns, task.label, task.groups)
+        opened = open_source(source, contents, party=task.party)
     wanted = task.canonical, task.schema, task.scaling
     options: dict[str, Any] = {"intercept": task.intercept, "label": task.label, "dtype": task.storage}
-    if isinstance(opened, AlignedSource):
-        return opened.ordered(*read_columns(opened, *wanted, **options))
     if not isinstance(opened, SparseSource):
-        return read_columns(opened, *wanted, **options)
+        groups = GroupReader(task.schema, task.groups, opened.origin, opened.at_most)
+        columns, labels = read_columns(opened, *wanted, groups=groups, **options)
+        codes = groups.codes(columns.n_records)
+        if not isinstance(opened, AlignedSource):
+            return columns, labels, codes
+        order = opened.order
+        return *opened.ordered(columns, labels), {column: own[order] for column, own in codes.items()}
+    if task.groups:
+        raise opened.origin.error(
+            f"is a sparse matrix, which holds numbers, and fairness is checked by its column {task.groups[0]!r}: give the "
+            "party's dense table, or name a column of another party"
+        )
     if task.columns and not task.sparse:
         raise opened.origin.error(
             "is a sparse matrix, which shifting or centring its columns would fill: name the party in the job's sparse, "
             f'sparse = ["{task.party}"], or give a dense table (.toarray())'
         )
-    return read_sparse(opened, *wanted, **options)
+    return *read_sparse(opened, *wanted, **options), {}

@@ -19,7 +19,7 @@ from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.geometry import Geometry
-from vfl.messages import Backward, Descend, Forward, Greeting, Moments, Ranges, RecordNorms, Reply, Select
+from vfl.messages import Backward, Descend, Forward, Greeting, Groups, Moments, Ranges, RecordNorms, Reply, Select
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
 from vfl.privacy.mechanisms import release
@@ -28,6 +28,8 @@ from vfl.privacy.sensitivity import check, check_score
 from vfl.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from parties.book import PartyBook
     from parties.storage.base import Storage
     from vfl.messages import Block, BookHeads, Notice, Query, Records, Step, Weighting
@@ -50,8 +52,9 @@ class Party:
     unnoised : the kinds of query that the job lets it answer without noise (vfl.planning.unnoised). It refuses others,
         whatever the coordinator says.
     alignment : hash of its records' ids in their order, '' when it was not aligned.
-    held_out : the same features of the records that are held out. Nothing is computed on them but X_k w_k, for margins
-        only: no noised sum of theirs is ever asked of a party.
+    held_out : the same features of the records that are held out. Nothing is computed on them but X_k w_k and the norms of
+        rows, for margins only: no noised sum of theirs is ever asked of a party.
+    groups : {column: (m,) codes} of the held-out records' groups, where fairness is checked; for margins only.
     threads : number of threads of the kernels; it changes no result.
     """
 
@@ -66,6 +69,7 @@ class Party:
         *,
         alignment: str = "",
         held_out: Storage | None = None,
+        groups: Mapping[str, Integers] | None = None,
         threads: int = 1,
     ) -> None:
         self.name = name
@@ -77,6 +81,7 @@ class Party:
         self._unnoised = unnoised
         self._alignment = alignment
         self._held_out = held_out
+        self._groups = groups or {}
         self._threads = threads
         self._cap = OwnCap(name, columns, self._record_norms, repeats=not noise.private)
 
@@ -129,12 +134,9 @@ class Party:
                 Δ = query.clip.sensitivity_of(query, block.size)
                 reply = Reply((self._release(sums, query.clip, query.event, replace(key, part=query.part), Δ),))
             case Forward(side=Side.HELD_OUT, coordinates={self.name: (block, w)}):
-                if self._held_out is None:
-                    raise PrivacyError(f"party {self.name!r} holds no records out")
-                rows = self._held_out.block(block.start, block.stop)
-                reply = Reply(
-                    vector=self._kernels.forward(rows, w, np.zeros(self._held_out.n_records), threads=self._threads)
-                )
+                rows = self._apart().block(block.start, block.stop)
+                zeros = np.zeros(self._apart().n_records)
+                reply = Reply(vector=self._kernels.forward(rows, w, zeros, threads=self._threads))
             case Forward(coordinates={self.name: (block, w)}):
                 shift = query.shifts.get(self.name, 0.0)
                 reply = Reply(
@@ -147,8 +149,12 @@ class Party:
             case Select(coordinates={self.name: (block, w)}):
                 best = self._select(query, block, w, _required(records.weights), replace(key, part=query.part))
                 reply = Reply(selected=best.moved(block.coordinates.start))
+            case RecordNorms(side=Side.HELD_OUT, rows={self.name: row}):
+                reply = Reply(vector=self._norms(self._apart().block(row[0].start, row[0].stop), row))
             case RecordNorms(rows={self.name: row}):
                 reply = Reply(vector=self._record_norms(row))
+            case Groups(columns={self.name: own}):
+                reply = Reply(vector=self._codes(own))
             case _:
                 raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
         return replace(reply, seconds=time.perf_counter() - start)
@@ -308,9 +314,28 @@ class Party:
         return noisy_best(rule(w, u), rule.sensitivity, query.event, self._noise, key)
 
     def _record_norms(self, row: tuple[Block, Vector, Vector]) -> Vector:
-        block, centre, scale = row
-        norms: Vector = self._kernels.record_norms(self._block(block), centre, scale)
+        return self._norms(self._block(row[0]), row)
+
+    def _norms(self, X: Any, row: tuple[Block, Vector, Vector]) -> Vector:
+        norms: Vector = self._kernels.record_norms(X, *row[1:])
         return norms
+
+    def _codes(self, columns: tuple[tuple[str, int], ...]) -> Vector:
+        """Return Σ_k stride_k·code_k of the held-out records, (m,)."""
+        codes = np.zeros(self._apart().n_records)
+        for column, stride in columns:
+            if column not in self._groups:
+                raise PrivacyError(
+                    f"party {self.name!r} was asked for groups by {column!r}, which the job does not compare"
+                )
+            codes += stride * self._groups[column]
+        return codes
+
+    def _apart(self) -> Storage:
+        """Return the features of the held-out records."""
+        if self._held_out is None:
+            raise PrivacyError(f"party {self.name!r} holds no records out")
+        return self._held_out
 
     def _weights(self, query: Backward, records: Records) -> Vector:
         """Return r, set to 0 outside the query's batch. Disjoint batches then need no trust in the coordinator."""

@@ -27,7 +27,7 @@ from vfl.estimators import (
     VerticalLogisticRegression as VerticalLogisticRegression,
     VerticalRidge as VerticalRidge,
 )
-from vfl.evaluation import Evaluation as Evaluation
+from vfl.evaluation import Evaluation as Evaluation, Fairness as Fairness
 from vfl.job import Job as Job
 from vfl.launch.align import align as align
 from vfl.launch.bounds import private_bounds as private_bounds

@@ -17,7 +17,7 @@ import numpy as np
 
 from vfl import messages
 from vfl.errors import PrivacyError
-from vfl.evaluation import statistics
+from vfl.evaluation import distance, statistics
 from vfl.holdout import Side
 from vfl.losses import LOSSES
 from vfl.messages.kinds import (
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from vfl.messages import Block
     from vfl.messages.kinds import Plain
 
-FORMAT = 1
+FORMAT = 2
 """Version of all plain forms: a change to a kind's parameters, or to a message's fields, raises it."""
 
 FEW = 128
@@ -130,6 +130,7 @@ register("weighting", "snapshot_derivative", svrg.SnapshotDerivative)
 register("weighting", "clipped_difference", svrg.ClippedDifference)
 register("weighting", "dual_step", scd.DualStep)
 register("weighting", "row", noisy_gram.Row)
+register("weighting", "bounded_derivative", distance.BoundedDerivative)
 
 register("rule", "prox_step", prox.ProxStep)
 
@@ -142,6 +143,8 @@ register("statistic", "scores", statistics.Scores)
 register("statistic", "residuals", statistics.Residuals, steps=_pair_of_steps)
 register("statistic", "positives", statistics.Positives)
 register("statistic", "losses", statistics.Losses)
+register("statistic", "group_cells", statistics.GroupCells)
+register("statistic", "group_scores", statistics.GroupScores)
 register("statistic", "label_counts", labels.LabelCounts)
 
 _by_block = mapping(row(BLOCK, RELEASED))
@@ -207,7 +210,8 @@ register(
     rules=mapping(kind("score")),
     event=EVENT,
 )
-register("message", "record_norms", messages.RecordNorms, rows=_rows)
+register("message", "record_norms", messages.RecordNorms, rows=_rows, side=_side)
+register("message", "groups", messages.Groups, columns=mapping(sequence(row(TEXT, WHOLE))))
 register("message", "sample", messages.Sample)
 register("message", "tally", messages.Tally, statistic=kind("statistic"), event=EVENT, side=_side)
 register("message", "unnoised", messages.Unnoised, statistic=kind("statistic"), event=EVENT, side=_side)

@@ -21,6 +21,7 @@ _FORMS = {
 }
 """Syntax of a job file for the required keys of a partition."""
 _LONGEST_NAME = 64
+_GROUPS = "groups of party {!r}"
 _SHOWN_PARTIES = 12
 _SHOWN_WIDTH = 88
 
@@ -34,6 +35,8 @@ class FeaturePartition:
     label : (party, column). The label is not a feature.
     blocks : {party: lists of its columns}, an explicit cut of every party's columns into blocks; None leaves the cut to
         the solver. Parties without columns may be left out.
+    groups : {party: columns that are no features}, by which a job checks its fairness (vfl.Fairness). A party without other
+        columns is allowed if it holds some of these.
 
     A party's name becomes part of file, process and resource names: 1 to 64 letters or digits of any alphabet, '_', '-'
     and '.', the first a letter or digit and the last not '.'; two names may not differ by case alone. Column names are
@@ -45,19 +48,22 @@ class FeaturePartition:
     _owned: Blocks
     label: tuple[str, str]
     _blocks: Blocks | None
+    _groups: Blocks
 
     def __init__(
         self,
         parties: Mapping[str, Sequence[str]] | Iterable[tuple[str, Sequence[str]]],
         label: tuple[str, str],
         blocks: Mapping[str, Sequence[Sequence[str]]] | None = None,
+        groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         pairs = list(parties.items() if isinstance(parties, Mapping) else parties)
         _check_parties([name for name, _ in pairs])
         owned = tuple((name, _column_names(columns, f"party {name!r}")) for name, columns in pairs)
         object.__setattr__(self, "_owned", owned)
         object.__setattr__(self, "label", _check_label(label, owned))
-        _check_ownership(owned, self.label)
+        object.__setattr__(self, "_groups", _grouping(groups or {}, owned, self.label))
+        _check_ownership(owned, self.label, self._groups)
         object.__setattr__(self, "_blocks", None if blocks is None else _explicit_blocks(blocks, owned))
 
     @property
@@ -86,6 +92,11 @@ class FeaturePartition:
         return sum(len(columns) for _, columns in self._owned)
 
     @property
+    def group_columns(self) -> tuple[str, ...]:
+        """Return the columns that are no features, by which fairness is checked."""
+        return tuple(column for _, columns in self._groups for column in columns)
+
+    @property
     def blocks(self) -> Blocks | None:
         """Return the explicit blocks as (party, columns), or None when the solver chooses."""
         return self._blocks
@@ -104,15 +115,19 @@ class FeaturePartition:
             return declared
         return tuple(column for owner, block in self._blocks if owner == party for column in block)
 
-    def wanted(self, party: str, *, label: bool = True) -> tuple[str, ...]:
-        """Return the columns that a party's data must hold: its features as declared, then the label if it holds it."""
-        return (*self.columns(party), *((self.label_column,) if label and party == self.label_party else ()))
+    def wanted(self, party: str, *, label: bool = True, groups: bool | None = None) -> tuple[str, ...]:
+        """Return the columns that a party's data must hold: its features as declared, the label if it holds it, its groups.
+
+        groups : False leaves its groups out; None takes the value of `label`, since predictions need neither.
+        """
+        held = dict(self._groups).get(party, ()) if (label if groups is None else groups) else ()
+        return (*self.columns(party), *((self.label_column,) if label and party == self.label_party else ()), *held)
 
     def owner(self, column: str) -> str:
-        """Return the party that owns a feature column, or that holds the label."""
+        """Return the party that owns a column, be it a feature, the label or a group column."""
         if column == self.label_column:
             return self.label_party
-        for party, columns in self._owned:
+        for party, columns in (*self._owned, *self._groups):
             if column in columns:
                 return party
         raise PartitionError(f"no party owns a column {column!r}{nearest(column, self.features)}")
@@ -130,11 +145,18 @@ class FeaturePartition:
             for start in range(0, len(columns), size)
         )
 
-    def check(self, available: Collection[str], party: str | None = None, *, label: bool = True) -> None:
-        """Check that a table holds all columns, or those of one party. Raises PartitionError."""
+    def check(
+        self,
+        available: Collection[str],
+        party: str | None = None,
+        *,
+        label: bool = True,
+        groups: bool | None = None,
+    ) -> None:
+        """Check that a table holds all columns, or those of one party; arguments as for `wanted`. Raises PartitionError."""
         known = set(available)
         for name in self.parties if party is None else (party,):
-            for column in self.wanted(name, label=label):
+            for column in self.wanted(name, label=label, groups=groups):
                 if column not in known:
                     role = "label" if column == self.label_column else "column"
                     raise PartitionError(
@@ -156,16 +178,25 @@ class FeaturePartition:
             return [column for column in columns if column not in dropped]
 
         owned = {party: kept(columns) for party, columns in self._owned}
+        groups = dict(self._groups)
         for party, left in owned.items():
-            if not left and party != self.label_party:
+            if not left and party != self.label_party and party not in groups:
                 raise PartitionError(f"all columns of party {party!r} are dropped: leave the party out")
         if self._blocks is None:
-            return FeaturePartition(owned, self.label)
+            return FeaturePartition(owned, self.label, groups=groups)
         cut: dict[str, list[list[str]]] = {}
         for party, block in self._blocks:
             if rest := kept(block):
                 cut.setdefault(party, []).append(rest)
-        return FeaturePartition(owned, self.label, cut)
+        return FeaturePartition(owned, self.label, cut, groups)
+
+    def without_groups(self) -> FeaturePartition:
+        """Return the partition without its group columns, and without parties that hold nothing else."""
+        kept = {p: columns for p, columns in self._owned if columns or p == self.label_party}
+        blocks: dict[str, list[tuple[str, ...]]] = {}
+        for party, block in self._blocks or ():
+            blocks.setdefault(party, []).append(block)
+        return FeaturePartition(kept, self.label, None if self._blocks is None else blocks) if self._groups else self
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
@@ -178,12 +209,14 @@ class FeaturePartition:
             for party, columns in self._blocks:
                 grouped.setdefault(party, []).append(list(columns))
             plain["blocks"] = grouped
+        if self._groups:
+            plain["groups"] = {party: list(columns) for party, columns in self._groups}
         return plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> FeaturePartition:
         """Build from the output of `to_dict`. Raises PartitionError for an unknown or missing key."""
-        known = ("label", "parties", "blocks")
+        known = ("label", "parties", "blocks", "groups")
         for key in plain:
             if key not in known:
                 raise PartitionError(
@@ -192,10 +225,10 @@ class FeaturePartition:
         for key, form in _FORMS.items():
             if key not in plain:
                 raise PartitionError(f"partition: {key!r} is missing: give {form}")
-        for key in ("parties", "blocks"):
+        for key in ("parties", "blocks", "groups"):
             if not isinstance(plain.get(key, {}), Mapping):
                 raise PartitionError(f"partition: {key!r} must be a table from party to columns")
-        return cls(plain["parties"], label=plain["label"], blocks=plain.get("blocks"))
+        return cls(plain["parties"], label=plain["label"], blocks=plain.get("blocks"), groups=plain.get("groups"))
 
     @classmethod
     def from_sizes(
@@ -306,6 +339,7 @@ class FeaturePartition:
             f"{_counted(len(self._owned), 'party', 'parties')}, {_counted(self.n_features, 'feature', 'features')}, "
             f"label {self.label_column!r} at {self.label_party}"
             + ("" if self._blocks is None else f", {_counted(len(self._blocks), 'block', 'blocks')}")
+            + "".join(f", group {column!r} at {party}" for party, columns in self._groups for column in columns)
         )
 
 
@@ -378,7 +412,29 @@ def _check_label(label: object, owned: Blocks) -> tuple[str, str]:
     return party, column
 
 
-def _check_ownership(owned: Blocks, label: tuple[str, str]) -> None:
+def _grouping(groups: Mapping[str, Sequence[str]], owned: Blocks, label: tuple[str, str]) -> Blocks:
+    """Return the parties' group columns in the order of the parties, without parties that have none."""
+    parties, features = [party for party, _ in owned], {column for _, columns in owned for column in columns}
+    for party in groups:
+        if party not in parties:
+            raise PartitionError(
+                f"groups: there is no party {party!r}{nearest(party, parties)}; list one that holds groups alone with no "
+                "columns, []"
+            )
+    listed = {party: _column_names(groups[party], _GROUPS.format(party)) for party in parties if party in groups}
+    for column, owners in _grouped((column, party) for party, columns in listed.items() for column in columns):
+        if len(owners) > 1:
+            raise PartitionError(f"group column {column!r} is claimed by both {owners[0]!r} and {owners[1]!r}")
+        if column in features or column == label[1]:
+            what = "the label" if column == label[1] else "a feature"
+            raise PartitionError(
+                f"column {column!r} is {what} and also a group column of {owners[0]!r}: leave it out of groups, which list "
+                "columns that are neither"
+            )
+    return tuple((party, columns) for party, columns in listed.items() if columns)
+
+
+def _check_ownership(owned: Blocks, label: tuple[str, str], groups: Blocks) -> None:
     for column, owners in _grouped((column, party) for party, columns in owned for column in columns):
         if len(owners) > 1:
             raise PartitionError(
@@ -390,7 +446,7 @@ def _check_ownership(owned: Blocks, label: tuple[str, str]) -> None:
                 "the features, or rename one"
             )
     for party, columns in owned:
-        if not columns and party != label[0]:
+        if not columns and party != label[0] and party not in dict(groups):
             raise PartitionError(f"party {party!r} owns no column and does not hold the label: leave it out")
 
 

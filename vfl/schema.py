@@ -225,6 +225,16 @@ class Dropped:
         return ()
 
 
+TRUTHS = ("false", "true")
+
+
+def categories_of(declared: Declaration | Dropped) -> tuple[str, ...]:
+    """Return the categories of a column in order, as text; () for a column of numbers."""
+    if isinstance(declared, Boolean):
+        return TRUTHS
+    return declared.texts if isinstance(declared, Categorical) else ()
+
+
 Declaration: TypeAlias = Numeric | Boolean | Categorical
 """Declaration of a column that is read."""
 

@@ -13,6 +13,7 @@ from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
+from parties.storage.groups import GroupReader
 from vfl.errors import DataError, FederationError
 from vfl.security.identifiers import alignment_hash, check_kinds, kind_of, normalise
 
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 def open_with_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
     """Open a party's source with all columns that a run reads, so that one that is missing is found before the alignment."""
     # An array without names holds the ids in its first column, then what it holds without them.
-    return open_source(spec, _identified(task) | contents_of(task.schema, task.columns, task.label), party=task.party)
+    contents = contents_of(task.schema, task.columns, task.label, task.groups)
+    return open_source(spec, _identified(task) | contents, party=task.party)
 
 
 def check_before(task: PartyTask, source: Source | SparseSource) -> None:
@@ -39,7 +41,8 @@ def check_before(task: PartyTask, source: Source | SparseSource) -> None:
     Wrong cells are found later, since only the records that all parties have count.
     """
     if not isinstance(source, SparseSource):
-        check_types(source, task.canonical, task.schema, task.scaling, label=task.label)
+        groups = GroupReader(task.schema, task.groups, source.origin, 0)
+        check_types(source, task.canonical, task.schema, task.scaling, label=task.label, groups=groups)
 
 
 def _identified(task: PartyTask) -> dict[str, Content]:
@@ -190,9 +193,14 @@ class AlignedSource:
         if count != self._n_rows or not self.origin.attempt(self._unchanged, "cannot be read"):
             raise self.origin.error("changed while it was read")
 
+    @property
+    def order(self) -> Integers:
+        """Positions of this source's records in the common order, (n,)."""
+        return np.searchsorted(np.flatnonzero(self._kept), self._index.rows)
+
     def ordered(self, columns: Columns, labels: Vector | None) -> tuple[Columns, Vector | None]:
         """Return the columns of this source in the common order; overwrites their memory."""
-        order = np.searchsorted(np.flatnonzero(self._kept), self._index.rows)
+        order = self.order
         array = columns.array
         array.flags.writeable = True
         for j in range(array.shape[1]):

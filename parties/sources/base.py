@@ -121,6 +121,13 @@ class Origin:
         """Return the error for other values in a boolean column."""
         return self.error(f"column {column!r} is declared boolean but holds values other than true, false, 1 and 0")
 
+    def undeclared_category(self, column: str) -> DataError:
+        """Return the error for another category than the declared ones."""
+        return self.error(
+            f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
+            "them: unknown='zero' in its declaration"
+        )
+
 
 def chunk_rows(n_columns: int) -> int:
     """Return the number of records per chunk for this number of columns."""

@@ -87,7 +87,12 @@ def read_table(spec: Any, contents: Mapping[str, Content]) -> pa.Table:
 
 
 def split_table(
-    table: Any, partition: FeaturePartition, parts: Mapping[str, Mapping[str, Content]], *, label: bool = True
+    table: Any,
+    partition: FeaturePartition,
+    parts: Mapping[str, Mapping[str, Content]],
+    *,
+    label: bool = True,
+    groups: bool | None = None,
 ) -> dict[str, Any]:
     """Give every party its columns of one table, to simulate from a single frame.
 
@@ -97,7 +102,7 @@ def split_table(
         the partition's order, then the label.
     parts : {party: {column: content}} of all that the party is to be given; an id column not of a 2-D array or sparse
         matrix.
-    label : whether the label is among them.
+    label : whether the label is among them. groups : whether group columns are; None takes the value of `label`.
 
     Returns {party: Arrow table, or sparse matrix of one}, without a party of which nothing is wanted. Raises
     PartitionError when the table lacks a column, else as `open_source`.
@@ -108,7 +113,7 @@ def split_table(
     source = _opened(table, contents, None)
     if isinstance(source, SparseSource):
         return {party: source.select(tuple(part)) for party, part in parts.items() if part}
-    partition.check(source.names, label=label)
+    partition.check(source.names, label=label, groups=groups)
     source.origin.check_columns(source.names, contents)
     whole = _whole(source, contents)
     if source.origin.by_position:

@@ -27,12 +27,14 @@ UNKNOWN = -2
 _CONTENTS: dict[type, Content] = {Numeric: "number", Boolean: "boolean", Categorical: "text"}
 
 
-def contents_of(schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None) -> dict[str, Content]:
-    """Return the contents that `open_source` reads: a party's columns in order, then its label (column, declaration)."""
+def contents_of(
+    schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None, groups: Sequence[str] = ()
+) -> dict[str, Content]:
+    """Return the contents that `open_source` reads: a party's columns in order, its label (column, declaration), its groups."""
     contents: dict[str, Content] = {column: _CONTENTS[type(schema[column])] for column in columns}
     if label is not None:
         contents[label[0]] = "text" if isinstance(label[1], BinaryLabel) else "number"
-    return contents
+    return contents | {column: _CONTENTS[type(schema[column])] for column in groups}
 
 
 def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:

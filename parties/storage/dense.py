@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from parties.sources.base import Origin, Source
+    from parties.storage.groups import GroupReader
     from vfl.schema import Label, Scaling
     from vfl.types import Matrix, Vector
 
@@ -93,6 +94,7 @@ def read_columns(
     *,
     intercept: bool = False,
     label: tuple[str, Label] | None = None,
+    groups: GroupReader | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> tuple[Columns, Vector | None]:
     """Read a source once, chunk by chunk, into columns and labels; needs the memory of these and of one chunk.
@@ -101,6 +103,7 @@ def read_columns(
     scaling : of these columns (Scaling.of).
     intercept : append a column of ones.
     label : (column, declaration) at the label party.
+    groups : collects the codes of the group columns.
     dtype : of the storage, float64 or float32; the work is done in float64.
 
     Returns the columns and y, (n,) float64: ±1 for a binary label, else as declared. Raises DataError.
@@ -111,7 +114,8 @@ def read_columns(
     labels = LabelReader(label, source.origin, n) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
     # If the party needs no column, read any one to count the records.
-    wanted = list(dict.fromkeys([*columns, *([label[0]] if label else [])])) or source.names[:1]
+    listed = groups.columns if groups else ()
+    wanted = list(dict.fromkeys([*columns, *([label[0]] if label else []), *listed])) or source.names[:1]
     count = 0
     for batch in source.batches(wanted):
         rows = slice(count, count + batch.num_rows)
@@ -119,6 +123,8 @@ def read_columns(
             write(batch.column(column), array[rows])
         if labels:
             labels.add(batch.column(labels.column), rows)
+        if groups:
+            groups.add(batch, rows)
         count = rows.stop
     if count == 0:
         raise source.origin.error("there are no records")
@@ -143,6 +149,7 @@ def check_types(
     scaling: Scaling,
     *,
     label: tuple[str, Label] | None = None,
+    groups: GroupReader | None = None,
 ) -> None:
     """Check what can be seen of the columns' types without looking at cells; arguments as for `read_columns`.
 
@@ -151,7 +158,8 @@ def check_types(
     """
     labels = LabelReader(label, source.origin, 0) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
-    wanted = [*dict.fromkeys([*columns, *([label[0]] if label else [])])]
+    listed = groups.columns if groups else ()
+    wanted = [*dict.fromkeys([*columns, *([label[0]] if label else []), *listed])]
     batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
     if batch is None:
         return
@@ -160,6 +168,8 @@ def check_types(
         write(batch.column(column).slice(0, 0), nothing)
     if labels:
         labels.add(batch.column(labels.column).slice(0, 0), slice(0, 0))
+    if groups:
+        groups.add(batch.slice(0, 0), slice(0, 0))
 
 
 def _writers(
@@ -249,10 +259,7 @@ def _category_writer(
         if not indicator and (found == MISSING).any():
             raise origin.error(missing(column))
         if declared.unknown == "refuse" and (found == UNKNOWN).any():
-            raise origin.error(
-                f"column {column!r} holds a category that is not declared: declare it, or let such values be none of "
-                "them: unknown='zero' in its declaration"
-            )
+            raise origin.undeclared_category(column)
         for code, coordinate in enumerate(own):
             rows[:, coordinate.j] = coordinate.scale((found == code).astype(np.float64))
 

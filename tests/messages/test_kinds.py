@@ -55,6 +55,7 @@ def test_plain_forms_are_spelt_as_documented() -> None:
         FORMAT,
         "record_norms",
         (("a", ((0, "a", 0, 1, 0), np.zeros(1).tobytes(), np.ones(1).tobytes())),),
+        "training",
     )
 
 
@@ -140,9 +141,15 @@ PLAIN = to_plain(RecordNorms({"a": (Block(0, "a", 0, 1, 0), np.zeros(1), np.ones
         ((FORMAT,), "another format"),
         ((FORMAT, "shell", "rm"), "unknown message kind 'shell'"),
         ((FORMAT, "reply", (), None, None, 0.0), "a Query is needed, not Reply"),
-        ((FORMAT, "record_norms", (("a", ((0, "a", 2, 1, 0), ONE, ONE)),)), "a block needs 0 <= start <= stop"),
-        ((FORMAT, "record_norms", (("a", ((0, "a", -1, 1, 0), ONE, ONE)),)), "a block needs 0 <= start <= stop"),
-        ((FORMAT, "record_norms", (("a", ((0, "a", 0, 1, 0), ONE, ONE)),) * 2), "pairs of different names"),
+        (
+            (FORMAT, "record_norms", (("a", ((0, "a", 2, 1, 0), ONE, ONE)),), "training"),
+            "a block needs 0 <= start <= stop",
+        ),
+        (
+            (FORMAT, "record_norms", (("a", ((0, "a", -1, 1, 0), ONE, ONE)),), "training"),
+            "a block needs 0 <= start <= stop",
+        ),
+        ((FORMAT, "record_norms", (("a", ((0, "a", 0, 1, 0), ONE, ONE)),) * 2, "training"), "pairs of different names"),
     ],
 )
 def test_invalid_messages_are_refused(plain: Any, said: str) -> None:

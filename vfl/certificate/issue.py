@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import reveals
 from vfl.certificate.document import Certificate
+from vfl.evaluation.fairness import GroupFairness
 from vfl.job.flags import flags_of
 from vfl.messages import Moments
 from vfl.privacy.events import Gaussian, bare
@@ -62,6 +63,9 @@ NORMS = {
     "coordinator": "; with a record cap also the norm of each party's columns of every record",
 }
 """Seen beside residuals and margins where the norms of whole records cap them."""
+OF_GROUPS = "; to check fairness also the group of every held-out record"
+OF_HELD_NORMS = ", and the norm of each party's columns of it"
+"""Seen by the coordinator beside margins where fairness is checked, and where its bound counts records near the boundary."""
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
 GEOMETRY: Mapping[str, str] = {
@@ -77,14 +81,19 @@ GEOMETRY: Mapping[str, str] = {
 }
 
 
-def who_sees_what(job: Job, *, private: bool, capped: bool = False) -> dict[str, str]:
+def who_sees_what(
+    job: Job, *, private: bool, capped: bool = False, compared: GroupFairness | None = None
+) -> dict[str, str]:
     """Return the values that each kind of participant sees, in words, without numbers that only participants know.
 
-    capped : True if the solver caps residuals by the norms of whole records.
+    capped : True if the solver caps residuals by the norms of whole records. compared : the run's check of fairness.
     """
     said = WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED)
     if capped:
         said = {who: what + NORMS.get(who, "") for who, what in said.items()}
+    if compared is not None:
+        seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
+        said = said | {"coordinator": said["coordinator"] + seen}
     if not job.ids:
         return said
     shown = reveals(len(job.ids))
@@ -102,6 +111,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         geometry = WHOLE_ISOTROPIC if isotropic else WHOLE
     else:
         geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
+    compared = next((inquiry for inquiry in plan.inquiries if isinstance(inquiry, GroupFairness)), None)
     spread = getattr(solver, "label_share", None) and not problem.loss.classification
     geometry += IN_SPREADS if spread else ""
     return {
@@ -114,7 +124,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         "geometry": geometry if problem.private else "none: nothing is clipped",
         "smoothness": problem.smoothness if isinstance(problem.smoothness, str) else "declared",
         "n_records": plan.n_records,
-        "who_sees_what": who_sees_what(job, private=private, capped=by_pass),
+        "who_sees_what": who_sees_what(job, private=private, capped=by_pass, compared=compared),
         "job": job.name,
         "job_digest": job.digest,
         "dataset": job.dataset or "",

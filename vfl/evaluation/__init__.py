@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from vfl.evaluation.estimates import Estimate, Findings
-from vfl.evaluation.specification import Evaluation
+from vfl.evaluation.specification import Evaluation, Fairness
 
-__all__ = ["Estimate", "Evaluation", "Findings"]
+__all__ = ["Estimate", "Evaluation", "Fairness", "Findings"]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from vfl.evaluation.statistics import Outcomes, Residuals
     from vfl.types import Vector
 
+IN_A_LINE = 6
+"""Largest number of measures that are printed in one line."""
 SEEN = 2.0
 """A class is measured if its noisy count exceeds this many standard deviations of the noise."""
 
@@ -27,12 +29,16 @@ class Estimate:
 
     baseline : the measure of the best constant prediction, from the released class counts; None where it is not known.
     best : the measure of a perfect model.
+    noiseless : interval in which the measure of the model without noise lies; shift : the same for its difference from
+        this model's measure. None where nothing is stated (vfl.evaluation.gaps).
     """
 
     value: float
     error: float
     baseline: float | None = None
     best: float = 1.0
+    noiseless: tuple[float, float] | None = None
+    shift: tuple[float, float] | None = None
 
     @property
     def too_noisy(self) -> bool:
@@ -43,6 +49,8 @@ class Estimate:
         shown = f"{self.value:.4g} ± {self.error:.2g}"
         if self.baseline is not None:
             shown += f" (baseline {self.baseline:.2g})"
+        if self.noiseless is not None:
+            shown += f", of the model without noise: between {self.noiseless[0]:.2g} and {self.noiseless[1]:.2g}"
         return f"too noisy to tell: {shown}" if self.too_noisy else shown
 
 
@@ -52,26 +60,34 @@ class Findings:
 
     measures : by name; measures that the noise hides are left out. n_records : size of the part of the records.
     note : protection under which they were released, in words.
+    thresholds : {group: threshold on the margin}, where they were chosen (vfl.Fairness).
     """
 
     measures: Mapping[str, Estimate]
     n_records: int
     note: str
+    thresholds: Mapping[str, float] | None = None
 
     def __str__(self) -> str:
-        said = ", ".join(f"{name} {estimate}" for name, estimate in self.measures.items()) or "nothing was measured"
-        return f"{said}, of {self.n_records} records ({self.note})"
+        each = [f"{name} {estimate}" for name, estimate in self.measures.items()]
+        if self.thresholds is not None:
+            each.append("thresholds " + ", ".join(f"{group} {value:.3g}" for group, value in self.thresholds.items()))
+        if len(each) > IN_A_LINE:
+            return "\n  ".join((f"of {self.n_records} records ({self.note})", *each))
+        return f"{', '.join(each) or 'nothing was measured'}, of {self.n_records} records ({self.note})"
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
+        intervals = any(e.noiseless is not None for e in self.measures.values())
         head = (
             "measure",
             markup.Cell("value", number=True),
             markup.Cell("standard error", number=True),
             markup.Cell("baseline", number=True),
             "",
+            *(("model without noise",) if intervals else ()),
         )
         rows = [
             (
@@ -80,6 +96,11 @@ class Findings:
                 markup.Cell(f"± {e.error:.2g}", number=True),
                 markup.Cell("" if e.baseline is None else f"{e.baseline:.2g}", number=True),
                 "too noisy to tell" if e.too_noisy else "",
+                *(
+                    ("" if e.noiseless is None else f"{e.noiseless[0]:.2g} to {e.noiseless[1]:.2g}",)
+                    if intervals
+                    else ()
+                ),
             )
             for name, e in self.measures.items()
         ]
@@ -91,9 +112,12 @@ class Findings:
         measures = {
             name: {"value": e.value, "error": e.error}
             | ({} if e.baseline is None else {"baseline": e.baseline, "best": e.best})
+            | ({} if e.noiseless is None else {"noiseless": list(e.noiseless)})
+            | ({} if e.shift is None else {"shift": list(e.shift)})
             for name, e in self.measures.items()
         }
-        return {"measures": measures, "n_records": self.n_records, "note": self.note}
+        plain = {"measures": measures, "n_records": self.n_records, "note": self.note}
+        return plain if self.thresholds is None else {**plain, "thresholds": dict(self.thresholds)}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
@@ -104,10 +128,22 @@ class Findings:
                 float(e["error"]),
                 float(e["baseline"]) if "baseline" in e else None,
                 float(e.get("best", 1.0)),
+                _interval(e.get("noiseless")),
+                _interval(e.get("shift")),
             )
             for name, e in plain["measures"].items()
         }
-        return cls(measures, int(plain["n_records"]), str(plain["note"]))
+        thresholds = plain.get("thresholds")
+        if thresholds is not None:
+            thresholds = {str(group): float(value) for group, value in thresholds.items()}
+        return cls(measures, int(plain["n_records"]), str(plain["note"]), thresholds)
+
+
+def _interval(plain: Any) -> tuple[float, float] | None:
+    if plain is None:
+        return None
+    low, high = plain
+    return float(low), float(high)
 
 
 def on_simplex(noisy: Vector, total: float) -> Vector:

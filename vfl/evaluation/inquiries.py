@@ -23,7 +23,7 @@ from vfl.problem import INTERCEPT
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from vfl.evaluation.specification import Evaluation
     from vfl.messages import Block, Query, Statistic
@@ -61,8 +61,11 @@ class Inquiry(Protocol):
         """Return all events that it will charge, as (event, count)."""
         ...
 
-    def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
-        """Ask; w (p,) is the released model. Deterministic given the released values."""
+    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+        """Ask; w (p,) is the released model. Deterministic given the released values.
+
+        found : the findings of the inquiries before this one.
+        """
         ...
 
     def explain(self) -> str:
@@ -75,7 +78,7 @@ class Inquiry(Protocol):
         ...
 
 
-def _event(statistic: Statistic, mu: float | None) -> Gaussian | None:
+def event_of(statistic: Statistic, mu: float | None) -> Gaussian | None:
     """Return the event of releasing a statistic as a μ-GDP vector; None without noise."""
     if mu is None:
         return None
@@ -86,13 +89,22 @@ def _event(statistic: Statistic, mu: float | None) -> Gaussian | None:
     return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, statistic.dimension)
 
 
-def _moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
+def moved(problem: Problem, w: Vector) -> dict[str, tuple[Block, Vector]]:
     """Return the parties' coordinates, leaving out parties whose coordinates are all 0. A lost party is among these."""
     whole = {q: (block, w[block.coordinates]) for q, block in problem.layout.whole().items()}
     return {q: own for q, own in whole.items() if own[1].any()} or whole
 
 
-def _tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
+def spread_of(problem: Problem, w: Vector) -> float:
+    """Return the margins' standard deviation for columns that are uniform within their bounds; 1 where it is no number."""
+    kept = np.array([name != INTERCEPT for name in problem.layout.names])
+    reach = np.where(np.isfinite(problem.reach), problem.reach, 1.0)
+    spread = float(np.linalg.norm((w * reach)[kept])) / math.sqrt(3.0)
+    return spread if math.isfinite(spread) and spread > 0 else 1.0
+
+
+def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
+    """Return the query for a statistic, with the noise of an event or, if there is none, declared to be without."""
     return Unnoised(statistic, None, side) if event is None else Tally(statistic, event, side)
 
 
@@ -148,21 +160,18 @@ class HeldOut:
 
     @property
     def _first_event(self) -> Gaussian | None:
-        return _event(self._first, self._shares[0] if self.problem.loss.classification else self.mu)
+        return event_of(self._first, self._shares[0] if self.problem.loss.classification else self.mu)
 
     def _scores(self, w: Vector, rate: float) -> Scores:
         """Return the histogram. Its edges follow from the released w and base rate, so they are public."""
-        kept = np.array([name != INTERCEPT for name in self.problem.layout.names])
-        reach = np.where(np.isfinite(self.problem.reach), self.problem.reach, 1.0)
-        spread = float(np.linalg.norm((w * reach)[kept])) / math.sqrt(3.0)
-        spread = spread if math.isfinite(spread) and spread > 0 else 1.0
+        spread = spread_of(self.problem, w)
         centre = math.log(rate / (1.0 - rate)) if self.problem.loss.name == "logistic" else 0.0
         outward = np.array(EDGES) if self.mu is not None else np.geomspace(1e-3, 8.0, FINE // 2)
         return Scores(centre + spread * np.concatenate([-outward[::-1], [0.0], outward]))
 
     def _scores_event(self) -> Gaussian | None:
         edges = np.arange(2.0 * len(EDGES) + 1.0)
-        return _event(Scores(edges), self._shares[1])
+        return event_of(Scores(edges), self._shares[1])
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
         """Return one event, and with classes also that of the histograms."""
@@ -172,19 +181,19 @@ class HeldOut:
         second = self._scores_event() if self.problem.loss.classification else None
         return ((first, 1), *(((second, 1),) if second is not None else ()))
 
-    def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
         """Ask for the margins, which stay at the coordinator, then tally."""
-        yield Forward(_moved(self.problem, w), side=Side.HELD_OUT)
-        found: dict[str, Estimate] = {}
+        yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
+        measured: dict[str, Estimate] = {}
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
         try:
-            yield from self._measure(w, found)
+            yield from self._measure(w, measured)
         except BudgetExceeded:  # a resumed run has also paid for lost releases, and keeps the measures it has
-            return Findings(found, self.n_records, f"{note}; a run that was cut off had paid for the rest")
-        drowned = [name for name in self._measures if name not in found]
+            return Findings(measured, self.n_records, f"{note}; a run that was cut off had paid for the rest")
+        drowned = [name for name in self._measures if name not in measured]
         if drowned:
             note += f"; left out, since noise dominates them: {', '.join(drowned)}"
-        return Findings(found, self.n_records, note)
+        return Findings(measured, self.n_records, note)
 
     @property
     def _measures(self) -> tuple[str, ...]:
@@ -192,7 +201,7 @@ class HeldOut:
 
     def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, None]:
         first, event = self._first, self._first_event
-        (released,) = yield _tally(first, event, Side.HELD_OUT)
+        (released,) = yield tally(first, event, Side.HELD_OUT)
         sigma = event.sigma if event is not None else 0.0
         if isinstance(first, Residuals):
             found |= estimates.residuals(released, first, self.n_records, sigma)
@@ -201,7 +210,7 @@ class HeldOut:
         event = self._scores_event()
         positives, noise = estimates.positives_of(released, first, self.n_records), sigma / (first.steps[0] * GRID)
         rate = estimates.base_rate(positives, self.n_records)
-        (released,) = yield _tally(self._scores(w, rate), event, Side.HELD_OUT)
+        (released,) = yield tally(self._scores(w, rate), event, Side.HELD_OUT)
         found |= estimates.scores(released, self.n_records, event.sigma if event is not None else 0.0, positives, noise)
 
     def explain(self) -> str:
@@ -246,19 +255,19 @@ class ClassBalance:
 
     @property
     def _released(self) -> Gaussian | None:
-        return _event(Positives(), self.mu)
+        return event_of(Positives(), self.mu)
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
         """Return the one event."""
         event = self._released
         return ((event, 1),) if event is not None else ()
 
-    def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
         """Count."""
         event = self._released
         note = NOISED if event is not None else UNNOISED
         try:
-            ((count,),) = yield _tally(Positives(), event, self.side)
+            ((count,),) = yield tally(Positives(), event, self.side)
         except BudgetExceeded:
             return Findings({}, self.n_records, f"{note}; a run that was cut off had paid for it")
         share = min(max(float(count) / self.n_records, 0.0), 1.0)
@@ -294,14 +303,14 @@ class Diagnosis:
         """Return no events: nothing is charged."""
         return ()
 
-    def schedule(self, w: Vector) -> Generator[Query, Released, Findings]:
+    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
         """Ask for Xw at the final w, then for the mean loss."""
         problem = self.problem
-        yield Forward(_moved(problem, w), into="reset")
+        yield Forward(moved(problem, w), into="reset")
         ((total,),) = yield Unnoised(Losses(problem.loss), None)
         loss = float(total) / problem.n_records
-        found = {"loss": Estimate(loss, 0.0), "objective": Estimate(loss + problem.penalty_of(w), 0.0)}
-        return Findings(found, problem.n_records, UNNOISED)
+        measured = {"loss": Estimate(loss, 0.0), "objective": Estimate(loss + problem.penalty_of(w), 0.0)}
+        return Findings(measured, problem.n_records, UNNOISED)
 
     def explain(self) -> str:
         """Return a sentence for the plan."""

@@ -1,12 +1,21 @@
-"""Evaluation part of a job: the measures on held-out records."""
+"""Evaluation parts of a job: the measures on held-out records, and the fairness of the model on them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from vfl.arguments import require, require_number
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.arguments import as_floats, require, require_number
+from vfl.errors import PrivacyError, SpecificationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_COLUMNS = 8
+"""Largest number of group columns: the sum of their codes has to be exact."""
+NOTIONS = ("opportunity", "odds", "parity", "accuracy")
+"""Notions of fairness. Each compares a share of a group's records with the same share of all records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +49,78 @@ class Evaluation:
         require("evaluation: public", self.public, "True or False", fits=isinstance(self.public, bool))
         if self.public and self.epsilon is not None:
             raise PrivacyError("evaluation: records that are declared public need no epsilon: leave one of the two out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fairness:
+    """Fairness of the released model between groups, measured on the held-out records with noise, and charged.
+
+    Guarantee: the counts behind all measures are one Gaussian release on the held-out part, paid with a share of the
+    evaluation's μ². The distance to the model without noise is one Gaussian release on the training part, paid with a share
+    of the training's μ², or follows from public facts. A run still costs the larger of its two parts (vfl.holdout).
+
+    Each notion compares a group's share of records with the same share of all records (docs/fairness.md):
+
+        opportunity   predicted positive, among the positive records
+        odds          the same, and predicted negative among the negative records
+        parity        predicted positive, among all records
+        accuracy      predicted correctly, among all records
+
+    group : the column that names the groups, or several columns, each compared by itself. A Categorical or Boolean column of
+        any party: a feature, or one that the partition lists in `groups`.
+    notions : the notions to measure.
+    bound : True also states where each measure of the model without noise lies (vfl.evaluation.distance). It needs a strongly
+        convex objective that penalises every coordinate; without one the plan says that there is no bound.
+    thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
+        Whoever predicts with them needs each record's group. Needs `bound=False` and one column.
+    share : of the evaluation's μ². distance_share : of the training's μ², for a bound that has to be bought.
+    """
+
+    group: str | Sequence[str]
+    notions: Sequence[str] = NOTIONS
+    bound: bool = True
+    thresholds: bool = False
+    share: float = 0.4
+    distance_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        columns = (self.group,) if isinstance(self.group, str) else self.group
+        fits = isinstance(columns, list | tuple) and bool(columns) and all(isinstance(c, str) and c for c in columns)
+        require("fairness: group", self.group, "the name of a column, or a list of names", fits=fits)
+        if len(set(columns)) < len(columns):
+            raise SpecificationError(f"fairness: group names a column twice: {list(columns)}")
+        object.__setattr__(self, "group", columns[0] if len(columns) == 1 else tuple(columns))
+        fits = isinstance(self.notions, list | tuple) and bool(self.notions)
+        require("fairness: notions", self.notions, f"a list of {', '.join(NOTIONS)}", fits=fits)
+        for notion in self.notions:
+            if notion not in NOTIONS:
+                raise SpecificationError(
+                    f"fairness: unknown notion {notion!r}{nearest(str(notion), NOTIONS)}; known: {', '.join(NOTIONS)}"
+                )
+        object.__setattr__(self, "notions", tuple(notion for notion in NOTIONS if notion in self.notions))
+        for option in ("bound", "thresholds"):
+            value = getattr(self, option)
+            require(f"fairness: {option}", value, "True or False", fits=isinstance(value, bool))
+        for option in ("share", "distance_share"):
+            require_number(f"fairness: {option}", getattr(self, option))
+            if not 0 < getattr(self, option) < 1:
+                raise PrivacyError(
+                    f"fairness: {option} must lie strictly between 0 and 1, not {getattr(self, option)!r}"
+                )
+        as_floats(self, "share", "distance_share")
+        if len(columns) > MOST_COLUMNS:
+            raise SpecificationError(
+                f"fairness: group names {len(columns)} columns, and at most {MOST_COLUMNS} are compared"
+            )
+        if self.thresholds and self.bound:
+            raise SpecificationError(
+                "fairness: the bound is about predictions with one threshold for all groups: set bound to false, or leave "
+                "thresholds out"
+            )
+        if self.thresholds and len(columns) > 1:
+            raise SpecificationError("fairness: thresholds are chosen for the groups of one column: name one")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The group columns."""
+        return (self.group,) if isinstance(self.group, str) else tuple(self.group)

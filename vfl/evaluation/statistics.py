@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from vfl.messages import HELD_GROUPS, HELD_NORMS
+
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from vfl.losses import Loss
     from vfl.types import Integers, Vector
 
@@ -160,3 +164,126 @@ class Losses:
     def __call__(self, margins: Vector, labels: Vector) -> Vector:
         """Return the sum."""
         return np.array([float(self.loss.value(margins, labels).sum())])
+
+
+def codes_of(groups: Vector, sizes: tuple[int, ...]) -> list[Integers]:
+    """Return each column's codes (m,) from the margins' sums of stride·code (vfl.messages.Groups).
+
+    Any value is a code: values that no party can have sent count as `sizes[k]`, in no group.
+
+    sizes : number of categories of each column.
+    """
+    found, rest = [], np.where(np.isfinite(groups), np.clip(groups, 0.0, 2.0**53), 2.0**53).astype(np.int64)
+    for size in sizes:
+        found.append(rest % (size + 1))
+        rest = rest // (size + 1)
+    return [np.where(rest == 0, codes, size) for codes, size in zip(found, sizes, strict=True)]
+
+
+def strides(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the stride of each column's codes in the sum that `codes_of` takes apart."""
+    return tuple(math.prod(size + 1 for size in sizes[:k]) for k in range(len(sizes)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupCells:
+    """Number of records in each cell (group, label, prediction, near), for each of one or more group columns.
+
+    A record is near if another model at Euclidean distance at most d from this one could predict otherwise:
+    |xᵀw| ≤ d‖x‖. Margin, label, group and norm of a replaced record may all change, and all other records stay in their
+    cells, because w and d are released values and no record decides them. A record is in at most one cell per column.
+    Replacing it lowers one count by one and raises another in each of the K columns, which moves the counts by at most √2
+    per column: Δ = √(2K), attained when the record changes its cell in every column. Released jointly, as one Gaussian
+    vector.
+
+    sizes : number of groups of each column. distance : d; None leaves out the distinction, so that there are 4 cells per
+        group instead of 8.
+    """
+
+    sizes: tuple[int, ...]
+    distance: float | None
+
+    grid: ClassVar[float] = GRID
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the vectors that margins pass besides margins and labels."""
+        return (HELD_GROUPS,) if self.distance is None else (HELD_GROUPS, HELD_NORMS)
+
+    @property
+    def kinds(self) -> int:
+        """Return the cells of one group."""
+        return CELLS if self.distance is None else 2 * CELLS
+
+    @property
+    def dimension(self) -> int:
+        """Return the cells of all groups of all columns."""
+        return self.kinds * sum(self.sizes)
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        return _root(2 * len(self.sizes) * round(1.0 / GRID) ** 2)
+
+    def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the counts in steps: by column, group, label, prediction, and near last where it is counted.
+
+        kept : sums of stride·code (m,), and ‖x‖² (m,) where records near the boundary are counted.
+        """
+        cells = 2 * (labels > 0) + (margins > 0)
+        if self.distance is not None:
+            cells = 2 * cells + is_near(margins, kept[1], self.distance)
+        counts = []
+        for codes, size in zip(codes_of(kept[0], self.sizes), self.sizes, strict=True):
+            inside = codes < size
+            counts.append(np.bincount(self.kinds * codes[inside] + cells[inside], minlength=self.kinds * size))
+        return np.concatenate(counts).astype(np.int64) * round(1.0 / GRID)
+
+
+def is_near(margins: Vector, squares: Vector, distance: float) -> npt.NDArray[np.bool_]:
+    """Return |v| ≤ d‖x‖ (m,), widened by the rounding of both sides; True where either is no number.
+
+    squares : ‖x‖² (m,).
+    """
+    with np.errstate(all="ignore"):
+        return np.asarray(~(abs(margins) > distance * np.sqrt(np.maximum(squares, 0.0)) * (1.0 + 1e-9) + 1e-12))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupScores:
+    """Histograms of the margins by half of the held-out records, group and label.
+
+    The half of a record follows from its position among the held-out records, which replacing it leaves as it is. So the
+    record is in at most one bin of one half. Replacing it lowers one bin by one and raises another: Δ = √2.
+
+    size : number of groups. edges : (m,) increasing, public.
+    """
+
+    size: int
+    edges: Vector
+
+    grid: ClassVar[float] = GRID
+    needs: ClassVar[tuple[str, ...]] = (HELD_GROUPS,)
+
+    @property
+    def bins(self) -> int:
+        """Return the bins of one histogram."""
+        return len(self.edges) + 1
+
+    @property
+    def dimension(self) -> int:
+        """Return the bins of both halves, of all groups and both labels."""
+        return 4 * self.size * self.bins
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        return _root(2 * round(1.0 / GRID) ** 2)
+
+    def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
+        """Return the counts in steps, in the order (half, group, label, bin); kept : sums of stride·code (m,)."""
+        (codes,) = codes_of(kept[0], (self.size,))
+        inside, half = codes < self.size, np.arange(len(margins)) % 2
+        bins = np.searchsorted(self.edges, margins, side="left")  # a margin at an edge is not above it
+        cells = ((half * self.size + codes) * 2 + (labels > 0)) * self.bins + bins
+        return np.bincount(cells[inside], minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)

@@ -12,6 +12,7 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [penalty]              kind = "l2", strength = 1e-4
 [privacy]              epsilon = 1.0               (privacy = "none" trains without)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
+[fairness]             group = "sex"               (a feature, or one of [partition.groups] bank = ["sex"])
 [solver]               kind = "SkGD", passes = 10
 [data]                 bank = "bank.parquet"       environment: files that the parties' actors open
                        telco = "warehouse://calls" environment: or the address of a database, object store or installed source
@@ -38,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.csv import Csv, formatted
 from vfl.errors import JobFileError, OutputError, SpecificationError, nearest
-from vfl.evaluation.specification import Evaluation
+from vfl.evaluation.specification import Evaluation, Fairness
 from vfl.job.environment import Environment, path_of
 from vfl.job.faults import Faults
 from vfl.job.job import Job
@@ -80,6 +81,7 @@ def _homes() -> dict[str, list[str]]:
     """Return {key: tables that it belongs to}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
+    kinds += [("[fairness]", (Fairness,))]
     kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Placement,)), ("[faults]", (Faults,)), (TOP, (Job,))]
     for where, members in kinds:
         for key in dict.fromkeys(f.name for kind in members for f in dataclasses.fields(kind) if f.init):
@@ -186,6 +188,8 @@ def decode(plain: Mapping[str, Any]) -> Job:
             plain[key] = _table(plain, key)
     if "evaluation" in plain:
         plain["evaluation"] = _built(Evaluation, _table(plain, "evaluation"), "[evaluation]")
+    if "fairness" in plain:
+        plain["fairness"] = _built(Fairness, _table(plain, "fairness"), "[fairness]")
     if "columns" in plain:
         plain["columns"] = declarations(_table(plain, "columns"))
     if "classes" in plain:

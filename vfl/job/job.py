@@ -8,13 +8,13 @@ import math
 import numbers
 from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vfl import markup
 from vfl.arguments import provides, require, require_number
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
-from vfl.evaluation.specification import Evaluation
+from vfl.evaluation.specification import Evaluation, Fairness
 from vfl.holdout import Split
 from vfl.job.plain import encode, to_toml
 from vfl.job.task import PartyTask
@@ -23,7 +23,7 @@ from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
-from vfl.schema import BinaryLabel, Dropped, Scaling, Schema
+from vfl.schema import BinaryLabel, Dropped, Scaling, Schema, categories_of
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from vfl.schema import Category, Declaration
     from vfl.solvers.protocol import Solver
 
+MOST_GROUPS = 16
+"""Largest number of groups of a column by which fairness is checked."""
 DEFAULT_EVALUATION = Evaluation()
 """Stands in for None in a job with a hold-out; replace(job, holdout=None) drops it again."""
 TRUSTS = ("trusted",)
@@ -77,6 +79,7 @@ class Job:
         positions and of the names of the data draws them (vfl.holdout). None trains on all records.
     evaluation : Evaluation(...), the measures on the held-out records. None with a holdout is Evaluation(), which spends
         all of ε on them: that costs nothing more, since no record is in both parts.
+    fairness : Fairness(group=...), the fairness of the model between groups of the held-out records. None measures none.
     diagnostics : also release the objective at the end, un-noised; the certificate then says NOT PRIVATE.
     read_from_data : declarations of this job that were read from the records, in words ('the names of the classes'). Nothing
         charged that read, so the certificate says NOT PRIVATE. None: every declaration is public knowledge.
@@ -103,6 +106,7 @@ class Job:
     id_kind: str | None = None
     holdout: float | None = None
     evaluation: Evaluation | None = None
+    fairness: Fairness | None = None
     diagnostics: bool = False
     read_from_data: str | None = None
     name: str = "job"
@@ -152,6 +156,8 @@ class Job:
         require("solver", self.solver, solver, fits=provides(self.solver, ("resolve", "releases", "schedule")))
         evaluated = self.evaluation is None or isinstance(self.evaluation, Evaluation)
         require("evaluation", self.evaluation, "vfl.Evaluation(...), or None", fits=evaluated)
+        compared = self.fairness is None or isinstance(self.fairness, Fairness)
+        require("fairness", self.fairness, 'vfl.Fairness(group="COLUMN"), or None', fits=compared)
         for option in ("bounds", "fill", "columns"):
             value = getattr(self, option)
             require(option, value, f"a mapping, {{column: {SPELT[option]}}}", fits=isinstance(value, MappingABC))
@@ -190,6 +196,42 @@ class Job:
             )
         if privacy is not None and privacy.class_balance is not None and not self.classification:
             raise SpecificationError("class_balance counts the labels of two classes: leave it out of a regression")
+        self._check_fairness()
+
+    def _check_fairness(self) -> None:
+        """Refuse a check of fairness that the job's columns, labels or parts of the records do not allow."""
+        listed, fairness = self.partition.group_columns, self.fairness
+        unused = [column for column in listed if fairness is None or column not in fairness.columns]
+        if unused:
+            raise SpecificationError(
+                f"the partition lists {unused[0]!r} in groups, and fairness does not compare by it: set "
+                f"fairness=vfl.Fairness(group={unused[0]!r}), or leave it out of groups"
+            )
+        if fairness is None:
+            return
+        if self.holdout is None:
+            raise SpecificationError(
+                "fairness is measured on records that are held out: set holdout=0.2, or leave it out"
+            )
+        if not self.classification:
+            raise SpecificationError(
+                f"fairness compares predicted classes, and {loss_of(self.loss).name} loss predicts numbers: use a "
+                "classification loss, or leave fairness out"
+            )
+        for column in fairness.columns:
+            if column not in self.partition.features and column not in listed:
+                known = (*self.partition.features, *listed)
+                raise SpecificationError(
+                    f"fairness: no party holds a column {column!r}{nearest(column, known)}; list a column that is no feature "
+                    f"in the partition, groups={{PARTY: [{column!r}]}}"
+                )
+            groups = categories_of(self.schema[column])
+            if not 2 <= len(groups) <= MOST_GROUPS:
+                why = f"it has {len(groups)}" if groups else "it is declared as numbers"
+                raise SpecificationError(
+                    f"fairness compares from 2 to {MOST_GROUPS} groups, and column {column!r} gives no such: {why}; declare "
+                    f"columns={{{column!r}: vfl.Categorical([...])}}, or name another column"
+                )
 
     def _drop(self) -> None:
         """Remove dropped columns from partition and declarations, so that equal jobs are spelt alike."""
@@ -206,7 +248,7 @@ class Job:
     def _declared(self) -> Schema:
         """Return the declarations of all columns; "*" and "PARTY.*" give bounds to the columns that are not named."""
         features = self.partition.features
-        known = dict.fromkeys((*features, self.partition.label_column))
+        known = dict.fromkeys((*features, self.partition.label_column, *self.partition.group_columns))
         groups = {f"{party}{OF_PARTY}": self.partition.columns(party) for party in self.partition.parties} | {
             ALL: features
         }
@@ -284,7 +326,10 @@ class Job:
                 )
             if not isinstance(column, str) or not column:
                 raise SpecificationError(f"id is the name of a column, or {{party: column}}, not {column!r}")
-            if column in self.partition.features or column == self.partition.label_column:
+            if column in self.partition.features or column in (
+                self.partition.label_column,
+                *self.partition.group_columns,
+            ):
                 raise SpecificationError(
                     f"the id column {column!r} is also a feature or the label: leave it out of the partition, since a model "
                     "with an id as a feature would reveal records"
@@ -309,7 +354,7 @@ class Job:
         return PartyTask.of(self, party)
 
     def wanted(self, party: str) -> tuple[str, ...]:
-        """Return all columns that the job reads of a party: its features, the label if it is held, the id."""
+        """Return all columns that the job reads of a party: its features, the label if it is held, its groups, the id."""
         return (*self.partition.wanted(party), *((self.ids[party],) if party in self.ids else ()))
 
     @property
@@ -341,6 +386,12 @@ class Job:
                 "(evaluation.public), and ε is about the other records only"
             )
         return "; ".join(said)
+
+    def on_all_records(self) -> Job:
+        """Return the job without a hold-out, and without the measures and groups that need one."""
+        partition = self.partition.without_groups()
+        ids = {party: self.ids[party] for party in partition.parties} if self.ids else None
+        return replace(self, holdout=None, evaluation=None, fairness=None, partition=partition, id=ids)
 
     def noise_source(self) -> NoiseSource:
         """Return the noise source: the operating system, unless the job asks for seeded noise by name."""

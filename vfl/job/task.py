@@ -26,6 +26,7 @@ class PartyTask:
         is stored after the others.
     id : column by which records are aligned, None without alignment. id_kind : how ids are compared; None takes the kind
         of the column's own type.
+    groups : columns by which fairness is checked, features or not.
     """
 
     job: Job
@@ -40,6 +41,7 @@ class PartyTask:
     intercept: bool
     id: str | None
     id_kind: IdKind | None
+    groups: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, job: Job, party: str) -> PartyTask:
@@ -60,12 +62,13 @@ class PartyTask:
             intercept=job.intercept and label is not None,
             id=job.ids.get(party),
             id_kind=None if job.id_kind is None else IdKind(job.id_kind),
+            groups=tuple(c for c in (job.fairness.columns if job.fairness else ()) if partition.owner(c) == party),
         )
 
     @property
     def features(self) -> PartyTask:
-        """The view for prediction: the columns alone, without label and intercept, in float64."""
-        return replace(self, label=None, intercept=False, storage="float64")
+        """The view for prediction: the columns alone, without label, groups and intercept, in float64."""
+        return replace(self, label=None, intercept=False, storage="float64", groups=())
 
     def __repr__(self) -> str:
         return f"PartyTask(job {self.job.name!r}, party {self.party!r})"

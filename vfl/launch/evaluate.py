@@ -42,7 +42,7 @@ def evaluate(result: Result, data: Any, *, policies: Mapping[str, str | Path] | 
     parts = {party: result.part(party) for party in given}
     agreed = paths_of(job.partition, policies, "policy")
     permissions = all_permitted(parts, given, agreed, receiver=owner, measured=True)
-    sources = sources_of(job, data)
+    sources = sources_of(job, data, groups=False)
     joined = joined_rows(job, sources, first=owner, common=True)
     labels = load_labels(job.for_party(owner), sources[owner])
     margins_of = {
@@ -59,7 +59,7 @@ def evaluate(result: Result, data: Any, *, policies: Mapping[str, str | Path] | 
     if len(margins) != len(labels):
         raise DataError("the label party holds a different number of records from the others")
     spec = replace(job.evaluation or Evaluation(), epsilon=None)
-    problem = problem_of(replace(job, holdout=None, evaluation=None), len(labels))
+    problem = problem_of(job.on_all_records(), len(labels))
     schedule = HeldOut(problem, spec, len(labels), None).schedule(result.w)
     query = next(schedule)
     while True:

@@ -68,13 +68,16 @@ def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None
     return {name: str(Path(path).expanduser().absolute()) for name, path in (paths or {}).items()}
 
 
-def sources_of(job: Job, data: Any, *, label: bool = True, ids: bool = False) -> dict[str, Any]:
+def sources_of(
+    job: Job, data: Any, *, label: bool = True, groups: bool | None = None, ids: bool = False
+) -> dict[str, Any]:
     """Return {party: source} in the partition's order.
 
     data : {party: source}, left for their owners to open, or one table of all columns, which is split.
     label : give the label party its label. ids : give each party its id column.
+    groups : give each party its group columns; None takes the value of `label`.
     """
-    partition = job.partition
+    partition, groups = job.partition, label if groups is None else groups
     parties = partition.parties
     if is_by_party(partition, data):
         for name in data:
@@ -83,22 +86,23 @@ def sources_of(job: Job, data: Any, *, label: bool = True, ids: bool = False) ->
                     f"data are given for {name!r}, which is not a party{nearest(str(name), parties)}"
                 )
         for name in parties:
-            if name not in data and partition.wanted(name, label=label):
+            if name not in data and partition.wanted(name, label=label, groups=groups):
                 raise SpecificationError(f"no data are given for party {name!r}")
         return {name: data[name] for name in parties if name in data}
     from parties.sources.opening import split_table
 
-    return split_table(data, partition, _contents(job, label=label, ids=ids), label=label)
+    return split_table(data, partition, _contents(job, label=label, groups=groups, ids=ids), label=label, groups=groups)
 
 
-def _contents(job: Job, *, label: bool = True, ids: bool = False) -> dict[str, dict[str, Content]]:
+def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = False) -> dict[str, dict[str, Content]]:
     """Return {party: {column: content}} for one table, with each column read as its party would read it alone."""
     from parties.storage.cells import contents_of
 
     contents: dict[str, dict[str, Content]] = {}
     for party in job.partition.parties:
         task = job.for_party(party)
-        contents[party] = contents_of(task.schema, task.columns, task.label if label else None)
+        held = task.groups if groups else ()
+        contents[party] = contents_of(task.schema, task.columns, task.label if label else None, held)
         if ids and task.id is not None:
             contents[party][task.id] = "id"
     return contents

@@ -7,6 +7,7 @@ from vfl.messages.queries import (
     Backward,
     Descend,
     Forward,
+    Groups,
     Moments,
     Ranges,
     RecordNorms,
@@ -17,10 +18,25 @@ from vfl.messages.queries import (
     Tally,
     Unnoised,
 )
-from vfl.messages.query import HELD_OUT, Block, Local, Need, Query, Rule, ScoreRule, Statistic, Weighted, Weighting
+from vfl.messages.query import (
+    HELD_GROUPS,
+    HELD_NORMS,
+    HELD_OUT,
+    Block,
+    Local,
+    Need,
+    Query,
+    Rule,
+    ScoreRule,
+    Statistic,
+    Weighted,
+    Weighting,
+)
 from vfl.messages.wire import Records, Reply
 
 __all__ = [
+    "HELD_GROUPS",
+    "HELD_NORMS",
     "HELD_OUT",
     "Backward",
     "Block",
@@ -29,6 +45,7 @@ __all__ = [
     "Fold",
     "Forward",
     "Greeting",
+    "Groups",
     "Local",
     "Moments",
     "Need",

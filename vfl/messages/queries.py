@@ -12,11 +12,13 @@ parties is split into one share for each; a share is a query of the same type.
 | Forward | X_k w_k, of the training part or of the held-out one | | n-vector | |
 | Descend | per step: Backward, Δ = rule(w_S, u), X_S Δ | each u | Σ X_S Δ | one Gaussian a step |
 | Select | its best noisy score | the winning coordinate only | | one bounded-range event |
-| RecordNorms | Σ_j (scale_j (x_ij − c_j))² | | n-vector | |
+| RecordNorms | Σ_j (scale_j (x_ij − c_j))², of one of the two parts | | n-vector | |
+| Groups | codes of the categories of its group columns, of the held-out part | | n-vector | |
 | Sample | nothing: the coordinator draws a secret batch | | n-vector | |
 | Tally | nothing: margins add up a statistic of margin and label + noise | yes | | one joint Gaussian |
 
-All but Forward and Tally work on the training part alone (`Query.side`).
+Forward, Tally and RecordNorms work on one of the two parts, Groups on the held-out part, all others on the training part
+alone (`Query.side`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.messages.query import HELD_OUT, Block, Local, Need, Query, Weighted
+from vfl.messages.query import HELD_GROUPS, HELD_NORMS, HELD_OUT, Block, Local, Need, Query, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -411,14 +413,16 @@ class RecordNorms(Query):
     """Σ_j (scale_j (x_ij − c_j))² per record, to margins only, which keep the sum under the name 'norms'.
 
     rows : {party: (block, centres, scales)}.
+    side : the part of the records. Norms of held-out ones are kept apart: only a Tally of that part sees them.
     """
 
     rows: Mapping[str, tuple[Block, Vector, Vector]]
+    side: Side = Side.TRAINING
 
     @property
     def target(self) -> str:
-        """Margins keep the sum as 'norms'."""
-        return "norms"
+        """Margins keep the sum as 'norms', or apart for held-out records."""
+        return "norms" if self.side is Side.TRAINING else HELD_NORMS
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:
         """Return the query itself: it releases nothing."""
@@ -427,3 +431,34 @@ class RecordNorms(Query):
     def shares(self) -> Mapping[str, Query]:
         """Return the party's own columns."""
         return {name: replace(self, rows={name: own}) for name, own in self.rows.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups(Query):
+    """Codes of the held-out records' groups, to margins only; nothing is released, and no other party sees them.
+
+    A party answers (m,) Σ_k stride_k·code_k over its group columns. With strides 1, s₁, s₁s₂, … over all parties, where s_k
+    is one more than the number of categories of column k, the sum of all answers determines every code.
+
+    columns : {party: ((column, stride), ...)}.
+    """
+
+    columns: Mapping[str, tuple[tuple[str, int], ...]]
+
+    @property
+    def side(self) -> Side:
+        """The held-out part."""
+        return Side.HELD_OUT
+
+    @property
+    def target(self) -> str:
+        """Margins keep the sum apart: only a Tally of the held-out part sees it."""
+        return HELD_GROUPS
+
+    def replay(self, released: tuple[Vector, ...]) -> Query | None:
+        """Return the query itself: it releases nothing."""
+        return self
+
+    def shares(self) -> Mapping[str, Query]:
+        """Return the party's own columns."""
+        return {name: replace(self, columns={name: own}) for name, own in self.columns.items()}

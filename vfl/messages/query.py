@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 
-HELD_OUT = "held out"
-"""Name under which margins keep Xw of the held-out part, which no weighting can reach."""
+HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
+"""Names under which margins keep Xw, norms and groups of the held-out part, which no weighting can reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,9 @@ class ScoreRule(Protocol):
 
 class Statistic(Protocol):
     """A sum over records of a vector that depends on margin and label, in multiples of a grid.
+
+    A statistic of the held-out part may have an attribute `needs`, a tuple of names such as HELD_NORMS. It is then called
+    with the vectors that margins keep under these names, in their order, after margins and labels.
 
     grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units instead
         of steps; inf for a statistic that may only be released without noise.

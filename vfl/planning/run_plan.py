@@ -11,6 +11,9 @@ import numpy as np
 
 from vfl.arguments import require_whole
 from vfl.errors import PrivacyError, SpecificationError
+from vfl.evaluation import distance as distances
+from vfl.evaluation.distance import Distance
+from vfl.evaluation.fairness import GroupColumn, GroupFairness
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
 from vfl.holdout import Side
 from vfl.job.flags import flags_of
@@ -23,6 +26,7 @@ from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, bare, on_par
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
 from vfl.privacy.zcdp import rho_of
 from vfl.problem import INTERCEPT, Layout, Problem
+from vfl.schema import categories_of
 from vfl.security import psi
 from vfl.solvers.recommend import recommendation
 
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from vfl.evaluation.inquiries import Inquiry
     from vfl.job import Job
     from vfl.privacy.events import Event
-    from vfl.privacy.specification import Privacy
     from vfl.solvers.protocol import Released, Solver
     from vfl.solvers.recommend import Recommendation
     from vfl.types import Vector
@@ -84,7 +87,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         else:
             smoothness = np.array([loss.curvature if c == INTERCEPT else declared[c] for c in layout.names], float)
     delta = None if privacy is None else privacy.delta if privacy.delta is not None else 1.0 / max(n_records, 2) ** 2
-    return Problem(
+    problem = Problem(
         n_records=n_records if split is None else split.sizes(n_records)[0],
         layout=layout,
         loss=loss,
@@ -93,31 +96,61 @@ def problem_of(job: Job, n_records: int) -> Problem:
         label_range=label_range,
         # Start from 0 if margins and labels differ in scale, as under Poisson loss, whose margins are logarithms.
         label_centre=float(centre[0]) if loss.response(centre)[0] == centre[0] else 0.0,
-        epsilon=None if privacy is None or delta is None else _epsilon_left(privacy, delta),
+        epsilon=None if privacy is None else privacy.epsilon,
         delta=delta,
-        mu=None if privacy is None or delta is None else _budgets(privacy, delta)[0],
+        mu=None if privacy is None or delta is None else mu_of(privacy.epsilon, delta),
         smoothness=smoothness,
         smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
         one_sided=bool(2 * np.count_nonzero(np.sign(scaling.lo) * np.sign(scaling.hi) >= 0) > scaling.lo.size),
         sparse=frozenset(job.sparse),
         penalise_intercept=getattr(job.solver, "penalises_intercept", False),
     )
+    if privacy is None or delta is None:
+        return problem
+    budgets = _budgets(job, problem)
+    if budgets.others:  # solvers that divide ε themselves get the ε of their share
+        return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
+    return problem
 
 
-def _budgets(privacy: Privacy, delta: float) -> tuple[float, float | None]:
-    """Return μ for the solver, and μ for the class balance if the run releases it."""
-    mu = mu_of(privacy.epsilon, delta)
-    if privacy.class_balance is None:
-        return mu, None
-    bought, left = split_mu(mu, privacy.class_balance)
-    return left, bought
+@dataclass(frozen=True, slots=True)
+class _Budgets:
+    """μ of the training part's releases: the solver's, and those bought beside it; None for what is not bought."""
+
+    solver: float
+    class_balance: float | None = None
+    distance: float | None = None
+
+    @property
+    def others(self) -> bool:
+        """True if anything is bought beside the solver's releases."""
+        return self.class_balance is not None or self.distance is not None
 
 
-def _epsilon_left(privacy: Privacy, delta: float) -> float:
-    """Return the ε of the solver's share, for solvers that divide ε themselves."""
-    if privacy.class_balance is None:
-        return privacy.epsilon
-    return epsilon_of(_budgets(privacy, delta)[0] * (1.0 - 1e-12), delta)
+def _budgets(job: Job, problem: Problem) -> _Budgets:
+    """Return the budgets of the training part of a private job; `problem` gives δ and decides whether a bound exists."""
+    privacy = job.privacy
+    if privacy is None or problem.delta is None:
+        raise PrivacyError("a job without privacy has no budget to divide")
+    left, bought = mu_of(privacy.epsilon, problem.delta), _Budgets(0.0)
+    share = privacy.class_balance
+    if share is not None:
+        balance, left = split_mu(left, share)
+        bought = replace(bought, class_balance=balance)
+    if job.fairness is not None and _bounds(job, problem) and not hasattr(job.solver, "radius"):
+        of_distance = job.fairness.distance_share
+        if of_distance + (share or 0.0) >= 1.0:
+            raise PrivacyError(
+                "fairness.distance_share and privacy.class_balance leave no budget for training: lower one of them"
+            )
+        distance, left = split_mu(left, of_distance / (1.0 - (share or 0.0)))
+        bought = replace(bought, distance=distance)
+    return replace(bought, solver=left)
+
+
+def _bounds(job: Job, problem: Problem) -> bool:
+    """Return True if the job asks for a bound of its fairness without noise, and public facts allow one."""
+    return job.fairness is not None and job.fairness.bound and not distances.why_none(problem)
 
 
 def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int], ...]) -> float:
@@ -135,21 +168,42 @@ def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int
 
 
 def inquiries_of(
-    job: Job, problem: Problem, n_records: int, trained: tuple[tuple[Event, int], ...]
+    job: Job, problem: Problem, n_records: int, solver: Solver, trained: tuple[tuple[Event, int], ...]
 ) -> tuple[Inquiry, ...]:
-    """Return the evaluation queries planned after training, in order; `trained` are the solver's releases."""
+    """Return the evaluation queries planned after training, in order; `trained` are the releases of the resolved solver."""
     asked: list[Inquiry] = []
     privacy, delta = job.privacy, problem.delta
     if job.evaluation is not None:
         mu = None
         if privacy is not None and delta is not None and not job.evaluation.public:
             mu = _evaluation_mu(job.evaluation.epsilon or privacy.epsilon, delta, trained)
-        asked.append(HeldOut(problem, job.evaluation, n_records - problem.n_records, mu))
+        measured = n_records - problem.n_records
+        if job.fairness is None:
+            asked.append(HeldOut(problem, job.evaluation, measured, mu))
+        else:
+            compared, mu = (None, None) if mu is None else split_mu(mu, job.fairness.share)
+            asked.append(HeldOut(problem, job.evaluation, measured, mu))
+            asked += _comparisons(job, problem, solver, measured, compared)
     if privacy is not None and delta is not None and privacy.class_balance is not None:
-        asked.append(ClassBalance(problem.n_records, _budgets(privacy, delta)[1]))
+        asked.append(ClassBalance(problem.n_records, _budgets(job, problem).class_balance))
     if job.diagnostics:
         asked.append(Diagnosis(problem))
     return tuple(asked)
+
+
+def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu: float | None) -> list[Inquiry]:
+    """Return the inquiries on fairness: the distance if there is a bound, then the groups."""
+    spec, partition, asked = job.fairness, job.partition, []
+    if spec is None:
+        return []
+    if _bounds(job, problem):
+        public = getattr(solver, "radius", None)
+        radius = None if public is None else public(problem, distances.OF_DISTANCE)
+        bought = _budgets(job, problem).distance if problem.private else None
+        asked.append(Distance(problem, bought, radius))
+    columns = tuple(GroupColumn(c, partition.owner(c), categories_of(job.schema[c])) for c in spec.columns)
+    why = distances.why_none(problem) if spec.bound else ""
+    return [*asked, GroupFairness(problem, spec, columns, n_records, mu, why)]
 
 
 def warnings_of(delta: float, n_records: int) -> tuple[str, ...]:
@@ -184,9 +238,9 @@ class Plan:
     def schedule(self) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings]]]:
         """Train, then run the evaluation queries; return w (p,) and {inquiry: findings}."""
         w = yield from self.solver.schedule(self.problem)
-        found = {}
+        found: dict[str, Findings] = {}
         for inquiry in self.inquiries:
-            found[inquiry.name] = yield from inquiry.schedule(w)
+            found[inquiry.name] = yield from inquiry.schedule(w, found)
         return w, found
 
     @property
@@ -263,18 +317,22 @@ def plan(job: Job, n_records: int) -> Plan:
     problem = problem_of(job, n_records)
     solver = job.solver.resolve(problem)
     trained = solver.releases(problem)
-    inquiries = inquiries_of(job, problem, n_records, trained)
+    inquiries = inquiries_of(job, problem, n_records, solver, trained)
     name = None if job.split is None else job.split.name
     asked = [(release, Side.TRAINING) for release in trained]
     asked += [(release, inquiry.side) for inquiry in inquiries for release in inquiry.releases()]
     releases = tuple((on_part(event, name, side.value), count) for (event, count), side in asked)
     planned = Plan(job, problem, solver, releases, n_records, inquiries, name)
     privacy = job.privacy
-    if privacy is not None and privacy.class_balance is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
-        raise PrivacyError(
-            f"class_balance is bought with a share of μ², which the accounting of {solver.name} does not divide: leave it "
-            "out, or use SkGD"
-        )
+    if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
+        bought = _budgets(job, problem)
+        if bought.others:
+            option = "class_balance is" if bought.class_balance is not None else "the bound of fairness is"
+            remedy = "leave it out" if bought.class_balance is not None else "set its bound to false"
+            raise PrivacyError(
+                f"{option} bought with a share of μ², which the accounting of {solver.name} does not divide: {remedy}, or "
+                "use SkGD"
+            )
     return planned
 
 
@@ -285,7 +343,7 @@ def check(job: Job) -> Plan:
     """
     for n_records in (MANY, 10**6, 10**3):
         try:
-            return plan(replace(job, holdout=None, evaluation=None), n_records)
+            return plan(job.on_all_records(), n_records)
         except SpecificationError as error:
             refused = error
     raise refused

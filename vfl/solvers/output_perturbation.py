@@ -159,6 +159,21 @@ class OutputPerturbation:
         """Return the number of messages: two per step, and one to verify; the coordinator releases by itself."""
         return 2 * self.steps(problem) + 1
 
+    def radius(self, problem: Problem, chance: float) -> float:
+        """Return a distance that published w and minimiser exceed with at most this probability: public, and free.
+
+        The noise has N(0, σ²) in p coordinates, the solved w lies within τ/λ of the minimiser, and w and the noise are each
+        rounded to the grid g, by at most g√p/2.
+        """
+        from scipy.special import chdtri
+
+        event, geometry, p = self._event(problem), self._geometry(problem), problem.layout.n_coordinates
+        solved = self._tau(problem) / problem.penalty.convexity
+        if event is None:
+            return solved
+        noise = event.sigma * math.sqrt(float(chdtri(p, chance)))
+        return (noise + solved + geometry.grid * math.sqrt(p)) * (1.0 + 1e-12)
+
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
         Λ, λ = _lipschitz(problem), problem.penalty.convexity

@@ -1,0 +1,224 @@
+"""Distance d between the released model and the model without noise, in an inquiry of its own.
+
+Guarantee. The gradient of F at the released model is one Gaussian release on the training part, with Δ = `Clip(Λ, p)`'s for
+a cap Λ that no record's gradient exceeds. Where d follows from public facts, nothing is released.
+
+Let h* minimise F on the same records, where F is λ-strongly convex in all coordinates. Then ‖w − h*‖ ≤ ‖s‖/λ for every
+subgradient s of F at w. The noisy gradient ĝ = ∇F(w) + N(0, σ²) gives ‖ĝ‖²/σ² a noncentral χ² distribution with parameter
+‖∇F(w)‖²/σ². Inverting it bounds the norm from above with probability 1 − α, more tightly than ‖ĝ‖ plus a quantile of the
+noise's length does (docs/mathematics.md, "Fairness").
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.errors import BudgetExceeded, PartyLost
+from vfl.evaluation.estimates import Estimate, Findings
+from vfl.holdout import Side
+from vfl.messages import Backward, Forward
+from vfl.penalties import L2, ElasticNet
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.geometry import Clip
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from vfl.losses import Loss
+    from vfl.messages import Query
+    from vfl.privacy.events import Event, Gaussian
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+ERROR = 0.05
+"""ζ: each interval about the model without noise is wrong with at most this probability."""
+OF_DISTANCE = ERROR / 2
+"""The part of ζ that is spent on d; the rest is for counts (vfl.evaluation.gaps)."""
+MEASURE = "distance"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedDerivative:
+    """The weighting r_i = ℓ'(v_i, y_i) within ±cap/reach, and 0 for a value that is no number.
+
+    Contributions r_i x_i then have joint norm at most `cap` over all parties, for rows of norm at most `reach`: the declared
+    bounds give √ΣB_j², so that parties need not send the norms of rows. With cap = R·reach nothing is cut off.
+    """
+
+    loss: Loss
+    cap: float
+    reach: float
+
+    kernel: ClassVar[str] = ""
+
+    def __call__(
+        self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
+    ) -> tuple[Vector, Mapping[str, Vector]]:
+        """Return r, (n,); it replaces no state."""
+        r = self.loss.derivative(margins, labels)
+        most = self.cap / self.reach
+        return np.where(np.isnan(r), 0.0, np.clip(r, -most, most)), {}
+
+
+def why_none(problem: Problem) -> str:
+    """Return why no distance can be bounded, from public facts, in words; '' if one can."""
+    if not (isinstance(problem.penalty, L2 | ElasticNet) and problem.penalty.convexity > 0):
+        return "the penalty is not strongly convex: use vfl.L2 or vfl.ElasticNet with a positive strength"
+    if not problem.penalised.all():
+        return "the intercept is not penalised: train with intercept=False, or with vfl.OutputPerturbation"
+    if problem.private and not math.isfinite(lipschitz(problem)):
+        return "a record's gradient has no bound: declare bounds for every column"
+    return ""
+
+
+def reach_of(problem: Problem) -> float:
+    """Return √ΣB_j² ≥ ‖x_i‖, rounded up."""
+    return math.nextafter(
+        math.sqrt(float(problem.reach @ problem.reach)) * (1.0 + problem.reach.size * 2.0**-52), math.inf
+    )
+
+
+def lipschitz(problem: Problem) -> float:
+    """Return Λ = R√ΣB_j², which no record's gradient exceeds in norm."""
+    return problem.loss.slope * reach_of(problem)
+
+
+def largest_distance(problem: Problem) -> float:
+    """Return √(2F(0)/λ) ≥ ‖h*‖: a distance beyond it says nothing about the model without noise."""
+    start = float(problem.loss.value(np.zeros(2), np.array([-1.0, 1.0])).max())
+    return math.sqrt(2.0 * start / problem.penalty.convexity)
+
+
+def subgradient(problem: Problem, w: Vector, gradient: Vector) -> tuple[Vector, bool]:
+    """Return the shortest subgradient of F (p,) where f has this gradient at w; True if ψ left no choice that depends on it.
+
+    gradient : (p,) of f. ψ is L2 or ElasticNet, on all coordinates.
+    """
+    penalty = problem.penalty
+    s = gradient + penalty.convexity * w
+    threshold = penalty.strength * penalty.l1_ratio if isinstance(penalty, ElasticNet) else 0.0
+    at_zero = np.sign(s) * np.maximum(abs(s) - threshold, 0.0)
+    return np.where(w == 0.0, at_zero, s + threshold * np.sign(w)), threshold == 0.0 or bool((w != 0.0).all())
+
+
+def longest(noisy: Vector, sigma: float, chance: float, *, free: bool) -> float:
+    """Return a bound of ‖v‖ that holds with probability 1 − chance, for noisy = v + N(0, σ² I).
+
+    free : False if v was chosen with knowledge of the noise: then the triangle inequality bounds it. It is never tighter.
+
+    At ‖noisy‖² below the distribution's lower quantile the inversion has no solution and would return 0, as if nothing
+    differed. The quotient is therefore taken as at least p, which only raises the bound.
+    """
+    from scipy.special import chdtri, chndtr, chndtrinc
+
+    p, length = noisy.size, float(np.linalg.norm(noisy))
+    if sigma == 0.0:
+        return length
+    noise = math.sqrt(float(chdtri(p, chance)))
+    if not free:
+        return length + sigma * noise
+    square = max((length / sigma) ** 2, float(p))
+    found = float(chndtrinc(square, p, chance))
+    solved = math.isfinite(found) and found > 0.0 and float(chndtr(square, p, found)) <= chance * (1.0 + 1e-6)
+    return sigma * (math.sqrt(found) if solved else math.sqrt(square) + noise)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distance:
+    """A distance between the released model and the minimiser of F on the same records: at most d, with probability 1 − ζ/2.
+
+    problem : of the training part; `why_none` is ''.
+    mu : the budget of the noisy gradient; None computes it without noise.
+    radius : d where it follows from public facts, as for output perturbation; None buys a gradient.
+    """
+
+    problem: Problem
+    mu: float | None
+    radius: float | None = None
+
+    name: ClassVar[str] = "distance"
+
+    @property
+    def side(self) -> Side:
+        """The training part."""
+        return Side.TRAINING
+
+    @property
+    def _clip(self) -> Clip:
+        p = self.problem.layout.n_coordinates
+        return Clip(math.inf if self.mu is None else lipschitz(self.problem), p)
+
+    @property
+    def _event(self) -> Gaussian | None:
+        return None if self.mu is None else self._clip.event(noise_multiplier(self.mu, 1))
+
+    def releases(self) -> tuple[tuple[Event, int], ...]:
+        """Return the one event; none where d is public."""
+        event = self._event if self.radius is None else None
+        return ((event, 1),) if event is not None else ()
+
+    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+        """Ask for Xw and then for the gradient, unless d is public."""
+        n, said = self.problem.n_records, f"holds with probability {1 - OF_DISTANCE:g}"
+        if self.radius is not None:
+            return Findings({MEASURE: Estimate(self.radius, 0.0)}, n, f"{said}; public, from the noise of the model")
+        event = self._event
+        note = f"{said}; from a gradient with noise, charged" if event is not None else "exact: NOT PRIVATE"
+        try:
+            d = yield from self._bought(w, event)
+        except (BudgetExceeded, PartyLost):
+            return Findings({}, n, "not bounded, because of a party or process that was lost")
+        return Findings({MEASURE: Estimate(d, 0.0)}, n, note)
+
+    def _bought(self, w: Vector, event: Gaussian | None) -> Generator[Query, Released, float]:
+        problem, clip = self.problem, self._clip
+        n, p = problem.n_records, problem.layout.n_coordinates
+        whole = problem.layout.whole()
+        yield Forward({q: (block, w[block.coordinates]) for q, block in whole.items()}, into="reset")
+        reach = reach_of(problem)
+        blocks = tuple(whole.values())
+        zeros, ones = (tuple(fill(block.size) for block in blocks) for fill in (np.zeros, np.ones))
+        cap, reach = (clip.cap, reach) if event is not None else (math.inf, 1.0)
+        released = yield Backward(BoundedDerivative(problem.loss, cap, reach), blocks, zeros, ones, clip, event)
+        s, free = subgradient(problem, w, np.concatenate(released) / n)
+        # Each record is rounded to the grid, and so is the noise: half a step per coordinate.
+        rounding = clip.grid * math.sqrt(p) / 2.0 * (1.0 + 1.0 / n) if event is not None else 0.0
+        sigma = event.sigma / n if event is not None else 0.0
+        return self._in_model(longest(s, sigma, OF_DISTANCE, free=free) + rounding)
+
+    def _in_model(self, gradient: float) -> float:
+        return gradient / self.problem.penalty.convexity * (1.0 + 1e-12)
+
+    @property
+    def expected(self) -> float:
+        """Return d for a model that is the minimiser: the least that the plan has to expect."""
+        if self.radius is not None:
+            return self.radius
+        event, p = self._event, self.problem.layout.n_coordinates
+        if event is None:
+            return 0.0
+        sigma = event.sigma / self.problem.n_records
+        noise = np.full(p, sigma)  # of the length that noise alone is expected to have
+        return self._in_model(longest(noise, sigma, OF_DISTANCE, free=True))
+
+    def explain(self) -> str:
+        """Return a sentence on d, and on bounds that say nothing."""
+        said = f"of the model from the model without noise, {'at most' if self.radius is not None else 'at best'} "
+        said += f"{self.expected:.3g}" + (", from public facts" if self.radius is not None else "")
+        most = largest_distance(self.problem)
+        if self.expected >= most:
+            said += (
+                f": too far for any bound, since the model without noise is at most {most:.3g} long; raise the penalty's "
+                "strength, ε or the number of records"
+            )
+        return said
+
+    @property
+    def queries(self) -> int:
+        """Return one for the margins, and one for the gradient; none where d is public."""
+        return 0 if self.radius is not None else 2

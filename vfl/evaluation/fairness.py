@@ -1,0 +1,246 @@
+"""Fairness of the released model between groups of the held-out records, in an inquiry of its own.
+
+Guarantee: everything follows from one Gaussian release on the held-out part (`GroupCells` or `GroupScores`), μ-GDP for each
+of these records. The coordinator sees their groups, and for a bound the norms of their rows, as it sees their margins.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.errors import BudgetExceeded, PartyLost
+from vfl.evaluation import distance as distances
+from vfl.evaluation.estimates import Estimate, Findings
+from vfl.evaluation.gaps import SEEN, Table, gap, noiseless, notions_of, shift
+from vfl.evaluation.inquiries import NOISED, PUBLIC, UNNOISED, event_of, moved, spread_of, tally
+from vfl.evaluation.statistics import GroupCells, GroupScores, strides
+from vfl.evaluation.thresholds import chosen, cut, edges_of
+from vfl.holdout import Side
+from vfl.messages import Forward, Groups, RecordNorms
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Mapping
+
+    from vfl.evaluation.gaps import Notion
+    from vfl.evaluation.specification import Fairness
+    from vfl.messages import Query
+    from vfl.privacy.events import Event, Gaussian
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class GroupColumn:
+    """A column that names groups. party : its owner. categories : the groups, in the order of their codes."""
+
+    name: str
+    party: str
+    categories: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupFairness:
+    """Gaps between groups of the held-out records, each with its error and, with a bound, that of the model without noise.
+
+    problem : of the training part. columns : the group columns. n_records : of the held-out part.
+    mu : the budget; None counts without noise.
+    why_unbounded : why there is no bound though one is asked for; '' if there is one or none is asked for.
+    """
+
+    problem: Problem
+    spec: Fairness
+    columns: tuple[GroupColumn, ...]
+    n_records: int
+    mu: float | None
+    why_unbounded: str = ""
+
+    name: ClassVar[str] = "fairness"
+
+    @property
+    def side(self) -> Side:
+        """The held-out part."""
+        return Side.HELD_OUT
+
+    @property
+    def bounded(self) -> bool:
+        """True if records near the boundary are counted."""
+        return self.spec.bound and not self.why_unbounded
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        return tuple(len(column.categories) for column in self.columns)
+
+    def _statistic(self, w: Vector, d: float) -> GroupCells | GroupScores:
+        if self.spec.thresholds:
+            return GroupScores(self._sizes[0], edges_of(spread_of(self.problem, w)))
+        return GroupCells(self._sizes, d if self.bounded else None)
+
+    @property
+    def _event(self) -> Gaussian | None:
+        nowhere = np.zeros(self.problem.layout.n_coordinates)
+        return event_of(self._statistic(nowhere, 0.0), self.mu)  # Δ and dimension depend on neither
+
+    def releases(self) -> tuple[tuple[Event, int], ...]:
+        """Return the one event."""
+        event = self._event
+        return ((event, 1),) if event is not None else ()
+
+    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+        """Ask for margins, groups and norms, which stay at the coordinator, then count.
+
+        found : the findings before, with the distance among them.
+        """
+        of_distance = (found or {}).get(distances.Distance.name)
+        d = math.inf
+        if of_distance is not None and distances.MEASURE in of_distance.measures:
+            d = of_distance.measures[distances.MEASURE].value
+        note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
+        try:
+            released, statistic = yield from self._asked(w, d)
+        except BudgetExceeded:
+            return Findings({}, self.n_records, f"{note}; a run that was cut off had paid for it")
+        except PartyLost as lost:
+            return Findings({}, self.n_records, f"not measured, since party {lost.party!r} was lost")
+        event = self._event
+        sigma = event.sigma if event is not None else 0.0
+        if isinstance(statistic, GroupScores):
+            return self._chosen(released, statistic, sigma, note)
+        return self._compared(released, statistic, sigma, note, w)
+
+    def _asked(self, w: Vector, d: float) -> Generator[Query, Released, tuple[Vector, GroupCells | GroupScores]]:
+        yield Forward(moved(self.problem, w), side=self.side)
+        owned: dict[str, list[tuple[str, int]]] = {}
+        for column, stride in zip(self.columns, strides(self._sizes), strict=True):
+            owned.setdefault(column.party, []).append((column.name, stride))
+        yield Groups({party: tuple(own) for party, own in owned.items()})
+        if self.bounded:
+            whole = self.problem.layout.whole()
+            rows = {q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in whole.items()}
+            yield RecordNorms(rows, side=self.side)
+        statistic = self._statistic(w, d)
+        (released,) = yield tally(statistic, self._event, self.side)
+        return released, statistic
+
+    @property
+    def _notions(self) -> tuple[Notion, ...]:
+        return notions_of(self.spec.notions)
+
+    def _tables(self, released: Vector, statistic: GroupCells, sigma: float) -> Iterator[tuple[GroupColumn, Table]]:
+        start, shape = 0, (2, 2) if statistic.distance is None else (2, 2, 2)
+        for column, size in zip(self.columns, self._sizes, strict=True):
+            stop = start + statistic.kinds * size
+            counts = released[start:stop].reshape(size, *shape)
+            yield column, Table(counts, np.ones_like(counts), sigma)
+            start = stop
+
+    def _compared(self, released: Vector, statistic: GroupCells, sigma: float, note: str, w: Vector) -> Findings:
+        found: dict[str, Estimate] = {}
+        unseen: list[str] = []
+        d, length = statistic.distance, float(np.linalg.norm(w))
+        told = d is not None and d < length
+        for column, table in self._tables(released, statistic, sigma):
+            for group, notion, name in self._each(column):
+                measured = gap(table, notion, group)
+                if measured is None:
+                    unseen.append(name)
+                elif told:
+                    known, moved_by = noiseless(table, notion, group), shift(table, notion, group)
+                    found[name] = replace(measured, noiseless=known, shift=moved_by)
+                else:
+                    found[name] = measured
+        note += "; each is the share in the group minus the share of all"
+        if told:
+            note += (
+                f"; each interval of the model without noise holds with probability {1 - distances.ERROR:g} by itself"
+            )
+        elif d is not None:
+            far = f"d = {d:.3g}" if math.isfinite(d) else "its distance is not known"
+            note += (
+                f"; nothing is known of the model without noise, which may predict anything ({far}, ‖w‖ = {length:.3g})"
+            )
+        elif self.why_unbounded:
+            note += f"; no bound for the model without noise: {self.why_unbounded}"
+        return Findings(found, self.n_records, note + _left_out(unseen))
+
+    def _each(self, column: GroupColumn) -> Iterator[tuple[int, Notion, str]]:
+        for notion in self._notions:
+            for group, category in enumerate(column.categories):
+                yield group, notion, f"{notion.name} of {column.name}={category}"
+
+    def _chosen(self, released: Vector, statistic: GroupScores, sigma: float, note: str) -> Findings:
+        (column,) = self.columns
+        histograms = released.reshape(2, statistic.size, 2, statistic.bins)
+        counts = histograms[0].sum(axis=2)
+        seen = (counts > SEEN * sigma * math.sqrt(statistic.bins)).all(axis=1) & (counts >= 0.5).all(axis=1)
+        default = np.full(statistic.size, len(statistic.edges) // 2)
+        picked = chosen(histograms[0], self._notions[0], seen=seen) if seen.any() else default
+        found: dict[str, Estimate] = {}
+        unseen: list[str] = []
+        for positions, said in ((default, ", one threshold"), (picked, ", thresholds per group")):
+            table = Table(*cut(histograms[1], positions), sigma)
+            found[f"accuracy{said}"] = _accuracy(table)
+            for group, notion, name in self._each(column):
+                measured = gap(table, notion, group)
+                if measured is None:
+                    unseen.append(name + said)
+                else:
+                    found[name + said] = measured
+        note += (
+            "; thresholds chosen on one half of the records, and all measured on the other; predicting with them needs each "
+            "record's group"
+        )
+        thresholds = {
+            category: float(statistic.edges[k]) for category, k in zip(column.categories, picked, strict=True)
+        }
+        return Findings(found, self.n_records, note + _left_out(unseen), thresholds)
+
+    def explain(self) -> str:
+        """Return a sentence on the groups, the bound, and the noise of a gap for guessed shares."""
+        named = ", ".join(f"{column.name} ({len(column.categories)} groups)" for column in self.columns)
+        event = self._event
+        if event is None:
+            said = f"by {named}; measured {PUBLIC if self.problem.private else UNNOISED}"
+        else:
+            noise = max(self.guessed(len(column.categories)) for column in self.columns)
+            said = (
+                f"by {named}; error of a gap about {noise:.2g}, for groups of one size and half of the labels positive"
+            )
+        if self.spec.thresholds:
+            return f"{said}; chooses a threshold for each group: predicting with them needs each record's group"
+        if self.why_unbounded:
+            return f"{said}; no bound for the model without noise: {self.why_unbounded}"
+        return said + ("; with bounds for the model without noise" if self.bounded else "")
+
+    def guessed(self, size: int) -> float:
+        """Return the error of a gap for `size` equal groups, half of the labels positive, 0.8 predicted correctly."""
+        event, statistic = self._event, self._statistic(np.zeros(self.problem.layout.n_coordinates), 0.0)
+        each = self.n_records / size / 2 / (2 if isinstance(statistic, GroupScores) else 1)
+        counts = np.broadcast_to(each * np.array([[0.8, 0.2], [0.2, 0.8]]), (size, 2, 2))
+        merged = statistic.bins / 2 if isinstance(statistic, GroupScores) else statistic.kinds / 4
+        table = Table(counts, np.full(counts.shape, merged), event.sigma if event is not None else 0.0)
+        errors = [estimate.error for notion in self._notions if (estimate := gap(table, notion, 0)) is not None]
+        return max(errors, default=math.inf)
+
+    @property
+    def queries(self) -> int:
+        """Return one for the margins, one for the groups, one for the norms if there is a bound, and one for the counts."""
+        return 4 if self.bounded else 3
+
+
+def _accuracy(table: Table) -> Estimate:
+    counts, right = table.counts, np.eye(2, dtype=bool)
+    hits, misses = float(counts[:, right].sum()), float(counts[:, ~right].sum())
+    total = max(hits + misses, 1.0)
+    rate = min(max(hits / total, 0.0), 1.0)
+    cells = float(table.cells[:, right].sum()), float(table.cells[:, ~right].sum())
+    noise = table.sigma * math.hypot((1 - rate) * math.sqrt(cells[0]), rate * math.sqrt(cells[1])) / total
+    return Estimate(rate, math.hypot(noise, math.sqrt(rate * (1 - rate) / total)))
+
+
+def _left_out(names: list[str]) -> str:
+    return f"; left out, since noise may explain a count: {', '.join(names)}" if names else ""

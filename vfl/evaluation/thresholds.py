@@ -1,0 +1,67 @@
+"""Thresholds per group, from histograms of one half of the held-out records: post-processing, measured on the other half."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from vfl.evaluation.gaps import Notion
+    from vfl.types import Integers, Vector
+
+ALLOWED = 0.02
+"""Gap between groups that costs nothing in the choice; each unit beyond it costs as much as a unit of accuracy."""
+OUTWARD = (0.05, 0.12, 0.2, 0.32, 0.5, 0.75, 1.1)
+"""Edges on both sides of 0, in units of the margins' spread for columns that are uniform within their bounds: 16 bins."""
+
+
+def edges_of(spread: float) -> Vector:
+    """Return the edges of the histograms, which are the possible thresholds; 0 is one of them."""
+    outward = spread * np.array(OUTWARD)
+    return np.concatenate([-outward[::-1], [0.0], outward])
+
+
+def cut(histograms: Vector, thresholds: Integers) -> tuple[Vector, Vector]:
+    """Return counts (G, 2, 2) by group, label and prediction, and how many bins each is the sum of.
+
+    histograms : (G, 2, bins). thresholds : (G,) positions among the edges; margins above the edge are predicted positive.
+    """
+    above = np.arange(histograms.shape[2])[None, None, :] > thresholds[:, None, None]
+    sides = np.stack([~above, above], axis=3) & np.ones_like(histograms, dtype=bool)[..., None]
+    return (histograms[..., None] * sides).sum(axis=2), sides.sum(axis=2).astype(np.float64)
+
+
+def chosen(histograms: Vector, notion: Notion, *, seen: npt.NDArray[np.bool_]) -> Integers:
+    """Return the thresholds (G,), as positions among the edges, that maximise accuracy − max(0, gap − ALLOWED).
+
+    gap : the largest difference between groups of the notion's rate. The search is exhaustive: the best choice has a lowest
+    and a highest rate, and between any two of them each group takes its most accurate threshold.
+
+    histograms : (G, 2, bins), noisy. seen : (G,) booleans; a group whose counts noise may explain keeps the threshold 0.
+    """
+    G, _, bins = histograms.shape
+    default = (bins - 2) // 2
+    options = np.arange(bins - 1)
+    right, rates = np.zeros((G, bins - 1)), np.zeros((G, bins - 1))
+    for option in options:
+        counts, _ = cut(histograms, np.full(G, option))
+        right[:, option] = counts[:, 0, 0] + counts[:, 1, 1]
+        looked_at = (counts * notion.looked_at).sum(axis=(1, 2))
+        rates[:, option] = (counts * notion.counted).sum(axis=(1, 2)) / np.maximum(looked_at, 1.0)
+    right, rates = right / max(float(histograms.sum()), 1.0), np.clip(rates, 0.0, 1.0)
+    right[~seen], rates[~seen] = 0.0, np.nan
+    best, found = -np.inf, np.full(G, default)
+    levels = np.unique(rates[seen])
+    for low in levels:
+        for high in levels[levels >= low]:
+            inside = (rates >= low) & (rates <= high)
+            if not inside[seen].any(axis=1).all():
+                continue
+            taken = np.where(inside, right, -np.inf).argmax(axis=1)
+            value = float(right[seen, taken[seen]].sum()) - max(0.0, float(high - low) - ALLOWED)
+            if value > best:
+                best, found = value, np.where(seen, taken, default)
+    return found
