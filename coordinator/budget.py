@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -144,12 +145,23 @@ class Budget:
         its own noise and charge. Seeded noise repeats itself to the bit, so there the repetition is the same release
         under the same key.
         """
-        if not self.resumed or reservation is None or (job.privacy is not None and job.privacy.noise is not None):
-            return lambda _: 0
         following: dict[int, int] = {}
-        for key in reservation.charged():
+        for key in self._charged_earlier(job, reservation):
             following[key.round] = max(following.get(key.round, 0), key.attempt + 1)
         return lambda number: following.get(number, 0)
+
+    def charges(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
+        """Return the number of charges that earlier processes made for each round, those of lost attempts included.
+
+        It is 0 for seeded noise, as for `attempts`.
+        """
+        made = Counter(key.round for key in self._charged_earlier(job, reservation))
+        return lambda number: made[number]
+
+    def _charged_earlier(self, job: Job, reservation: Reservation | None) -> frozenset[ReleaseKey]:
+        if not self.resumed or reservation is None or (job.privacy is not None and job.privacy.noise is not None):
+            return frozenset()
+        return reservation.charged()
 
     def account(self, job: Job) -> str:
         """Return the name of the ledger account that the run is charged to."""

@@ -150,6 +150,7 @@ class Coordinator:
             expand=self._expand,
             split=plan.split,
             attempts=budget.attempts(job, reservation),
+            earlier=budget.charges(job, reservation),
         )
 
         def welcome(party: str, greeting: Greeting) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from coordinator.folds import Folds
-from coordinator.passes import Passes
+from coordinator.passes import Passes, paid_by_pass
 from coordinator.samples import Samples
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally
@@ -57,6 +57,7 @@ class Executor:
     expand : send the parts of a Descend one by one, for a setting without Descend.
     split : names the public split into parts that queries work on; None if every query works on all records.
     attempts : attempt number per round, above 0 where an earlier process may have made the release.
+    earlier : number of charges per round that earlier processes made.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Executor:
         expand: bool = False,
         split: str | None = None,
         attempts: Callable[[int], int] = lambda _: 0,
+        earlier: Callable[[int], int] = lambda _: 0,
     ) -> None:
         self._transport = transport
         self._margins = margins
@@ -79,6 +81,8 @@ class Executor:
         self._expand = expand
         self._split = split
         self._attempts = attempts
+        self._earlier = earlier
+        self._counted = -1
         self._round = 0
         self._again = 0
         self._astray = 0
@@ -96,6 +100,7 @@ class Executor:
         margins : False where a later reset undid what it did to Xw; what is kept under a name is repeated all the same.
         """
         key = ReleaseKey(self._round)
+        self._count_earlier(query)
         self._round += 1
         self._folds.replayed(query)
         self._passes.replayed(query, key)
@@ -114,6 +119,7 @@ class Executor:
 
     def give_up(self, query: Query) -> None:
         """Count a query that stays unanswered. Later queries differ from the plan, so they get keys of their own."""
+        self._count_earlier(query)
         self._folds.replayed(query)
         self._round += 1
         self._again = 0
@@ -123,6 +129,7 @@ class Executor:
         """Return the released values and the charges; raise `Unanswered` if a party is lost meanwhile."""
         attempt = self._attempts(self._round) + self._again + self._astray
         key = ReleaseKey(self._round, attempt=attempt)
+        self._count_earlier(query)
         self._round += 1
         sample = self._samples.next_for(query)
         query, charges = self._charge(query, key)
@@ -142,6 +149,13 @@ class Executor:
             raise Unanswered(lost, charges) from lost
         self._again = 0
         return released, charges
+
+    def _count_earlier(self, query: Query) -> None:
+        """Note once per round the charges of earlier processes for a query of a pass: they are spent."""
+        if self._counted < self._round:
+            self._counted = self._round
+            if paid_by_pass(query) is not None and (charges := self._earlier(self._round)):
+                self._passes.earlier(charges)
 
     def _asked(self, query: Query, key: ReleaseKey) -> Released:
         if isinstance(query, Local):
@@ -169,13 +183,14 @@ class Executor:
 
     def _charge(self, query: Query, key: ReleaseKey) -> tuple[Query, Charges]:
         """Charge the releases of a query; return the query, with the charge of its pass if it is part of one."""
-        capped = query.capped if isinstance(query, Descend) else None
         self._passes.begin()
         events: tuple[Event | None, ...]
-        if isinstance(query, Descend) and capped is not None and None not in query.events():
-            events, query = self._passes.charged(query, capped, key)
+        if (by_pass := paid_by_pass(query)) is not None:
+            events, query = self._passes.charged(*by_pass, key)
+        elif isinstance(query, Descend) and query.capped is not None:
+            events = query.events()
         else:
-            events = query.events() if capped is not None else self._folds.charged(query)
+            events = self._folds.charged(query)
         if any(event is None for event in events) and not isinstance(query, self._unnoised):
             raise PrivacyError(f"{type(query).__name__} would release without noise, which the job does not declare")
         check(query)

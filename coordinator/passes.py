@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Gaussian, ReleaseKey
 
 
+def paid_by_pass(query: Query) -> tuple[Descend, RecordCap] | None:
+    """Return the query and its cap if its releases are noisy ones under a record cap, which the charge of a pass pays for."""
+    if not isinstance(query, Descend) or query.capped is None or None in query.events():
+        return None
+    return query, query.capped
+
+
 class Passes:
     """Decision on new charges for queries under a record cap.
 
@@ -51,10 +58,15 @@ class Passes:
         self._paid = None
 
     def replayed(self, query: Query, key: ReleaseKey) -> None:
-        """Note the releases of an earlier process."""
-        if isinstance(query, Descend) and query.capped is not None and None not in query.events():
-            self._take(query, query.capped, key)
-            self._over = self._private
+        """Note the releases of an earlier process: seeded noise makes them again under its charge, other noise does not."""
+        found = paid_by_pass(query)
+        if found is not None and not self._private:
+            self._take(*found, key)
+
+    def earlier(self, charges: int) -> None:
+        """Note the number of charges that an earlier process made for one query, answered or not. None pays for more."""
+        self._number += charges
+        self._paid = None
 
     def lost(self) -> None:
         """Note that the answer to the last query was lost: its releases may have been made."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -21,10 +22,12 @@ from parties.party import Party
 from parties.storage.dense import Columns
 from tests.faults import test_lost_parties as faults
 from tests.faults.test_lost_parties import SKIP, WAIT, Lossy, charged, drive, policies
+from vfl.certificate.verification import events_of
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.kernels import dense
 from vfl.kernels.dense import LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.geometry import Geometry, capped, record_limits
+from vfl.launch.run import checkpoint
 from vfl.losses import loss_of
 from vfl.messages import Block, Descend, Paid, Query, RecordCap, RecordNorms, Records, Step
 from vfl.planning import plan as make_plan
@@ -314,6 +317,7 @@ def test_the_executor_charges_a_pass_once_and_a_repeat_with_the_next() -> None:
     with pytest.raises(PrivacyError, match="a coordinate twice"):
         asked([0, 0], 10)
     passes.replayed(replace(visit(cap_of(1.0), [0]), capped=cap), ReleaseKey(11))
+    passes.earlier(1)
     assert asked([1], 12) == (1, ReleaseKey(12))  # a resumed run trusts no charge of another process
 
 
@@ -512,6 +516,38 @@ def test_cut_off_and_resumed(tmp_path: Any, noise: str, stop: int, repeated: int
     if noise == "seeded":
         assert outcome.w.tobytes() == drive(Lossy(spec, times=0), WAIT)[1].w.tobytes()
     assert len(after) == 2 + 6 + (repeated if noise == "true" else 0)
+    if noise == "true":
+        assert_prices_are_those_of_the_plan(spec, tmp_path / "run", made=6 + repeated)
+
+
+def assert_prices_are_those_of_the_plan(spec: vfl.Job, folder: Any, made: int) -> None:
+    """The passes of early rounds stay cheap in a resumed run: the charges are the plan's, without its last."""
+    (early, cheap), (rest, _) = make_plan(spec, faults.N).releases[-2:]
+    charges = Counter(events_of(folder / checkpoint.LEDGER, "run").values())
+    assert (charges[early], charges[rest]) == (cheap, made - cheap)
+
+
+class Cut(Lossy):
+    """Ends the process at a query, after the charge and before or after the answer."""
+
+    def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
+        if len(self.asked) == self.at:
+            if self.moment == "after":
+                self.inner.ask(shares, records, key)
+            raise KeyboardInterrupt
+        return super().ask(shares, records, key)
+
+
+@pytest.mark.parametrize(("at", "passes_lost"), [(2, 0), (3, 1), (5, 1), (8, 1)])
+def test_cut_off_between_charge_and_log_then_resumed(tmp_path: Any, at: int, passes_lost: int) -> None:
+    """Charges without an answer count: the resumed run knows which of the plan's charges are left."""
+    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=6, spares=1))
+    (tmp_path / "run").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        ledgered.begin(tmp_path / "run", Cut(spec, at=at, moment="after", times=0), WAIT)
+    outcome = ledgered.go_on(tmp_path / "run", Lossy(spec, times=0), WAIT)
+    assert len(ledgered.charges(tmp_path / "run")) == outcome.statement.releases == 2 + 6 + passes_lost
+    assert_prices_are_those_of_the_plan(spec, tmp_path / "run", made=6 + passes_lost)
 
 
 def test_a_book_charges_a_pass_whole_and_once(tmp_path: Any) -> None:

@@ -30,6 +30,7 @@ from vfl.launch.train import resume
 from vfl.messages import Block
 from vfl.planning import plan as make_plan
 from vfl.report import charts, write_plan, write_run
+from vfl.report.facts import gathered
 from vfl.report.history import Gradient, history
 from vfl.report.markup import element, text
 from vfl.report.signal import CHANCE, noise_reach, size
@@ -420,6 +421,21 @@ class TestHistory:
             if result.certificate.basis == "charged":
                 assert points[-1] == (len(rounds), pytest.approx(result.certificate.epsilon, rel=1e-12))
         assert sum(told.chosen.values()) == sum(record.kind == "Select" for record in rounds)
+
+    @pytest.mark.parametrize("at", [3, 4, 7])
+    def test_after_a_loss_the_prices_of_passes_are_those_charged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+    ) -> None:
+        """The failed attempt took the price of a pass, so that every later pass has the next one."""
+        _lose(monkeypatch, "wait", returns=True, at=at)
+        seen: list[Round] = []
+        solver = vfl.SkGD(passes=6, clip="record", spares=1, seed=1)
+        result = trained(tmp_path / "run", job(solver=solver), watch=seen.append)  # type: ignore[arg-type]
+        told = gathered(tmp_path / "run", ledger=None, key=None, with_timing=False).told
+        assert told is not None
+        assert told.charged == [event.events for event in seen if isinstance(event, Round)]
+        made = Counter(event for events in told.charged for event in events)
+        assert not made - Counter(dict(result.certificate.events))
 
     def test_the_noise_of_the_last_update(self, tmp_path: Path) -> None:
         """s_j √M_j σ/n with s_j = γ/M_j, for blocks of one column and M_j = L·B_j² = 1/4 from bounds."""

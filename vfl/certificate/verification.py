@@ -23,7 +23,7 @@ from vfl.certificate.issue import (
 from vfl.certificate.words import sentences
 from vfl.errors import OutputError, VflError
 from vfl.job.flags import NOT_PRIVATE, UNCHARGED, flags_of
-from vfl.privacy.events import Event
+from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger import Accounting, SqliteLedger
 from vfl.privacy.ledger.codec import as_json, from_json
 from vfl.privacy.ledger.composition import epsilon_of, plan_cost
@@ -325,6 +325,16 @@ def charges(ledger: str | Path, run: str, *, before: float = math.inf) -> Counte
     entries = json.loads(SqliteLedger(ledger, readonly=True).export())["entries"]
     own = (entry for entry in _of(entries, "charge") if entry["run"] == run and entry["round"] < before)
     return _counts([entry["body"], 1] for entry in own)
+
+
+def events_of(ledger: str | Path, run: str) -> dict[ReleaseKey, Event]:
+    """Return the event of each charge of a run, by its key, after verifying the ledger's chain."""
+    entries = json.loads(SqliteLedger(ledger, readonly=True).export())["entries"]
+    return {
+        ReleaseKey(entry["round"], entry["part"], entry["attempt"]): from_json(entry["body"])
+        for entry in _of(entries, "charge")
+        if entry["run"] == run
+    }
 
 
 def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:

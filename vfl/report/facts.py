@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vfl.certificate.verification import events_of
 from vfl.errors import VflError
 from vfl.launch.run import checkpoint, timing
 from vfl.launch.run.result import Result
@@ -15,10 +17,11 @@ from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
+    from coordinator.budget import Budget
     from vfl.certificate import Certificate, Report
     from vfl.planning import Plan
+    from vfl.privacy.events import Event, ReleaseKey
     from vfl.report.history import History
 
 
@@ -52,6 +55,16 @@ class Facts:
         return [own.get(name, job.partition.label_party) for name in self.result.coordinates]
 
 
+def _charged(budget: Budget) -> dict[ReleaseKey, Event] | None:
+    """Return the events charged to the run's own ledger, None if it is elsewhere or damaged (the checks say so)."""
+    if budget.ledger is None or not Path(budget.ledger).exists():
+        return None
+    try:
+        return events_of(budget.ledger, budget.run)
+    except VflError:
+        return None
+
+
 def gathered(run: Path, *, ledger: str | Path | None, key: str | Path | None, with_timing: bool) -> Facts:
     """Read the folder; leave out the parts that do not match the certificate."""
     report = verify_run(run, ledger=ledger, key=key)
@@ -72,7 +85,8 @@ def gathered(run: Path, *, ledger: str | Path | None, key: str | Path | None, wi
     elif plan is not None and plan.solver.sealed and plan.problem.private:
         why = "This solver works on values without noise and releases its result alone, so its log holds no releases."
     elif plan is not None:
-        told = history(plan, checkpoint.read(run, result.job)[2])
+        _, budget, log = checkpoint.read(run, result.job)
+        told = history(plan, log, _charged(budget))
         if not told.whole:
             told, why = None, "The log does not fit the job's schedule to its end, so nothing is drawn from it."
     processes = checkpoint.processes(run) if "log" not in wrong else 0

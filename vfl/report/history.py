@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vfl.evaluation import Findings
     from vfl.messages import Block, Query
     from vfl.planning import Plan
-    from vfl.privacy.events import Event
+    from vfl.privacy.events import Event, ReleaseKey
     from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
@@ -59,8 +59,12 @@ class History:
     whole: bool = True
 
 
-def history(plan: Plan, log: Log) -> History:
-    """Return the history of this plan's run. The log of a sealed run gives the number of rounds only."""
+def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = None) -> History:
+    """Return the history of this plan's run. The log of a sealed run gives the number of rounds only.
+
+    charged : the event of each charge in the run's ledger. Without it, the passes of a run under a record cap are taken to
+        have the prices of the plan one after the other, which is wrong after a loss during the first of them.
+    """
     told, passes = History(left=log.left), 0
     for number, query, released in _asked(plan, log, told):
         if released is None:
@@ -74,7 +78,8 @@ def history(plan: Plan, log: Log) -> History:
         events = [event for event in query.events() if event is not None]
         if isinstance(query, Descend) and query.capped is not None and keys:
             events, passes = [query.capped.price(passes)], passes + 1
-        told.charged.append(tuple(on_part(event, plan.split, query.side.value) for event in events[: len(keys)]))
+        planned = tuple(on_part(event, plan.split, query.side.value) for event in events[: len(keys)])
+        told.charged.append(tuple((charged or {}).get(key, event) for key, event in zip(keys, planned, strict=True)))
         if isinstance(query, Select):
             told.chosen[int(released[0][0])] += 1
         told.gradients += _gradients(query, released)
