@@ -232,6 +232,18 @@ class CsvSource:
                     return self.origin.not_boolean(name) if content == "boolean" else self.origin.not_a_number(name)
 
 
+def numbers_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
+    """Return text as float64 by a file's format, null where it is; None if a field is no number."""
+    import pyarrow.compute as pc  # imported here so that a party starts faster
+
+    if spec.thousands:
+        return _grouped_numbers(fields, spec)
+    try:
+        return pc.utf8_trim_whitespace(_plain(fields, "number", spec)).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
+
+
 def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:
     """Return text as float64, with digit groups by the format; None if a field is no such number."""
     import pyarrow.compute as pc  # imported here so that a party starts faster

@@ -1,10 +1,19 @@
-"""`vfl init FILES`: draft a job file with a schema; values taken from the data are comments."""
+"""`vfl init FILES`: draft a job file with a schema; values taken from the data are comments, or answers of its owner."""
 
 from __future__ import annotations
 
+import json
+import sys
+import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from vfl.cli.jobs import CSV, formats_of
+
+if TYPE_CHECKING:
+    from vfl.launch.draft import Question
 
 
 @click.command("init")
@@ -15,30 +24,46 @@ import click
     "ids",
     multiple=True,
     metavar="[PARTY.]COLUMN",
-    help="The id column: a name that all files share, or PARTY.COLUMN once per party (default: usual names).",
+    help="The id column: a name that all files share, or PARTY.COLUMN once per party (default: usual names, or shared ids).",
 )
+@CSV
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new job file (default: print).")
-def command(files: tuple[str, ...], label: str | None, ids: tuple[str, ...], output: Path | None) -> None:
+@click.option("--yes", is_flag=True, help="Ask nothing: leave each open declaration as a comment.")
+def command(
+    files: tuple[str, ...],
+    label: str | None,
+    ids: tuple[str, ...],
+    formats: tuple[str, ...],
+    output: Path | None,
+    *,
+    yes: bool,
+) -> None:
     """Draft a job for the parties' FILES. A party without a name is named after its file.
 
-    Bounds, categories and other values read from the records appear as comments. They are NOT PRIVATE unless publicly
-    known, and vfl refuses the job until you declare public values instead. Id and label are found by column name.
+    Bounds, categories and other values read from the records are NOT PRIVATE unless publicly known. At a terminal, each is
+    asked for. Otherwise it appears as a comment, and vfl refuses the job until you declare public values instead. Label and
+    id are found by column name, ids also by the cells that the files share, and the format of text files by their beginning.
     """
+    from vfl.csv import formatted
     from vfl.errors import OutputError, SpecificationError
-    from vfl.job.drafted import MARK
+    from vfl.job.drafted import left_in
     from vfl.launch.draft import draft
     from vfl.launch.run.folder import write_whole
 
-    sources: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for file in files:
         party, equals, path = file.partition("=")
-        party, path = (party, path) if equals else (Path(file).name.split(".")[0], file)
-        if party in sources:
+        party, path = (party, path) if equals and "://" not in party else (_party(file), file)
+        if party in paths:
             raise SpecificationError(f"two files are given for party {party!r}: name each, PARTY=FILE")
-        sources[party] = path
+        paths[party] = path
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
-    text = draft(sources, label=label, ids=ids or None, folder=None if output is None else output.parent)
+    options = formats_of(formats, tuple(paths))
+    sources = {party: formatted(path, options.get(None, {}) | options.get(party, {})) for party, path in paths.items()}
+    folder = None if output is None else output.parent
+    text = draft(sources, label=label, ids=ids or None, folder=folder, ask=None if yes or not _at_terminal() else _ask)
+    left = sum(map(len, left_in(text).values()))
     if output is None:
         click.echo(text, nl=False)
         click.echo(
@@ -46,5 +71,96 @@ def command(files: tuple[str, ...], label: str | None, ids: tuple[str, ...], out
         )
         return
     write_whole(output, text)
-    click.echo(f"{output}: {text.count(MARK) - 1} declarations are left to you, marked {MARK!r}")
-    click.echo(f"next: declare them in {output}, then: vfl plan {output} --records N")
+    for said in _said(text):
+        click.echo(f"{output}: {said}")
+    if left:
+        from vfl.job.drafted import MARK
+
+        click.echo(f"{output}: {left} declarations are left to you, marked {MARK!r}")
+        click.echo(f"next: declare them in {output}, then: vfl plan {output} --records N")
+        return
+    click.echo(f"{output}: nothing is left open")
+    click.echo(f"next: vfl plan {output} --records N")
+
+
+def _party(file: str) -> str:
+    return Path(file.partition("?")[0]).name.split(".")[0]
+
+
+def _said(text: str) -> list[str]:
+    """Return the facts of a draft that its reader should check first: the label, the ids, and the format of text files."""
+    plain = tomllib.loads(text)
+    party, column = plain["partition"]["label"]
+    said = [f"the label is {party}.{column}" if column else "NO LABEL was found: name it in the file, or with --label"]
+    said += [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# the label ")]
+    said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("id = ")]
+    said += [line.replace("  #", ":", 1) for line in text.splitlines() if line.startswith("[data.") and "  #" in line]
+    return said
+
+
+def _at_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+_PROMPTS = {
+    "label": "the label, PARTY.COLUMN",
+    "bounds": "public bounds, LOW HIGH",
+    "fill": "number for a missing cell",
+    "categories": "public categories, separated by commas",
+    "missing": "a missing cell: 'indicator' adds a coordinate for it",
+    "classes": "public classes, the negative one first, separated by a comma",
+    "epsilon": "ε of the job",
+}
+_NOT_PRIVATE = ("bounds", "categories", "classes")
+
+
+def _ask(question: Question) -> str | None:
+    """Ask at the terminal until the answer can be read; Enter leaves the declaration open, or takes the default."""
+    prompt, open_ = _PROMPTS[question.about], "Enter: leave it open"
+    if question.about in _NOT_PRIVATE:
+        shown = (
+            f"{question.column}: the records hold {question.shown}, NOT PRIVATE unless publicly known. y: it is public"
+        )
+    elif question.about == "label":
+        shown = f"no column has a usual name of a label; there are {question.shown}"
+    else:
+        shown, open_ = f"{question.column}: y or Enter takes {question.shown}", ""
+    click.echo(f"{shown}{'; ' if open_ else ''}{open_}", err=True)
+    while True:
+        answer = click.prompt(f"  {prompt}", default="", show_default=False, err=True).strip()
+        if not answer:
+            return None if open_ else question.shown
+        if question.about == "label":
+            return str(answer)
+        if answer.lower() in ("y", "yes"):
+            return question.shown
+        read = _read(question.about, answer)
+        if read is not None:
+            return read
+        click.echo(f"  {answer!r} cannot be read", err=True)
+
+
+def _read(about: str, answer: str) -> str | None:
+    """Return an answer in TOML; None if it cannot be read."""
+    cells = [cell.strip() for cell in answer.strip("[]").split("," if "," in answer else None)]
+    values = [_value(cell) for cell in cells if cell]
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if about == "bounds":
+        return json.dumps(numbers) if len(numbers) == len(values) == 2 and numbers[0] < numbers[1] else None
+    if about in ("fill", "epsilon"):
+        return (
+            json.dumps(numbers[0]) if len(numbers) == len(values) == 1 and (about == "fill" or numbers[0] > 0) else None
+        )
+    if about == "missing":
+        return '"indicator"' if answer.strip("\"'") == "indicator" else None
+    fitting = len(values) == 2 if about == "classes" else len(values) >= 2
+    return json.dumps(values, ensure_ascii=False) if fitting and len(set(map(str, values))) == len(values) else None
+
+
+def _value(text: str) -> Any:
+    """Return a cell of a list as TOML reads it; text needs no quotes."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, str | int | float | bool) else text

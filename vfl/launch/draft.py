@@ -1,8 +1,9 @@
 """`draft`: the text of a job file for some data files. Everything that was read from the data stands in comments.
 
-The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them. A range or a list of
-categories that was read from the records reveals something about them, so no guarantee could rest on it. Ids and label are
-found by the names of columns alone. The draft shows cells: only the owner of the files should see it.
+The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them: in the file, or by answers to
+questions at a terminal. A range or a list of categories that was read from the records reveals something about them, so no
+guarantee could rest on it. The label is found by its name, ids by their names or by the overlap of their cells, the format of
+text files by their beginning. The draft shows cells: only the owner of the files should see it.
 """
 
 from __future__ import annotations
@@ -13,23 +14,31 @@ import re
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parties.sources.csv import numbers_of
 from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
+from vfl.csv import Csv
 from vfl.errors import DataError, SpecificationError, nearest
 from vfl.job.drafted import MARK
+from vfl.job.environment import path_of
 from vfl.job.file import ADDRESS
 from vfl.job.plain import FORMAT
+from vfl.launch.overlap import by_overlap, distinct_cells, overlap
+from vfl.launch.recognition import recognise
+from vfl.schema import canonical_category
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MANY = 50
 """A text column with more distinct values is taken for free text, and dropped."""
+FEW = 10
+"""A label of more different numbers is taken for a number, and not for classes."""
 DIGITS = 6
 """Significant digits of a drafted range; longer numbers are rounded outwards."""
 
@@ -37,28 +46,51 @@ LABELS = ("target", "label", "y", "class", "outcome", "default", "churn")
 IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A declaration that only a person can make.
+
+    about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes' or 'epsilon'. column : its name.
+    shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For a label: all columns.
+    """
+
+    about: str
+    column: str
+    shown: str
+
+
+Ask: TypeAlias = "Callable[[Question], str | None]"
+"""Returns the declared value in TOML (for a label: PARTY.COLUMN), or None to leave it open."""
+
+
 @dataclass(slots=True)
 class Found:
-    """Summary of a column's cells. kind : 'numeric', 'boolean', 'text' or 'other'."""
+    """Summary of a column's cells.
+
+    kind : 'numeric', 'boolean', 'text' or 'other'.
+    values : the first distinct cells as text, one more than MANY if there are more. empty : whether a text has no characters.
+    """
 
     kind: str
     low: float | None = None
     high: float | None = None
     missing: bool = False
     values: dict[str, None] = field(default_factory=dict)
+    empty: bool = False
 
-    def add(self, cells: pa.Array) -> None:
-        """Update the summary with a chunk of cells."""
+    def add(self, cells: pa.Array, numbers: pa.Array | None = None) -> None:
+        """Update the summary with a chunk of cells. numbers : the same cells as numbers, for a numeric column."""
         self.missing = self.missing or cells.null_count > 0
         cells = cells.drop_null()
         if not len(cells):
             return
-        if self.kind == "text":
-            for value in pc.unique(cells).to_pylist():
+        told = numbers if self.kind == "numeric" else cells if self.kind == "text" else None
+        if told is not None and len(self.values) <= MANY:
+            for value in pc.unique(told).to_pylist():
                 if len(self.values) <= MANY:
-                    self.values[str(value)] = None
-        numbers = _numbers(cells) if self.kind == "numeric" else None
-        if numbers is None:
+                    self.values[canonical_category(value)] = None
+        self.empty = self.empty or (self.kind == "text" and "" in self.values)
+        if numbers is None or self.kind != "numeric":
             return
         if pc.any(pc.is_nan(numbers)).as_py():
             self.missing = True
@@ -69,12 +101,14 @@ class Found:
             self.high = both["max"] if self.high is None else max(self.high, both["max"])
 
 
-def _numbers(cells: pa.Array) -> pa.Array | None:
+def _numbers(cells: pa.Array, spec: Csv | None) -> pa.Array | None:
+    """Return cells as float64; None if one is no number. spec : the format of a text file."""
+    cells = cells.drop_null()
+    if spec is not None:
+        return numbers_of(cells, spec)
     try:
-        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
-            cells = pc.utf8_trim_whitespace(cells)
         return cells.cast(pa.float64(), safe=False)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
 
@@ -98,15 +132,17 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
         raise opened.origin.error("has no names of columns: write its job by hand")
     found: dict[str, Found] = {}
     textual: set[str] = set()
+    spec = None if opened.typed else source if isinstance(source, Csv) else Csv(str(source))
     for batch in opened.batches(names):
         for name in names:
             cells = batch.column(name)
             if pa.types.is_dictionary(cells.type):
                 cells = cells.dictionary_decode()
-            found.setdefault(name, Found("numeric" if not opened.typed else _kind_of(cells.type)))
-            if not opened.typed and name not in textual and _numbers(cells.drop_null()) is None:
+            summary = found.setdefault(name, Found("numeric" if not opened.typed else _kind_of(cells.type)))
+            numbers = _numbers(cells, spec) if summary.kind == "numeric" and name not in textual else None
+            if not opened.typed and numbers is None:
                 textual.add(name)
-            found[name].add(cells)
+            summary.add(cells, numbers)
     return found if not textual else _again(names, textual, opened.batches(sorted(textual)), found)
 
 
@@ -122,27 +158,33 @@ def _again(
 
 
 def draft(
-    sources: Mapping[str, str | Path],
+    sources: Mapping[str, str | Path | Csv],
     *,
     label: str | None = None,
     ids: str | Sequence[str] | None = None,
     folder: Path | None = None,
+    ask: Ask | None = None,
 ) -> str:
     """Return the text of a job file for the parties' files.
 
-    sources : {party: path}. label : 'column' or 'party.column'; None looks for a usual name.
-    ids : the id column of all files, or 'party.column' for each; None looks for a usual name in every file.
+    sources : {party: path, or a text file with its format}; the format of others is recognised.
+    label : 'column' or 'party.column'; None looks for a usual name, then asks.
+    ids : the id column of all files, or 'party.column' for each; None looks for usual names, then for shared cells.
     folder : folder of the job file; paths in the draft are relative to it.
+    ask : answers questions (`Question`); None leaves comments instead.
 
     Raises SpecificationError, or DataError for a file that cannot be read.
     """
-    found = {party: columns_of(party, str(path)) for party, path in sources.items()}
-    owner, target = _label(found, label)
-    id_of = _ids(found, ids)
+    ask = ask or _open
+    recognised = {party: recognise(source) for party, source in sources.items()}
+    opened = {party: known.source for party, known in recognised.items()}
+    found = {party: columns_of(party, source) for party, source in opened.items()}
+    owner, target, how = _label(found, label, ask)
+    id_of, id_how = _ids_with_reason(found, opened, ids, target)
     owned = {p: [c for c in columns if c != id_of.get(p) and (p, c) != (owner, target)] for p, columns in found.items()}
     labelled = found[owner][target] if target else None
     lines = [
-        f"# Drafted by vfl init from {', '.join(Path(path).name for path in sources.values())}.",
+        f"# Drafted by vfl init from {', '.join(_name(source) for source in opened.values())}.",
         "# Keep it to yourself: it shows cells.",
         f'# Comments that end in "{MARK}"',
         "# are not declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
@@ -150,18 +192,17 @@ def draft(
         f"format = {FORMAT}",
         'name = "draft"',
         'loss = "logistic"  # for a label that is a number: "squared", "huber" or "poisson"',
-        *_id_lines(id_of, found, "found by its name" if ids is None else "as given"),
-        *_class_lines(labelled),
+        *_id_lines(id_of, found, id_how),
+        *_class_lines(target, labelled, ask),
         "",
         "[partition]",
-        f"label = [{_text(owner)}, {_text(target or '')}]"
-        + ("  # found by its name" if target and label is None else "" if target else "  # name the label's column"),
+        f"label = [{_text(owner)}, {_text(target)}]  # {how}" if how else f"label = [{_text(owner)}, {_text(target)}]",
         "",
         "[partition.parties]",
         *(f"{_key(party)} = [{', '.join(map(_text, columns))}]" for party, columns in owned.items()),
     ]
     lines += _shared(owned)
-    lines += _declarations({c: (p, found[p][c]) for p, columns in owned.items() for c in columns})
+    lines += _declarations({c: (p, found[p][c]) for p, columns in owned.items() for c in columns}, ask)
     if labelled is not None and labelled.kind == "numeric" and not _binary(labelled):
         lines.append(
             f"# for squared, huber or poisson loss, under [bounds]: {_key(target)} = {_range(labelled)}  # {MARK}"
@@ -173,30 +214,93 @@ def draft(
         "strength = 1e-4",
         "",
         "[privacy]",
-        "epsilon = 1.0",
+        f"epsilon = {ask(Question('epsilon', 'epsilon', '1.0')) or '1.0'}",
         "",
         "[data]  # each path is opened by that party's own actor",
-        *(f"{_key(party)} = {_text(_relative(path, folder))}" for party, path in sources.items()),
     ]
+    lines += [
+        f"{_key(party)} = {_text(_relative(source, folder))}"
+        for party, source in opened.items()
+        if isinstance(source, str)
+    ]
+    for party, source in opened.items():
+        if isinstance(source, Csv):
+            lines += _format_lines(party, source, recognised[party].said, folder)
     return "\n".join(lines) + "\n"
 
 
-def _label(found: Mapping[str, Mapping[str, Found]], given: str | None) -> tuple[str, str]:
-    """Return party and column of the label; the column is '' if none has a usual name."""
+def _open(question: Question) -> str | None:
+    """Leave a question open."""
+    del question
+    return None
+
+
+def _name(source: str | Csv) -> str:
+    return Path(path_of(source).partition("?")[0]).name
+
+
+def _format_lines(party: str, spec: Csv, known: Sequence[str], folder: Path | None) -> list[str]:
+    """Return the table of a text file with its format, and the words for it."""
+    said = f"  # {'; '.join(known)}" if known else ""
+    lines = ["", f"[data.{_key(party)}]{said}", f"path = {_text(_relative(spec.path, folder))}"]
+    for name, value in spec.options().items():
+        listed = f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else _text(value)
+        lines.append(f"{name} = {listed}")
+    return lines
+
+
+def _label(found: Mapping[str, Mapping[str, Found]], given: str | None, ask: Ask) -> tuple[str, str, str]:
+    """Return party and column of the label, and how it was found; the column is '' if none has a usual name."""
     held = [(party, column) for party, columns in found.items() for column in columns]
     if given is None:
         for name in LABELS:
             fitting = [(party, column) for party, column in held if column.lower() == name]
             if len(fitting) == 1:
-                return fitting[0]
-        return next(iter(found)), ""
+                return *fitting[0], "found by its name"
+        given = ask(Question("label", "label", ", ".join(f"{party}.{column}" for party, column in held)))
+        if given is None:
+            return next(iter(found)), "", "name the label's column: none has a usual name of a label"
     fitting = [(party, column) for party, column in held if given in (column, f"{party}.{column}")]
     if len(fitting) != 1:
         what = "no file has" if not fitting else "several files have"
         raise SpecificationError(
             f"{what} a column {given!r}{nearest(given, [c for _, c in held])}: give --label PARTY.COLUMN"
         )
-    return fitting[0]
+    return *fitting[0], ""
+
+
+def _ids_with_reason(
+    found: Mapping[str, Mapping[str, Found]],
+    sources: Mapping[str, str | Csv],
+    given: str | Sequence[str] | None,
+    target: str,
+) -> tuple[dict[str, str], str]:
+    """Return {party: id column} and how they were found, with the share of ids that the files have in common."""
+    id_of = _ids(found, given)
+    if len(sources) < 2:
+        return id_of, "found by its name" if given is None else "as given"
+    if id_of:
+        cells = {party: distinct_cells(party, sources[party], [column]) for party, column in id_of.items()}
+        how = "found by its name" if given is None else "as given"
+        if any(column not in cells[party] for party, column in id_of.items()):
+            return id_of, f"{how}; CHECK: a file has the same id twice, or none"
+        return id_of, f"{how}; {_said_overlap({p: cells[p][c] for p, c in id_of.items()})}"
+    kept = {
+        party: [c for c, summary in columns.items() if summary.kind in ("text", "numeric") and c != target]
+        for party, columns in found.items()
+    }
+    shared = by_overlap({party: distinct_cells(party, sources[party], columns) for party, columns in kept.items()})
+    if not shared:
+        return {}, ""
+    return {party: column for party, (column, _) in shared.items()}, "found by overlap, check it; " + _said_overlap(
+        {party: cells for party, (_, cells) in shared.items()}
+    )
+
+
+def _said_overlap(cells: Mapping[str, pa.Array]) -> str:
+    (first, own), *others = cells.items()
+    shares = [f"{overlap(own, theirs):.0%} of {first}'s are in {party}'s" for party, theirs in others]
+    return "; ".join(shares)
 
 
 def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | None) -> dict[str, str]:
@@ -262,14 +366,40 @@ def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]]
 
 
 def _binary(found: Found) -> bool:
-    return found.kind == "boolean" or (found.low, found.high) in ((0.0, 1.0), (-1.0, 1.0))
+    return found.kind == "boolean" or ((found.low, found.high) in ((0.0, 1.0), (-1.0, 1.0)) and len(found.values) <= 2)
 
 
-def _class_lines(found: Found | None) -> list[str]:
-    if found is None or _binary(found):
+def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
+    """Return the classes of the label; of more than two, the last against the rest."""
+    if found is None:
         return []
-    shown = sorted(found.values) if found.kind == "text" else [found.low, found.high]
-    return [f"# classes = {json.dumps(shown[:2], ensure_ascii=False)}  # negative, positive; {MARK}"]
+    lines = []
+    if found.missing or found.empty:
+        what = "missing" if found.missing else "empty text"
+        lines.append(
+            f"# the label is {what} for some records: leave these records out of the file, or training refuses it"
+        )
+    if _binary(found) or (found.kind == "numeric" and len(found.values) > FEW):
+        return lines
+    if found.kind == "text":
+        shown: list[Any] = sorted(value for value in found.values if value)
+    else:
+        shown = sorted(int(number) if number.is_integer() else number for number in map(float, found.values))
+    if len(shown) > MANY:
+        return [*lines, f"# the label {_text(target)} has more than {MANY} different texts: it is no class"]
+    if len(shown) > 2:
+        listed = ", ".join(_value(value) for value in shown)
+        lines.append(
+            f"# the label has {len(shown)} classes, {listed}; a job has two, so one stands against the rest here"
+        )
+    classes = json.dumps(shown[:2] if len(shown) < 3 else [shown[:-1], shown[-1]], ensure_ascii=False)
+    return [*lines, _marked("classes", classes, Question("classes", target, classes), ask, "negative, positive; ")]
+
+
+def _marked(key: str, shown: str, question: Question, ask: Ask, note: str = "") -> str:
+    """Return the declaration that was answered, or a comment with what the records suggest."""
+    answer = ask(question)
+    return f"# {key} = {shown}  # {note}{MARK}" if answer is None else f"{key} = {answer}"
 
 
 def _shared(owned: Mapping[str, list[str]]) -> list[str]:
@@ -280,14 +410,16 @@ def _shared(owned: Mapping[str, list[str]]) -> list[str]:
     ]
 
 
-def _declarations(columns: Mapping[str, tuple[str, Found]]) -> list[str]:
+def _declarations(columns: Mapping[str, tuple[str, Found]], ask: Ask) -> list[str]:
     """Return the tables of declarations. columns : {column: (its party, what its cells look like)}."""
     numeric = {c: found for c, (_, found) in columns.items() if found.kind == "numeric" and not named_as_id(c)}
-    lines = ["", "[bounds]", *(f"# {_key(c)} = {_range(found)}  # {MARK}" for c, found in numeric.items())]
+    lines = ["", "[bounds]"]
+    for c, found in numeric.items():
+        lines.append(_marked(_key(c), _range(found), Question("bounds", c, _range(found)), ask))
     gaps = [column for column, found in numeric.items() if found.missing]
     if gaps:
         lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
-        lines += [f"# {_key(column)} = 0  # {MARK}" for column in gaps]
+        lines += [_marked(_key(column), "0", Question("fill", column, "0"), ask) for column in gaps]
     for column, (party, found) in columns.items():
         if column in numeric:
             continue
@@ -295,13 +427,16 @@ def _declarations(columns: Mapping[str, tuple[str, Found]]) -> list[str]:
         if found.kind == "boolean":
             lines.append('kind = "boolean"')
         elif found.kind == "text" and 2 <= len(found.values) <= MANY and not named_as_id(column):
-            listed = ", ".join(map(_text, sorted(found.values)))
-            lines += ['kind = "categorical"', f"# categories = [{listed}]  # {MARK}", 'unknown = "zero"']
+            listed = f"[{', '.join(map(_text, sorted(found.values)))}]"
+            lines.append('kind = "categorical"')
+            lines.append(_marked("categories", listed, Question("categories", column, listed), ask))
+            lines.append('unknown = "zero"')
         else:
             lines += _dropped(column, party, found)
             continue
         if found.missing:
-            lines.append(f'# missing = "indicator"  # or fill = ...; {MARK}')
+            question = Question("missing", column, '"indicator"')
+            lines.append(_marked("missing", '"indicator"', question, ask, "or fill = ...; "))
     return lines
 
 
@@ -327,6 +462,10 @@ def _short(value: float, rounding: str) -> str:
     if len(digits) > DIGITS + 2 and not value.is_integer():
         exact = exact.quantize(Decimal(1).scaleb(min(places, 0)), rounding=rounding)
     return repr(float(exact)).removesuffix(".0").replace(".0e", "e")
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _text(text: str) -> str:

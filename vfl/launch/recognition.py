@@ -1,0 +1,171 @@
+"""Recognition of a text file's format for `vfl init`, in words that its owner can check.
+
+No job is read this way: the draft states the format, and from then on it is a declaration (vfl.csv). Only the owner of the file
+may recognise it, since a single field can decide what is found.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from parties.sources.csv import dialect
+from parties.sources.files import ARROW, CSV, PARQUET
+from vfl.csv import MISSING, Csv, formatted, is_tabbed
+from vfl.job.file import ADDRESS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+SAMPLE = 1 << 20
+"""Bytes of the beginning of a file from which delimiter, quotes and numbers are recognised."""
+LINES = 5000
+ENCODINGS = ("utf-8", "cp1252", "latin-1")
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "bars"}
+MARKS = ("?", "-", "--", ".", "*", "n/a", "n.a.", "N.A.", "na", "k.A.", "k. A.", "#NV", "nil", "NIL")
+"""Fields that may stand for a missing number, beside vfl.csv.MISSING."""
+NUMBERS: tuple[tuple[str, str | None], ...] = (
+    *((".", None), (",", None), (".", ","), (",", "."), (".", "'"), (".", "’"), (",", "'")),
+    *((".", " "), (",", " "), (",", "\u00a0"), (",", "\u202f"), (".", "\u00a0"), (".", "_")),
+)
+"""Decimal signs with the characters between groups of digits, the plainest first."""
+_NAMES = {" ": "spaces", "\u00a0": "no-break spaces", "\u202f": "narrow no-break spaces"}
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """source : path, or the file with its format. said : the format, in words; empty for a plain file."""
+
+    source: str | Csv
+    said: tuple[str, ...] = ()
+
+
+def recognise(source: str | Path | Csv) -> Recognised:
+    """Return a text file with the format that it seems to have; any other source, and a declared format, as they are.
+
+    A file that cannot be read is returned as it is: opening it reports the error.
+    """
+    if isinstance(source, Csv) or ADDRESS in str(source):
+        return Recognised(source if isinstance(source, Csv) else str(source))
+    path = str(source)
+    name = path.lower()
+    if name.endswith((*PARQUET, *ARROW, ".npy", ".npz")) or Path(path).is_dir():
+        return Recognised(path)
+    try:
+        return _recognised(path, plain=name.endswith(CSV))
+    except Exception:  # noqa: BLE001 - readers of damaged files raise anything
+        return Recognised(path)
+
+
+def _recognised(path: str, *, plain: bool) -> Recognised:
+    encoding = _encoding(path)
+    with pa.input_stream(path) as raw:
+        sample: bytes = raw.read(SAMPLE)
+    text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(sample).removeprefix("\ufeff")
+    lines = text.splitlines(keepends=True)[:LINES]
+    if len(sample) == SAMPLE:
+        lines = lines[:-1]
+    spec, rows = _cut(path, encoding, lines)
+    width = len(rows[0])
+    columns = [[row[j].strip() for row in rows[1:] if len(row) == width] for j in range(width)]
+    decimal, thousands, marks, unsure = _numbers(columns, spec.delimiter)
+    usual = "\t" if is_tabbed(path) else ","
+    options: dict[str, Any] = {}
+    said = []
+    if spec.delimiter != usual or not plain:
+        options["delimiter"] = spec.delimiter
+        said.append(f"fields separated by {DELIMITERS[spec.delimiter]}")
+    if spec.quote != '"':
+        options["quote"] = spec.quote
+        said.append(f"fields quoted by {spec.quote}")
+    if encoding != "utf-8":
+        options["encoding"] = encoding
+        said.append(f"text in {encoding}")
+    if decimal != ".":
+        options["decimal"] = decimal
+        said.append("looks like numbers with decimal commas")
+    if thousands is not None:
+        options["thousands"] = thousands
+        said.append(f"digits in groups of three, separated by {_NAMES.get(thousands, thousands)}")
+    if unsure:
+        said.append("check: 1,234 may be a thousand or a fraction")
+    if marks:
+        options["missing"] = [*MISSING, *marks]
+        said.append(f"{' and '.join(marks)} taken for missing cells")
+    return Recognised(formatted(path, options), tuple(said))
+
+
+def _encoding(path: str) -> str:
+    """Return the first encoding that can decode the whole file; a byte order mark decides."""
+    decoders: dict[str, codecs.IncrementalDecoder] = {}
+    with pa.input_stream(path) as raw:
+        while piece := raw.read(SAMPLE):
+            if not decoders:
+                if piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                    return "utf-16"
+                decoders = {name: codecs.getincrementaldecoder(name)() for name in ENCODINGS}
+            for name in list(decoders):
+                try:
+                    decoders[name].decode(piece)
+                except UnicodeDecodeError:
+                    del decoders[name]
+    return next(iter(decoders), "utf-8")
+
+
+def _cut(path: str, encoding: str, lines: Sequence[str]) -> tuple[Csv, list[list[str]]]:
+    """Return the delimiter and quote that cut most lines into as many fields as the header has, and the rows."""
+    best: tuple[tuple[bool, float, int], Csv, list[list[str]]] | None = None
+    for delimiter in DELIMITERS:
+        for quote in ('"', "'"):
+            spec = Csv(path, delimiter=delimiter, encoding=encoding, quote=quote)
+            rows = [row for row in csv.reader(lines, **dialect(spec)) if row]
+            if not rows:
+                continue
+            width = len(rows[0])
+            quoted = _quoted(lines, delimiter, quote)
+            score = (width > 1, sum(len(row) == width for row in rows) / len(rows), quoted if quote == "'" else 1)
+            score = (score[0], score[1] if width > 1 else 0.0, score[2])
+            if best is None or score > best[0]:
+                best = (score, spec, rows)
+    if best is None:
+        raise ValueError("no line")
+    return best[1], best[2]
+
+
+def _quoted(lines: Sequence[str], delimiter: str, quote: str) -> int:
+    """Return 2 if fields are enclosed in this quote, and none in the usual one, else 0."""
+    fields = [field.strip() for line in lines[:200] for field in line.rstrip("\r\n").split(delimiter)]
+    enclosed = sum(len(field) > 1 and field[0] == field[-1] == quote for field in fields)
+    usual = sum(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
+    return 2 if enclosed and not usual else 0
+
+
+def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | None, list[str], bool]:
+    """Return decimal sign, digit groups, marks of missing cells, and True if the sign is unsure.
+
+    The form is the one that makes numbers of most columns, the plainest of several.
+    """
+    held = [[field for field in column if field not in MISSING] for column in columns]
+    clean = [[field for field in column if field not in MARKS] for column in held]
+    fits = {form: [j for j, fields in enumerate(clean) if fields and _all(form, fields)] for form in NUMBERS}
+    form = max(NUMBERS, key=lambda form: len(fits[form]))
+    unsure = False
+    if form == (",", None) and len(fits[".", ","]) == len(fits[form]) and delimiter != ";":
+        form = (".", ",")
+    if form in ((",", None), (".", ",")):
+        unsure = len(fits[",", None]) == len(fits[".", ","])
+    marks = [mark for mark in MARKS if any(mark in held[j] for j in fits[form])]
+    return form[0], form[1], marks, unsure
+
+
+def _all(form: tuple[str, str | None], fields: Sequence[str]) -> bool:
+    decimal, group = re.escape(form[0]), form[1]
+    whole = "[0-9]+" if group is None else rf"(?:[0-9]{{1,3}}(?:{re.escape(group)}[0-9]{{3}})+|[0-9]+)"
+    number = re.compile(rf"[+-]?(?:{whole}(?:{decimal}[0-9]*)?|{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?")
+    return all(number.fullmatch(field) for field in fields)
