@@ -1,0 +1,1 @@
+"""The wire between organisations: frames, plain values and vectors over gRPC with mutual TLS."""

@@ -1,0 +1,212 @@
+"""Calls and answers as frames: a head, and the bytes that it announces.
+
+Guarantee. A receiver learns all sizes from the head and compares them with the limits of its state before it takes memory for
+them. It takes no byte beyond them.
+
+    sending     frames(way, call, body, vectors)   → bytes of each frame, one after another
+    receiving   Incoming(head, limits), feed(...) until complete, then body and vectors
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from vfl.wire.federation_pb2 import FromParty, Head, ToParty, Vector
+from vfl.wire.values import WireError, parse, serialise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from vfl.messages.kinds import Plain
+
+    Buffer = np.ndarray | bytes | bytearray | memoryview
+
+PROTOCOL = 1
+PIECE = 1 << 20
+"""Content bytes of one frame, at most; a receiver accepts 4 MiB. Small frames let both ends work at the same time."""
+LARGEST_FRAME = (1 << 22) + (1 << 16)
+"""Bytes of a frame that a receiver accepts: 4 MiB of content, and the rest of a head."""
+MOST_VECTORS = 16
+DTYPES = {"float64": "<f8", "int64": "<i8", "bytes": "u1"}
+
+Way = TypeVar("Way", FromParty, ToParty)
+
+_PIECE_FIELD, _INLINE_FIELD, _HEAD_FIELD, _CALL_FIELD = 3, 15, 2, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A vector that a run sends to a party once. held : the receiver has it already."""
+
+    vector: Any
+    digest: bytes
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes that may come. body : most bytes. vectors : {name: most bytes}. calls : number of the call, None for any next."""
+
+    body: int
+    vectors: Mapping[str, int] = field(default_factory=dict)
+
+
+def parsed(way: type[Way], data: bytes) -> Way:
+    """Return the frame in the bytes. Raises WireError."""
+    frame = way()
+    try:
+        frame.ParseFromString(data)
+    except (DecodeError, ValueError):
+        raise WireError("a frame came that is not in the format of the wire") from None
+    if frame.WhichOneof("frame") is None:
+        raise WireError("a frame came that this version does not know")
+    return frame
+
+
+def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | None = None) -> Iterator[bytes]:
+    """Yield the frames of a call or an answer; they are the same in both directions. Vectors are read while they are sent."""
+    body = serialise(plain)
+    head = Head(call=call, body=len(body))
+    content: list[memoryview] = [memoryview(body)]
+    for name, given in (vectors or {}).items():
+        digest, held, vector = b"", False, given
+        if isinstance(given, Constant):
+            vector, digest, held = given.vector, given.digest, given.held
+        raw = _raw(vector)
+        head.vectors.append(Vector(name=name, size=raw.nbytes, digest=digest, held=held))
+        if not held:
+            content.append(raw)
+    pieces = _cut(content)
+    yield _wrapped(_HEAD_FIELD, _INLINE_FIELD, head.SerializeToString(), next(pieces, []))
+    named = _key(_CALL_FIELD, 0) + _varint(call)
+    for piece in pieces:
+        yield _wrapped(_PIECE_FIELD, _INLINE_FIELD, named, piece)
+
+
+def _raw(vector: Any) -> memoryview:
+    if isinstance(vector, np.ndarray):
+        vector = np.ascontiguousarray(vector, vector.dtype.newbyteorder("<"))
+        return memoryview(vector.reshape(-1).view(np.uint8))
+    return memoryview(vector)
+
+
+def _cut(content: list[memoryview]) -> Iterator[list[memoryview]]:
+    """Yield lists of parts that are PIECE bytes together; at least one list."""
+    piece: list[memoryview] = []
+    room = PIECE
+    for part in content:
+        start = 0
+        while start < part.nbytes:
+            taken = part[start : start + room]
+            piece.append(taken)
+            start, room = start + taken.nbytes, room - taken.nbytes
+            if not room:
+                yield piece
+                piece, room = [], PIECE
+    if piece:
+        yield piece
+
+
+def _wrapped(frame: int, content: int, before: bytes, parts: list[memoryview]) -> bytes:
+    """Return a frame whose message ends with a bytes field. The content is copied once; a generated class copies it twice."""
+    size = sum(part.nbytes for part in parts)
+    inner = before + (_key(content, 2) + _varint(size) if size else b"")
+    return b"".join([_key(frame, 2), _varint(len(inner) + size), inner, *parts])
+
+
+def _key(number: int, kind: int) -> bytes:
+    return _varint(number << 3 | kind)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+class Incoming:
+    """A call or an answer that is arriving.
+
+    held : {digest: vector} of constants, which this adds to. Raises WireError for a head beyond the limits.
+    """
+
+    def __init__(self, head: Head, limits: Limits, held: dict[str, tuple[bytes, Any]] | None = None) -> None:
+        self.call = head.call
+        self._held = held if held is not None else {}
+        if head.body > limits.body:
+            raise WireError(f"a message of {head.body} bytes came where at most {limits.body} can be due")
+        if len(head.vectors) > MOST_VECTORS:
+            raise WireError(f"a message came with more than {MOST_VECTORS} vectors")
+        self.vectors: dict[str, Any] = {}
+        self._digests: dict[str, bytes] = {}
+        announced = []
+        for vector in head.vectors:
+            name, most = vector.name, limits.vectors.get(vector.name)
+            if most is None or name in self.vectors:
+                raise WireError("a message came with a vector that is not due")
+            if vector.size > most:
+                raise WireError(f"a vector of {vector.size} bytes came where at most {most} can be due")
+            if vector.held:
+                known = self._held.get(name)
+                if known is None or known[0] != vector.digest or known[1].nbytes != vector.size:
+                    raise WireError("a message names a constant that this side does not hold")
+                self.vectors[name] = known[1]
+                continue
+            self.vectors[name] = np.empty(0, np.uint8)
+            announced.append(vector)
+            if vector.digest:
+                self._digests[name] = vector.digest
+        self._body = bytearray(head.body)
+        waiting = [memoryview(self._body)]
+        for vector in announced:
+            made: Any = np.empty(vector.size, np.uint8)
+            self.vectors[vector.name] = made
+            waiting.append(memoryview(made))
+        self._waiting = [part for part in waiting if part.nbytes]
+        self.feed(memoryview(head.inline))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes are there."""
+        return not self._waiting
+
+    @property
+    def plain(self) -> Plain:
+        """The body."""
+        return parse(self._body)
+
+    def feed(self, data: memoryview) -> None:
+        """Take more bytes of the content. Raises WireError for more than were announced."""
+        start = 0
+        while start < data.nbytes:
+            if not self._waiting:
+                raise WireError("a message came that is longer than it announced")
+            room = self._waiting[0]
+            size = min(room.nbytes, data.nbytes - start)
+            room[:size] = data[start : start + size]
+            start += size
+            if size == room.nbytes:
+                del self._waiting[0]
+            else:
+                self._waiting[0] = room[size:]
+        if self.complete:
+            for name, digest in self._digests.items():
+                self._held[name] = (digest, self.vectors[name])
+            self._digests = {}
+
+
+def as_vector(raw: Any, kind: str = "float64") -> Any:
+    """Return the bytes of a vector as a read-only array. Raises WireError for a size that is no multiple of an entry."""
+    dtype = np.dtype(DTYPES[kind])
+    if raw.nbytes % dtype.itemsize:
+        raise WireError("a vector came that ends within an entry")
+    array = raw.view(dtype)
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,273 @@
+"""Streams between the coordinator and parties: gRPC over mutual TLS 1.3, with pinned certificates at both ends.
+
+Guarantee. The coordinator accepts a stream only from a peer that proved to hold the key of a party's certificate in the
+federation file; `Peer.is_member` then compares this certificate with the one under the name that the peer claims. A party
+sends nothing before the other end has proved to hold the key of the coordinator's certificate. There is no mode without TLS.
+
+TLS 1.3: gRPC for Python has no option for the oldest version. CIPHERS leaves no cipher suite of TLS 1.2 that a key on P-256
+can be used with, so a handshake of TLS 1.2 fails; `Peer.is_member` also compares the version that was negotiated.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import socket
+import ssl
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import FederationError, PlacementError, SpecificationError
+from vfl.wire.frames import LARGEST_FRAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from vfl.federation.file import Federation, Member
+    from vfl.federation.identity import Identity
+
+METHOD = "Session"
+SERVICE = "vfl.wire.v1.Federation"
+CIPHERS = "ECDHE-RSA-AES256-GCM-SHA384"
+"""Cipher suite of TLS 1.2 for RSA keys, which no member has. The suites of TLS 1.3 cannot be configured, and stay."""
+
+CONNECT_SECONDS = 20.0
+KEEPALIVE_SECONDS = 10
+"""Seconds of silence after which a peer is pinged, and seconds that it has for the answer."""
+WINDOW = 1 << 24
+"""Bytes that may be on their way: 20 ms at 1 Gb/s are 2.5 MB."""
+
+_OPTIONS = [
+    ("grpc.max_receive_message_length", LARGEST_FRAME),
+    ("grpc.max_send_message_length", LARGEST_FRAME),
+    ("grpc.max_metadata_size", 1 << 14),
+    ("grpc.keepalive_time_ms", KEEPALIVE_SECONDS * 1000),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_SECONDS * 1000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+    ("grpc.http2.lookahead_bytes", WINDOW),
+    ("grpc.http2.max_frame_size", 1 << 20),
+    ("grpc.so_reuseport", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+]
+_loading = threading.Lock()
+
+
+class StreamBroken(FederationError):
+    """A stream ended or could not be opened. refused : the peers' certificates do not fit, which no later attempt mends."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+def import_grpc() -> Any:
+    """Import gRPC, quiet and with TLS 1.3 alone. Raises SpecificationError, which names the extra, where it is missing."""
+    with _loading:
+        before = {name: os.environ.get(name) for name in ("GRPC_SSL_CIPHER_SUITES", "GRPC_VERBOSITY")}
+        os.environ["GRPC_SSL_CIPHER_SUITES"] = CIPHERS
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+        try:
+            import grpc
+
+            grpc.ssl_channel_credentials()  # gRPC reads its environment once, when it first needs it
+        except ImportError:
+            raise SpecificationError(
+                "a federation across organisations needs gRPC: pip install 'vfl[federation]'"
+            ) from None
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+        return grpc
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a stream at the coordinator. certificate : DER, as verified by TLS. version : of TLS."""
+
+    certificate: bytes
+    version: str
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, hex."""
+        return hashlib.sha256(self.certificate).hexdigest()
+
+    def is_member(self, member: Member) -> bool:
+        """Return True if this end holds the member's pinned key and speaks TLS 1.3."""
+        return self.version == "TLSv1.3" and self.fingerprint == member.fingerprint
+
+
+class Listener:
+    """The coordinator's end. It runs `session(frames, peer, done)` for every stream, in threads of its own.
+
+    session : takes the iterator of incoming frames, the peer, and a function that registers a callback for the end of the
+        stream; yields outgoing frames.
+    listen : address to bind; None binds the federation's port on all interfaces, or on loopback if it is a loopback address.
+
+    Raises PlacementError if the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        identity: Identity,
+        session: Callable[[Iterator[bytes], Peer, Callable[[Callable[[], None]], Any]], Iterator[bytes]],
+        *,
+        listen: str | None = None,
+    ) -> None:
+        grpc = import_grpc()
+
+        def handle(frames: Iterator[bytes], context: Any) -> Iterator[bytes]:
+            found = context.auth_context()
+            pem = found.get("x509_pem_cert", [b""])[0].decode()
+            version = found.get("ssl_tls_version", [b""])[0].decode()
+            peer = Peer(der_of(pem) if pem else b"", version)
+            return session(_until_broken(frames), peer, context.add_callback)
+
+        most = 4 * len(federation.parties) + 8
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix="vfl-session")
+        self._server = grpc.server(self._threads, options=_OPTIONS, maximum_concurrent_rpcs=most)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {METHOD: grpc.stream_stream_rpc_method_handler(handle)}),)
+        )
+        credentials = grpc.ssl_server_credentials(
+            [(identity.key_pem, identity.certificate_pem)],
+            root_certificates=b"".join(member.certificate_pem for member in federation.parties.values()),
+            require_client_auth=True,
+        )
+        bound = listen or _bound(federation.address)
+        try:
+            self.port = self._server.add_secure_port(bound, credentials)
+        except RuntimeError:
+            raise PlacementError(
+                f"cannot listen at {bound}: another process does, perhaps another coordinator of this federation, or the "
+                "address is not one of this machine"
+            ) from None
+        self._server.start()
+
+    def close(self) -> None:
+        """End all streams."""
+        self._server.stop(1.0).wait()
+        self._threads.shutdown(wait=True)
+
+
+class Dialled:
+    """A party's end of a stream. `frames` yields incoming frames and raises StreamBroken at the end of the stream."""
+
+    def __init__(self, federation: Federation, identity: Identity, outgoing: Iterator[bytes]) -> None:
+        self._grpc = import_grpc()
+        self._federation, self._identity = federation, identity
+        coordinator = federation.coordinator
+        credentials = self._grpc.ssl_channel_credentials(
+            coordinator.certificate_pem, identity.key_pem, identity.certificate_pem
+        )
+        options = [*_OPTIONS, ("grpc.ssl_target_name_override", coordinator.name)]
+        self._channel = self._grpc.secure_channel(federation.address, credentials, options=options)
+        self._call = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")(outgoing)
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield the frames as they come."""
+        try:
+            yield from self._call
+        except self._grpc.RpcError as error:
+            raise self._broken(error) from None
+        raise StreamBroken("the coordinator closed the stream")
+
+    def close(self) -> None:
+        """End the stream; `frames` then raises. May be called from another thread."""
+        self._call.cancel()
+        self._channel.close()
+
+    def _broken(self, error: Any) -> StreamBroken:
+        code, details = error.code(), error.details() or ""
+        if code == self._grpc.StatusCode.CANCELLED:
+            return StreamBroken("the stream was ended")
+        if code == self._grpc.StatusCode.UNAVAILABLE and "failed to connect" in details:
+            return explained(self._federation, self._identity)
+        return StreamBroken(f"the stream to {self._federation.address} broke ({code.name.lower()})")
+
+
+def explained(federation: Federation, identity: Identity) -> StreamBroken:
+    """Return the reason why no stream can be opened, found by a handshake that sends nothing else."""
+    where, coordinator = federation.address, federation.coordinator
+    try:
+        with _handshake(where, identity) as connection:
+            came = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
+            if came != coordinator.fingerprint:
+                return StreamBroken(
+                    f"the server at {where} is not the coordinator {coordinator.name!r} of this federation: its certificate "
+                    f"is {came}, and {coordinator.fingerprint} is expected",
+                    refused=True,
+                )
+            if connection.recv(1):
+                return StreamBroken(f"the stream to {where} broke")
+    except ssl.SSLError as error:
+        return StreamBroken(f"no TLS 1.3 handshake with {where}: {error.reason or 'the connection was closed'}")
+    except OSError as error:
+        return StreamBroken(f"no coordinator answers at {where}: {error.strerror or 'no answer in time'}")
+    return StreamBroken(
+        f"the coordinator at {where} does not accept the certificate of {identity.name!r}, {identity.fingerprint}: its "
+        "federation file names another one, or none",
+        refused=True,
+    )
+
+
+@contextlib.contextmanager
+def _handshake(where: str, identity: Identity) -> Iterator[ssl.SSLSocket]:
+    """Yield a connection after a handshake in which nothing is verified, to look at the other end's certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    if hasattr(os, "memfd_create"):  # the key is written to no disk
+        with _files_of(identity) as (certificate, key):
+            context.load_cert_chain(certificate, key)
+    host, _, port = where.rpartition(":")
+    with (
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS) as plain,
+        context.wrap_socket(plain, server_hostname=host.strip("[]")) as connection,
+    ):
+        yield connection
+
+
+@contextlib.contextmanager
+def _files_of(identity: Identity) -> Iterator[tuple[str, str]]:
+    """Yield paths of the certificate and the key, in memory: Python's TLS reads them from files only."""
+    with contextlib.ExitStack() as stack:
+        paths = []
+        for content in (identity.certificate_pem, identity.key_pem):
+            descriptor = os.memfd_create("identity")
+            stack.callback(os.close, descriptor)
+            os.write(descriptor, content)
+            paths.append(f"/proc/self/fd/{descriptor}")
+        yield paths[0], paths[1]
+
+
+def der_of(pem: str) -> bytes:
+    """Return the first certificate of a PEM text in DER form."""
+    found = re.search("-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", pem, re.DOTALL)
+    return base64.b64decode(found[1]) if found else b""
+
+
+def _until_broken(frames: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the frames; end where gRPC raises, whatever the reason."""
+    with contextlib.suppress(Exception):
+        yield from frames
+
+
+def _bound(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    loopback = host == "localhost" or host.startswith("127.") or host == "[::1]"
+    return address if loopback else f"[::]:{port}"
