@@ -7,7 +7,7 @@ the other. A backup of either that somebody restored in between is detected at t
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from vfl.messages import Backward, BookHeads, Descend, Phase, Piece, Query
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import Accounting, DatasetBook, SqliteLedger
-from vfl.privacy.ledger.composition import cost
+from vfl.privacy.ledger.composition import cost, epsilon_of
 from vfl.privacy.spending import UNIT_BITS
 from vfl.types import Adjacency
 
@@ -43,6 +43,18 @@ def _extent(query: Backward) -> tuple[object, ...]:
     """Return the batch, blocks, clip and vectors that define a share's sum; the party itself compares cap and noise."""
     vectors = [vector.tobytes() for vector in (*query.centres, *query.scales)]
     return query.batch, query.part, query.blocks, type(query.clip), query.clip.dimension, vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Cost of a run by an owner's book. epsilon : of its charges, reserved : of its reservation, both at the job's δ.
+
+    left : ε that the book has left, at its own δ.
+    """
+
+    epsilon: float
+    reserved: float
+    left: float
 
 
 class PartyBook:
@@ -73,6 +85,7 @@ class PartyBook:
         self._reservation: DatasetReservation | None = None
         self._plan: Plan | None = None
         self._fresh = False
+        self._run = ""
         self._made: set[ReleaseKey] = set()
         self._passes: set[ReleaseKey] = set()
         self._last: Query | None = None
@@ -122,6 +135,19 @@ class PartyBook:
         except BaseException:
             self._last = None  # no later batch may rest on a charge that was refused
             raise
+
+    def costs(self) -> Costs | None:
+        """Return the cost of the run that was opened last; None before."""
+        delta = None if self._plan is None else self._plan.problem.delta
+        if not self._run or delta is None:
+            return None
+        with self._ledger.read() as state:
+            scope, found = state.scopes[self._account], state.run(self._account, self._run).allowance
+            return Costs(
+                epsilon_of(found.accounting, found.spent, delta),
+                epsilon_of(found.accounting, found.reserved, delta),
+                min(scope.epsilon, epsilon_of(found.accounting, scope.free(found.accounting), scope.delta)),
+            )
 
     def _record_pass(self, query: Query, cap: RecordCap) -> None:
         """Charge a pass whole, with the first of its blocks that this party is asked for; the party checks the others.
@@ -234,6 +260,7 @@ class PartyBook:
                     f"reserved, the job asks for ε = {asked.asked:.4g} and ε = {asked.left:.4g} is left",
                 )
             self._fresh = True
+        self._run = run
         self._made = set(self._reservation.charged())
 
     def _keep_cap(self) -> None:

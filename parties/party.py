@@ -30,7 +30,7 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from parties.book import PartyBook
+    from parties.book import Costs, PartyBook
     from parties.storage.base import Storage
     from vfl.messages import Block, BookHeads, Notice, Query, Records, Step, Weighting
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
@@ -87,13 +87,17 @@ class Party:
 
     def greet(self) -> Greeting:
         """Return version, number of records, book and alignment of this party, before training."""
-        return Greeting(__version__, self._n_records, self._book is not None, self._alignment)
+        return Greeting(__version__, self.n_records, self._book is not None, self._alignment)
 
     def hear(self, notice: Notice) -> BookHeads:
         """Pass a notice of the coordinator to the owner's book; return the heads of the book."""
         if self._book is None:
             raise PrivacyError(f"party {self.name!r} keeps no book")
-        return self._book.hear(notice, self._n_records)
+        return self._book.hear(notice, self.n_records)
+
+    def costs(self) -> Costs | None:
+        """Return the cost of the current run by the owner's book; None without a book."""
+        return None if self._book is None else self._book.costs()
 
     def labels(self) -> Vector:
         """Return y, (n,). Only the margins actor may ask for it."""
@@ -348,8 +352,18 @@ class Party:
         return self._columns.block(block.start, block.stop)
 
     @property
-    def _n_records(self) -> int:
-        """Records of both parts."""
+    def n_coordinates(self) -> int:
+        """Return p_k, with the intercept where the party owns it."""
+        return self._columns.n_coordinates
+
+    @property
+    def n_trained(self) -> int:
+        """Return the number of records that are trained on."""
+        return self._columns.n_records
+
+    @property
+    def n_records(self) -> int:
+        """Return the number of records, held-out ones included."""
         return self._columns.n_records + (self._held_out.n_records if self._held_out is not None else 0)
 
     def _zeros(self) -> Vector:

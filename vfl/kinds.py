@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from vfl import messages
+from vfl import alignment, messages
 from vfl.errors import PrivacyError
 from vfl.evaluation import distance, statistics
 from vfl.holdout import Side
 from vfl.losses import LOSSES
+from vfl.messages import joining
 from vfl.messages.kinds import (
     FLAG,
     NUMBER,
@@ -32,6 +33,7 @@ from vfl.messages.kinds import (
     choice,
     decode,
     encode,
+    exactly,
     family,
     kind,
     mapping,
@@ -228,6 +230,37 @@ register("message", "greeting", messages.Greeting)
 register("message", "notice", messages.Notice, phase=choice(messages.Phase), ledger=HEAD, noted=HEAD)
 register("message", "release_key", events.ReleaseKey)
 register("message", "book_heads", messages.BookHeads, own=HEAD, noted=HEAD)
+
+OCTETS = Parameter("bytes", bytes, exactly(bytes))
+MAYBE_TEXT = optional(TEXT)
+_indexed = record(alignment.Indexed, ("alignment", TEXT), ("hash", TEXT), ("n_records", WHOLE))
+_sealing_key = record(joining.SealingKey, ("key", OCTETS), ("signature", OCTETS))
+register("message", "offer", joining.Offer, parties=sequence(TEXT))
+register("message", "done", joining.Done)
+register("message", "failure", joining.Failure)
+register("message", "load", joining.Load)
+register("message", "send_labels", joining.SendLabels)
+register("message", "finish", joining.Finish)
+register("message", "ping", joining.Ping)
+register("message", "pong", joining.Pong)
+register("message", "introduce", joining.Introduce)
+register("message", "sealing_key", joining.SealingKey, key=OCTETS, signature=OCTETS)
+register("message", "introduced", joining.Introduced, keys=mapping(_sealing_key))
+register("message", "make_salt", joining.MakeSalt)
+register("message", "sealed", joining.Sealed, texts=mapping(OCTETS))
+register("message", "take_salt", joining.TakeSalt, text=OCTETS)
+register("message", "read_ids", joining.ReadIds)
+register("message", "ids_greeting", alignment.IdsGreeting, pending=MAYBE_TEXT, kept=optional(_indexed))
+register("message", "begin_aligning", joining.BeginAligning, pending=MAYBE_TEXT, sizes=mapping(WHOLE))
+register("message", "multiply", joining.Multiply)
+register("message", "send_set", joining.SendSet)
+register("message", "conclude", joining.Conclude)
+register("message", "indexed", alignment.Indexed)
+register("message", "part_about", joining.PartAbout)
+register("message", "send_margins", joining.SendMargins)
+register("message", "take_margins", joining.TakeMargins)
+register("message", "add_up", joining.AddUp)
+register("message", "added", joining.Added)
 
 
 def to_plain(message: object) -> Plain:

@@ -54,6 +54,24 @@ def ask_owners(job: Job, data: Any, policies: Mapping[str, str]) -> None:
             consented(job.for_party(party), policies.get(party))
 
 
+def named_by_owners(partition: FeaturePartition, data: Mapping[str, str] | None) -> dict[str, str]:
+    """Return {party: the name that its owner gave to the source}. Raises SpecificationError for anything else.
+
+    A party of another organisation opens its own source: no data and no path goes to it.
+    """
+    given = {} if data is None else data
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given.values()):
+        raise SpecificationError(
+            "a federation's parties hold the data: give {party: name of its source}, or nothing where each has one"
+        )
+    for party in given:
+        if party not in partition.parties:
+            raise SpecificationError(
+                f"data are named for {party!r}, which is not a party{nearest(party, partition.parties)}"
+            )
+    return dict(given)
+
+
 def paths_of(partition: FeaturePartition, paths: Mapping[str, str | Path] | None, what: str) -> dict[str, str]:
     """Return {party: absolute path}; SpecificationError for a name that is not a party.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, VflError
 from vfl.job import file as jobfile
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.place import place_of
+from vfl.launch.engines.place import across, place_of
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, events_of, finish, settings_of
 from vfl.launch.run.folder import MODEL, fresh_folder
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.job.faults import Faults
     from vfl.job.placement import Placement
+    from vfl.launch.engines.place import Organisations
     from vfl.launch.run.execution import Event, Watch
     from vfl.security.signatures import SigningKey
 
 
 def stream(
     job: Job,
-    data: Any,
+    data: Any = None,
     *,
     engine: str = "ray",
     address: str | None = None,
@@ -42,6 +43,8 @@ def stream(
     placement: Placement | None = None,
     faults: Faults | None = None,
     allow_network_file_system: bool = False,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
 ) -> Iterator[Event | Result]:
     """Train, and yield the plan, the reservation, a record of every round, and at last the result. See `train`.
 
@@ -58,13 +61,15 @@ def stream(
         placement=placement,
         faults=faults,
         allow_network_file_system=allow_network_file_system,
+        federation=federation,
+        identity=identity,
     )
     yield from events_of(job, data, settings)
 
 
 def train(
     job: Job,
-    data: Any,
+    data: Any = None,
     *,
     engine: str = "ray",
     address: str | None = None,
@@ -79,6 +84,8 @@ def train(
     watch: Watch | None = None,
     environment: dict[str, Any] | None = None,
     allow_network_file_system: bool = False,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
 ) -> Result:
     """Train the job's model; it is (ε, δ)-differentially private for every record as its certificate states.
 
@@ -106,6 +113,10 @@ def train(
     watch : called with the progress and outcome of the alignment, if there is one, the plan, the reservation, and every
         round. None issues the plan's warnings as vfl.PrivacyWarning.
     environment : plain values to keep in the log for `vfl resume`.
+    federation : path of a federation file: the parties are in other organisations, which run `vfl.join`, and this process
+        is the coordinator. `data` is then None or {party: the owner's name of its source}, and each party has its own
+        policy, index folder and cores.
+    identity : with a federation, the coordinator's key file; None takes the one beside the federation file.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost and the
         guarantee with it; False raises LedgerError before the first release.
 
@@ -124,6 +135,8 @@ def train(
         placement=placement,
         faults=faults,
         allow_network_file_system=allow_network_file_system,
+        federation=federation,
+        identity=identity,
     )
     signer = None if key is None and output is None else signing_key(key)  # a missing key fails before any release
     watch = watch or warn_of_plan
@@ -167,7 +180,7 @@ def _begin(
 
 def resume(
     folder: str | Path,
-    data: Any,
+    data: Any = None,
     *,
     engine: str = "ray",
     address: str | None = None,
@@ -175,11 +188,15 @@ def resume(
     watch: Watch | None = None,
     placement: Placement | None = None,
     faults: Faults | None = None,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
 ) -> Result:
     """Go on with an interrupted run, from the releases in its log; a finished run is only loaded.
 
     Releases that were charged and lost stay charged: the run may end with fewer releases, never with more budget. It
     needs the same data and the same ledger. With seeded noise the model is the same to the bit.
+
+    federation, identity : as for `train`; a run across organisations is resumed across them.
     """
     folder = Path(folder)
     if (folder / MODEL).exists():
@@ -198,7 +215,9 @@ def resume(
         )
         settings = Settings(
             budget=budget,
-            place=place_of(engine, address, placement, faults),
+            place=place_of(engine, address, placement, faults)
+            if federation is None
+            else across(federation, identity, faults, address=address, placement=placement),
             policies=kept.get("policies") or {},
             arrangement=arrangement,
             log=made,

@@ -45,7 +45,9 @@ class Parameter(NamedTuple):
     decode: Callable[[Any], Any]
 
 
-def _exactly(kind: type) -> Callable[[Any], Any]:
+def exactly(kind: type) -> Callable[[Any], Any]:
+    """Return a decoder that accepts values of this type alone."""
+
     def decode(plain: Any) -> Any:
         if type(plain) is not kind:
             raise PrivacyError(f"a {kind.__name__} is needed, not {type(plain).__name__}")
@@ -81,10 +83,10 @@ def _vector(plain: Any) -> Any:
 
 
 NUMBER = Parameter("number", float, _number)
-RELEASED_NUMBER = Parameter("number, may be NaN", float, _exactly(float))
-WHOLE = Parameter("whole number", operator.index, _exactly(int))
-FLAG = Parameter("true or false", bool, _exactly(bool))
-TEXT = Parameter("text", str, _exactly(str))
+RELEASED_NUMBER = Parameter("number, may be NaN", float, exactly(float))
+WHOLE = Parameter("whole number", operator.index, exactly(int))
+FLAG = Parameter("true or false", bool, exactly(bool))
+TEXT = Parameter("text", str, exactly(str))
 VECTOR = Parameter("vector of finite numbers", _bytes, _vector)
 RELEASED = Parameter("vector, may hold NaN", _bytes, _released)
 
@@ -100,7 +102,7 @@ def optional(of: Parameter) -> Parameter:
 
 def sequence(of: Parameter) -> Parameter:
     """Return a parameter that is a tuple of any length."""
-    items = _exactly(tuple)
+    items = exactly(tuple)
     return Parameter(
         f"sequence: {of.text}",
         lambda values: tuple([of.encode(value) for value in values]),
@@ -110,7 +112,7 @@ def sequence(of: Parameter) -> Parameter:
 
 def record(build: Callable[..., Any], *parts: tuple[str, Parameter]) -> Parameter:
     """Return a parameter that is an object of these attributes."""
-    items = _exactly(tuple)
+    items = exactly(tuple)
 
     def decode(plain: Any) -> Any:
         if len(items(plain)) != len(parts):
@@ -126,7 +128,7 @@ def record(build: Callable[..., Any], *parts: tuple[str, Parameter]) -> Paramete
 
 def mapping(of: Parameter) -> Parameter:
     """Return a dictionary from names of parties, in order."""
-    pairs = _exactly(tuple)
+    pairs = exactly(tuple)
 
     def decode(plain: Any) -> Any:
         found = {}
@@ -143,7 +145,7 @@ def mapping(of: Parameter) -> Parameter:
 
 def row(*parts: Parameter) -> Parameter:
     """Return a parameter that is a tuple with one value for each part."""
-    items = _exactly(tuple)
+    items = exactly(tuple)
 
     def decode(plain: Any) -> Any:
         if len(items(plain)) != len(parts):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vfl.launch.engines.place import Organisations
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -23,11 +25,15 @@ def run(
     budget: Budget,
     log: Log,
     *,
-    place: Place | None,
+    place: Place | Organisations | None,
     policies: Mapping[str, str],
     arrangement: Arrangement | None = None,
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
     """Align if the job asks for it, load every party, train, and yield what happens; the outcome comes last."""
+    if isinstance(place, Organisations):
+        from vfl.launch.engines import federation
+
+        return federation.run(job, sources, budget, log, place=place, arrangement=arrangement)
     if place is None:
         from vfl.launch.engines import inprocess
 
@@ -42,10 +48,14 @@ def align_only(
     sources: Mapping[str, Any],
     arrangement: Arrangement,
     *,
-    place: Place | None,
+    place: Place | Organisations | None,
     policies: Mapping[str, str],
 ) -> Iterator[Aligning | Aligned]:
     """Yield the progress of an alignment, then its outcome."""
+    if isinstance(place, Organisations):
+        from vfl.launch.engines import federation
+
+        return federation.align_only(job, sources, arrangement, place=place)
     if place is None:
         from vfl.launch.engines import inprocess
 

@@ -1,13 +1,20 @@
-"""The engine of a run: this process, or a place on a Ray cluster."""
+"""The engine of a run: this process, a place on a Ray cluster, or a federation of organisations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from vfl.errors import SpecificationError
 from vfl.job.faults import Faults
 from vfl.job.placement import Placement
 from vfl.launch.engines.connection import check_address
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vfl.federation.file import Federation
+    from vfl.federation.identity import Identity
 
 ENGINES = ("ray", "inprocess")
 
@@ -22,6 +29,57 @@ class Place:
     address: str | None = None
     placement: Placement = field(default_factory=Placement)
     faults: Faults = field(default_factory=Faults)
+
+
+GATHER_SECONDS = 86_400.0
+"""Longest wait for all parties of a federation to connect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Organisations:
+    """A federation of organisations as the place of a run. identity : of the coordinator, which is this process.
+
+    gather_seconds : wait for all parties to connect. listen : address to bind (vfl.wire.streams.Listener).
+    """
+
+    federation: Federation
+    identity: Identity
+    faults: Faults = field(default_factory=Faults)
+    gather_seconds: float = GATHER_SECONDS
+    listen: str | None = None
+
+
+def organisations_of(
+    federation: str | Path | Organisations, identity: str | Path | None = None, faults: Faults | None = None
+) -> Organisations:
+    """Return the place that a federation file stands for. Raises SpecificationError if file and identity do not fit.
+
+    identity : path of the coordinator's key or certificate; None takes the files beside the federation file.
+    """
+    from vfl.federation.file import identity_for, read_federation
+
+    if isinstance(federation, Organisations):
+        return federation
+    read = read_federation(federation)
+    return Organisations(read, identity_for(read, federation, read.coordinator.name, identity), faults or Faults())
+
+
+def across(
+    federation: str | Path | Organisations,
+    identity: str | Path | None,
+    faults: Faults | None = None,
+    **others: object,
+) -> Organisations:
+    """Return the place of a run across organisations; SpecificationError for options that the parties set for themselves.
+
+    others : these options, by name.
+    """
+    for name, value in others.items():
+        if value:
+            raise SpecificationError(
+                f"{name} does not go with a federation, whose parties set it for themselves where they join (vfl join)"
+            )
+    return organisations_of(federation, identity, faults)
 
 
 def place_of(

@@ -14,11 +14,11 @@ from coordinator.rounds import Log, Made
 from vfl.errors import SpecificationError
 from vfl.launch.engines import dispatch
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.place import place_of
+from vfl.launch.engines.place import Organisations, across, place_of
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
 from vfl.launch.run.witness import Witness
-from vfl.launch.sources import ask_owners, paths_of, sources_of
+from vfl.launch.sources import ask_owners, named_by_owners, paths_of, sources_of
 from vfl.planning import MANY, check
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 class Settings:
     """Everything that a run needs besides its job and its data. All paths are absolute.
 
-    budget : account that the run charges. place : on a Ray cluster; None runs in this process.
+    budget : account that the run charges. place : a Ray cluster or a federation; None runs in this process.
     policies : {party: path of its owner's policy}. arrangement : of the alignment, and the cores of each party.
     log : releases of earlier processes of the same run.
     counted : count the run in this process's total of private runs (vfl.launch.run.warnings).
     """
 
     budget: Budget
-    place: Place | None
+    place: Place | Organisations | None
     policies: Mapping[str, str]
     arrangement: Arrangement
     log: Log = field(default_factory=Log)
@@ -68,6 +68,8 @@ def settings_of(
     placement: Placement | None = None,
     faults: Faults | None = None,
     allow_network_file_system: bool = False,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
 ) -> Settings:
     """Return the settings of a new run, from the options of `vfl.launch.train.train`; refuse those that do not fit."""
     budget = new_budget(job, ledger, allow_network_file_system=allow_network_file_system)
@@ -75,9 +77,15 @@ def settings_of(
         budget.find()  # before processes start and records are aligned
         if job.dataset is not None and (largest := check(job)).n_records == MANY:
             budget.require_room(job, largest)
+    place: Place | Organisations | None
+    if federation is None:
+        place = place_of(engine, address, placement, faults)
+    else:
+        own: dict[str, Any] = {"address": address, "policies": policies, "indexes": indexes, "cores": cores}
+        place = across(federation, identity, faults, placement=placement, **own)
     return Settings(
         budget=budget,
-        place=place_of(engine, address, placement, faults),
+        place=place,
         policies=paths_of(job.partition, policies, "policy"),
         arrangement=Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores),
     )
@@ -97,8 +105,11 @@ def new_budget(job: Job, ledger: str | Path | None, *, allow_network_file_system
 
 def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Result]:
     """Execute a run: yield its events as they happen, then its result, not yet signed."""
-    ask_owners(job, data, settings.policies)
-    sources = sources_of(job, data, ids=True)
+    if isinstance(settings.place, Organisations):
+        sources: Mapping[str, Any] = named_by_owners(job.partition, data)
+    else:
+        ask_owners(job, data, settings.policies)
+        sources = sources_of(job, data, ids=True)
     if job.id is not None and not settings.arrangement.required:
         check(job)  # before an alignment that may take hours
     events = dispatch.run(

@@ -1,0 +1,142 @@
+"""Transport of an alignment in a federation: sets pass through the coordinator sealed from party to party.
+
+The coordinator reads what it reads in every engine: sets that all parties have blinded. It learns the lengths of the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.federation.link import SENTENCE
+from coordinator.federation.transport import all_of, expected, sized
+from vfl.alignment import IdsGreeting, Indexed
+from vfl.errors import FederationError
+from vfl.messages.joining import (
+    BeginAligning,
+    Conclude,
+    Done,
+    Introduce,
+    Introduced,
+    MakeSalt,
+    Multiply,
+    ReadIds,
+    Sealed,
+    SealingKey,
+    SendSet,
+    TakeSalt,
+)
+from vfl.security.psi import SIZE
+from vfl.security.sealing import sealed_size
+from vfl.wire.frames import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from coordinator.federation.gathering import Gathering
+    from coordinator.federation.link import Answer, Link
+    from vfl.security.psi import Points
+    from vfl.types import Integers
+
+MOST_IDS = 1 << 28
+READ_SECONDS = 3600.0
+
+
+class FederationAlignment:
+    """Transport of blinded sets between the parties of a federation. Sets are named by the party that holds them.
+
+    timeout : seconds of silence that a party may take for one answer.
+    """
+
+    def __init__(self, gathering: Gathering, parties: tuple[str, ...], timeout: float) -> None:
+        self._gathering, self._parties, self._timeout = gathering, parties, timeout
+        self._sizes: dict[str, int] = {}
+
+    def introduce(self, *, salted: bool = True) -> None:
+        """Hand the parties' keys for sealed texts to one another, and the salt that the first party chooses, sealed."""
+        answers = {name: self._link(name).call(Introduce()) for name in self._parties}
+        keys = all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], SealingKey, name))
+        self._all({name: Introduced(keys) for name in self._parties})
+        if not salted:
+            return
+        maker, *others = self._parties
+        sealed = expected(self._link(maker).call(MakeSalt()).wait(self._timeout)[0], Sealed, maker)
+        if sealed.texts.keys() != set(others):
+            raise FederationError(f"party {maker!r} did not seal the salt for all parties")
+        self._all({name: TakeSalt(maker, sealed.texts[name]) for name in others})
+
+    def greet(self) -> dict[str, IdsGreeting]:
+        """Have all parties read their ids; return their greetings about them."""
+        answers = {name: self._link(name).call(ReadIds()) for name in self._parties}
+        greetings = all_of(answers, lambda name, answer: expected(answer.wait(READ_SECONDS)[0], IdsGreeting, name))
+        self._sizes = {name: greeting.n_ids for name, greeting in greetings.items()}
+        for name, size in self._sizes.items():
+            if not 0 < size <= MOST_IDS:
+                raise FederationError(f"party {name!r} states an impossible number of ids")
+        return greetings
+
+    def begin(self, pending: str | None) -> None:
+        """Have all parties begin."""
+        self._all(dict.fromkeys(self._parties, BeginAligning(pending, self._sizes)))
+
+    def multiply(
+        self, step: Mapping[str, str], sets: Mapping[str, Any]
+    ) -> Generator[tuple[str, int], None, dict[str, Any]]:
+        """Have all parties multiply at the same time; a set that is returned is the name of the party that holds it."""
+        sealed = self._sent({owner: (sets[owner], party) for party, owner in step.items() if owner != party})
+        done: dict[str, int] = {}
+        answers = {
+            party: self._link(party).call(
+                Multiply(owner, sets.get(owner, party)),
+                vectors={"points": sealed[owner]} if owner != party else {},
+                progress=lambda count, party=party: done.update({party: count}),  # type: ignore[misc]
+            )
+            for party, owner in step.items()
+        }
+        waiting = dict(answers)
+        while waiting:
+            for party, answer in list(waiting.items()):
+                if answer.over(0.1):
+                    del waiting[party]
+            for party in list(done):
+                yield party, done.pop(party)
+        all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], Done, name))
+        return {owner: party for party, owner in step.items()}
+
+    def fetch(self, sets: Mapping[str, Any]) -> dict[str, Points]:
+        """Return the points of the sets."""
+        found = self._sent({owner: (holder, "") for owner, holder in sets.items()})
+        return {owner: points.reshape(-1, SIZE) for owner, points in found.items()}
+
+    def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
+        """Tell every party the positions of its common records."""
+        answers = {
+            name: self._link(name).call(Conclude(), vectors={"positions": np.asarray(own, np.int64)})
+            for name, own in positions.items()
+        }
+        return all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], Indexed, name))
+
+    def _sent(self, asked: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+        """Return {owner: its set}, from the party that holds it, sealed for a party, or in the clear for ''."""
+        size = {owner: SIZE * self._sizes[owner] for owner in asked}
+        due = {owner: sealed_size(size[owner]) if to else size[owner] for owner, (_, to) in asked.items()}
+        answers = {
+            owner: self._link(holder).call(SendSet(owner, to), limits=Limits(SENTENCE, {"points": due[owner]}))
+            for owner, (holder, to) in asked.items()
+        }
+
+        def received(owner: str, answer: Answer) -> Any:
+            message, vectors = answer.wait(self._timeout)
+            holder = asked[owner][0]
+            expected(message, Done, holder)
+            return sized(vectors, "points", due[owner], holder, "bytes")
+
+        return all_of(answers, received)
+
+    def _all(self, calls: Mapping[str, object]) -> None:
+        answers = {name: self._link(name).call(message) for name, message in calls.items()}
+        all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], Done, name))
+
+    def _link(self, party: str) -> Link:
+        return self._gathering.link(party, 0.0)

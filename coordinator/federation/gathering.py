@@ -1,0 +1,189 @@
+"""The coordinator's door: it accepts streams of members, one per party, and tells others why not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from coordinator.federation.link import Link
+from vfl.errors import PartyLost
+from vfl.version import __version__
+from vfl.wire.federation_pb2 import FromParty, Refused, ToParty, Welcome
+from vfl.wire.frames import PROTOCOL, parsed
+from vfl.wire.streams import Listener
+from vfl.wire.values import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from vfl.federation.file import Federation
+    from vfl.federation.identity import Identity
+    from vfl.wire.federation_pb2 import Hello
+    from vfl.wire.streams import Peer
+
+HELLO_SECONDS = 10.0
+
+log = logging.getLogger("vfl.federation")
+
+
+class Gathering:
+    """The parties that are connected, each by one stream.
+
+    A party that connects again from the same process replaces its stream. A second process of one party is refused while the
+    first is connected.
+
+    listen : address to bind (vfl.wire.streams.Listener).
+    """
+
+    def __init__(self, federation: Federation, identity: Identity, *, listen: str | None = None) -> None:
+        self._federation = federation
+        self._process = secrets.token_bytes(16)
+        self._links: dict[str, Link] = {}
+        self._changed = threading.Condition()
+        self._listener = Listener(federation, identity, self._session, listen=listen)
+        self.port = self._listener.port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all streams and close the port."""
+        with self._changed:
+            links = list(self._links.values())
+        for link in links:
+            link.end("the coordinator has ended")
+        self._listener.close()
+
+    def link(self, party: str, seconds: float) -> Link:
+        """Return the party's stream; wait until it is there. Raises PartyLost."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while (link := self._links.get(party)) is None:
+                left = until - time.monotonic()
+                if left <= 0.0 or not self._changed.wait(left):
+                    raise PartyLost(f"{party!r} did not connect within {seconds:g} s: it runs vfl join", party)
+            return link
+
+    def connected(self) -> dict[str, Link]:
+        """Return the streams that are open."""
+        with self._changed:
+            return dict(self._links)
+
+    def wait(self, parties: Collection[str], seconds: float) -> dict[str, Link]:
+        """Return the streams of these parties once all are connected. Raises PartyLost, which names one that is not."""
+        until = time.monotonic() + seconds
+        return {party: self.link(party, max(until - time.monotonic(), 0.0)) for party in parties}
+
+    def _session(
+        self, frames: Iterator[bytes], peer: Peer, at_end: Callable[[Callable[[], None]], Any]
+    ) -> Iterator[bytes]:
+        hello = _first(frames, at_end)
+        refused = self._reason(hello, peer)
+        if hello is None or refused:
+            log.warning(json.dumps({"event": "refused", "peer": peer.fingerprint, "why": refused}))
+            yield ToParty(refused=Refused(reason=refused)).SerializeToString()
+            return
+        link = Link(hello.name, hello.process, hello.version)
+        if not self._admitted(link):
+            why = f"another process of {hello.name!r} is connected: a party joins from one process"
+            log.warning(json.dumps({"event": "refused", "peer": peer.fingerprint, "why": why}))
+            yield ToParty(refused=Refused(reason=why, busy=True)).SerializeToString()
+            return
+        log.info(json.dumps({"event": "connected", "party": link.party}))
+        at_end(lambda: self._gone(link, "the connection broke"))
+        reading = threading.Thread(target=self._read, args=(link, frames), daemon=True)
+        reading.start()
+        try:
+            yield ToParty(
+                welcome=Welcome(
+                    protocol=PROTOCOL,
+                    version=__version__,
+                    federation=self._federation.digest,
+                    name=self._federation.coordinator.name,
+                    process=self._process,
+                )
+            ).SerializeToString()
+            yield from link.outgoing()
+        finally:
+            self._gone(link, "the connection broke")
+
+    def _read(self, link: Link, frames: Iterator[bytes]) -> None:
+        try:
+            for data in frames:
+                link.receive(data)
+        except WireError as error:
+            log.warning(json.dumps({"event": "refused", "party": link.party, "why": str(error)}))
+            self._gone(link, f"it sent what was not due: {error}")
+        self._gone(link, "the connection broke")
+
+    def _admitted(self, link: Link) -> bool:
+        """Return False while another process of the party is connected; end an older stream of the same process."""
+        with self._changed:
+            older = self._links.get(link.party)
+            if older is not None and older.process != link.process:
+                return False
+            self._links[link.party] = link
+            self._changed.notify_all()
+        if older is not None:
+            older.end("it connected again")
+        return True
+
+    def _gone(self, link: Link, why: str) -> None:
+        link.end(why)
+        with self._changed:
+            if self._links.get(link.party) is link:
+                del self._links[link.party]
+                self._changed.notify_all()
+                log.info(json.dumps({"event": "disconnected", "party": link.party, "why": link.ended}))
+
+    def _reason(self, hello: Hello | None, peer: Peer) -> str:
+        """Return why a peer is refused, '' if it is not."""
+        if hello is None:
+            return f"no greeting came within {HELLO_SECONDS:g} s"
+        member = self._federation.parties.get(hello.name)
+        if member is None:
+            return f"{hello.name!r} is no party of the federation {self._federation.name!r}"
+        if not peer.is_member(member):
+            if peer.version != "TLSv1.3":
+                return f"TLS 1.3 is needed, not {peer.version}"
+            return (
+                f"{hello.name!r} is expected with the certificate {member.fingerprint}, and {peer.fingerprint} came: use the "
+                "identity whose certificate is in the federation file"
+            )
+        if hello.federation != self._federation.digest:
+            return (
+                f"the federation files differ: this one has the digest {self._federation.digest}, that of {hello.name!r} "
+                f"{hello.federation:.64}; exchange the file again"
+            )
+        if hello.protocol != PROTOCOL or hello.version != __version__:
+            return f"{hello.name!r} runs vfl {hello.version:.32}, the coordinator {__version__}: install one version everywhere"
+        if len(hello.process) != 16:
+            return "the greeting does not name its process"
+        return ""
+
+
+def _first(frames: Iterator[bytes], at_end: Callable[[Callable[[], None]], Any]) -> Hello | None:
+    """Return the first frame if it is a Hello and comes in time."""
+    found: list[Hello] = []
+    there = threading.Event()
+    at_end(there.set)
+
+    def read() -> None:
+        try:
+            frame = parsed(FromParty, next(frames, b""))
+            if frame.WhichOneof("frame") == "hello":
+                found.append(frame.hello)
+        except WireError:
+            pass
+        there.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    there.wait(HELLO_SECONDS)
+    return found[0] if found else None

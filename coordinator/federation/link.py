@@ -1,0 +1,174 @@
+"""One party's stream at the coordinator: calls out, answers back, one at a time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from vfl import errors
+from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
+from vfl.kinds import from_plain, to_plain
+from vfl.messages.joining import Failure
+from vfl.wire.federation_pb2 import FromParty
+from vfl.wire.frames import Constant, Incoming, Limits, frames, parsed
+from vfl.wire.values import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+M = TypeVar("M")
+
+SENTENCE = 1 << 16
+"""Bytes of an answer's body that are always allowed: a failure holds a sentence."""
+CONSTANTS = ("labels", "limits")
+
+
+class Answer:
+    """An answer that is awaited."""
+
+    def __init__(self, link: Link, call: int, limits: Limits, progress: Callable[[int], None] | None) -> None:
+        self._link, self.call, self.limits, self.progress = link, call, limits, progress
+        self._there = threading.Event()
+        self._error: VflError | None = None
+        self._incoming: Incoming | None = None
+        self.touched = time.monotonic()
+
+    def arrived(self, incoming: Incoming) -> None:
+        """Note the complete answer."""
+        self._incoming = incoming
+        self._there.set()
+
+    def fail(self, error: VflError) -> None:
+        """Note that no answer will come."""
+        self._error = self._error or error
+        self._there.set()
+
+    def over(self, seconds: float) -> bool:
+        """Return whether the answer or an error is there, after at most so many seconds."""
+        return self._there.wait(seconds)
+
+    def wait(self, seconds: float) -> tuple[Any, dict[str, Any]]:
+        """Return the answer's message and its vectors, as bytes.
+
+        seconds : of silence that are allowed; progress counts as a sign of life.
+
+        Raises the party's error, or PartyLost. The stream ends with a party that is too late: its answer is lost.
+        """
+        name = self._link.party
+        while not self._there.wait(max(self.touched + seconds - time.monotonic(), 0.0)):
+            if time.monotonic() >= self.touched + seconds:
+                self._link.end(f"it did not answer within {seconds:g} s")
+                raise PartyLost(f"{name!r} did not answer within {seconds:g} s", name)
+        if self._error is not None or self._incoming is None:
+            raise self._error or PartyLost(f"{name!r} is lost", name)
+        try:
+            message = from_plain(self._incoming.plain, object)
+        except (PrivacyError, WireError) as error:
+            self._link.end("its answer was no message of this protocol")
+            raise FederationError(f"party {name!r} sent an answer that is refused: {error}") from None
+        if isinstance(message, Failure):
+            raise error_of(message, name)
+        return message, self._incoming.vectors
+
+
+class Link:
+    """The stream of one party.
+
+    process : of the party, 16 random bytes. version : of its code.
+    """
+
+    def __init__(self, party: str, process: bytes, version: str) -> None:
+        self.party, self.process, self.version = party, process, version
+        self._out: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._waiting: Answer | None = None
+        self._incoming: Incoming | None = None
+        self._held: dict[str, Any] = {}
+        self.ended = ""
+
+    def call(
+        self,
+        *messages: object,
+        vectors: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Answer:
+        """Send a call; return its answer to wait for. Raises PartyLost if the stream has ended.
+
+        messages : the call, and for a query its key. vectors : as bytes-like objects; CONSTANTS travel once.
+        limits : of the answer.
+        """
+        limits = limits or Limits(SENTENCE)
+        with self._lock:
+            if self.ended:
+                raise PartyLost(f"{self.party!r} was lost: {self.ended}", self.party)
+            if self._waiting is not None:
+                raise FederationError(f"party {self.party!r} is still at work on the last call")
+            self._calls += 1
+            answer = self._waiting = Answer(self, self._calls, limits, progress)
+            plain = to_plain(messages[0]) if len(messages) == 1 else tuple(map(to_plain, messages))
+            self._out.put(frames(answer.call, plain, self._sent(vectors or {})))
+        return answer
+
+    def _sent(self, vectors: Mapping[str, Any]) -> dict[str, Any]:
+        """Name a constant that the party holds by its digest."""
+        sent = dict(vectors)
+        for name, given in vectors.items():
+            if isinstance(given, Constant):
+                sent[name] = Constant(given.vector, given.digest, held=self._held.get(name) == given.digest)
+                self._held[name] = given.digest
+        return sent
+
+    def outgoing(self) -> Iterator[bytes]:
+        """Yield frames until the stream ends."""
+        while (next_frames := self._out.get()) is not None:
+            yield from next_frames
+
+    def receive(self, data: bytes) -> None:
+        """Take a frame. Raises WireError for one that is not due; the stream then has to end."""
+        frame = parsed(FromParty, data)
+        kind = frame.WhichOneof("frame")
+        with self._lock:
+            answer = self._waiting
+            if answer is None:
+                raise WireError("a frame came that no call asked for")
+            answer.touched = time.monotonic()
+            if kind == "progress" and frame.progress.call == answer.call and self._incoming is None:
+                if answer.progress is not None:
+                    answer.progress(frame.progress.done)
+                return
+            if kind == "head" and frame.head.call == answer.call and self._incoming is None:
+                self._incoming = Incoming(frame.head, answer.limits)
+            elif kind == "piece" and self._incoming is not None and frame.piece.call == answer.call:
+                self._incoming.feed(memoryview(frame.piece.data))
+            else:
+                raise WireError("a frame came that is not due")
+            if self._incoming.complete:
+                answer.arrived(self._incoming)
+                self._waiting = self._incoming = None
+
+    def end(self, why: str) -> None:
+        """End the stream; the call in flight is lost."""
+        with self._lock:
+            if self.ended:
+                return
+            self.ended = why
+            waiting, self._waiting, self._incoming = self._waiting, None, None
+        if waiting is not None:
+            waiting.fail(PartyLost(f"{self.party!r} was lost: {why}", self.party))
+        self._out.put(None)
+
+
+def error_of(failure: Failure, party: str) -> VflError:
+    """Return the error that a party's failure states. Its kind is one of vfl.errors; others become a FederationError."""
+    kind = getattr(errors, failure.kind, None)
+    if not (isinstance(kind, type) and issubclass(kind, VflError)):
+        kind = FederationError
+    reason = "".join(c if c.isprintable() else " " for c in failure.reason)[:4000]
+    if kind is PartyLost:
+        return PartyLost(reason, party)
+    error: VflError = kind(reason)
+    return error

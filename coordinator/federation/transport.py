@@ -1,0 +1,195 @@
+"""Transport to the parties of a federation; the same algorithm as on Ray and in process."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from coordinator.federation.link import SENTENCE
+from vfl.errors import FederationError, PartyLost, VflError
+from vfl.holdout import Side
+from vfl.messages import BookHeads, Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
+from vfl.messages.joining import Done, Load, SendLabels
+from vfl.wire.frames import Constant, Limits, as_vector
+from vfl.wire.values import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from coordinator.federation.gathering import Gathering
+    from coordinator.federation.link import Answer, Link
+    from vfl.messages import Notice, Query, Records
+    from vfl.privacy.events import ReleaseKey
+    from vfl.types import Vector
+
+M = TypeVar("M")
+
+MOST_RECORDS = 1 << 31
+"""Records that a party may state; a vector of labels may be as long."""
+PER_VALUE = 64
+"""Bytes of an answer for each vector or number that it holds, beside the vectors' entries."""
+WITH_VECTOR = (Forward, Descend, RecordNorms, Groups)
+"""Queries that are answered with an n-vector."""
+
+
+class FederationTransport:
+    """Transport that asks all addressed parties at the same time; every wait has a limit.
+
+    A party whose stream breaks while it is asked is lost, and so is the query. `revive` waits until the party has connected
+    again.
+
+    parts : returns the numbers of records to train on and held out, given their sum.
+    offer : offers this run to a party that has connected again.
+    timeout : seconds to wait for one answer. load_seconds : for a party to read its data.
+    n_bytes : total size of the per-record vectors sent and received so far.
+    party_seconds : total time of the parties' answers so far, counting the slowest of each query.
+    """
+
+    def __init__(
+        self,
+        gathering: Gathering,
+        parties: tuple[str, ...],
+        *,
+        offer: Callable[[Link], None],
+        parts: Callable[[int], tuple[int, int]],
+        timeout: float,
+        load_seconds: float,
+    ) -> None:
+        self._gathering, self._names, self._offer, self._parts = gathering, parties, offer, parts
+        self._timeout, self._load_seconds = timeout, load_seconds
+        self._n_records: dict[str, int] = {}
+        self._constants: dict[str, tuple[Vector, Constant]] = {}
+        self.n_bytes = 0
+        self.party_seconds = 0.0
+
+    def greet(self) -> dict[str, Greeting]:
+        """Have all parties read their columns, at the same time; return their greetings."""
+        return all_of({name: self._link(name).call(Load()) for name in self._names}, self._greeted)
+
+    def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
+        """Send the notices; return the heads of the books of these parties."""
+        answers = {name: self._link(name).call(notice) for name, notice in notices.items()}
+        return all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], BookHeads, name))
+
+    def labels(self, party: str) -> Vector:
+        """Return y, (n,)."""
+        size = 8 * self._n_records.get(party, MOST_RECORDS)
+        answer = self._link(party).call(SendLabels(), limits=Limits(SENTENCE, {"labels": size}))
+        message, vectors = answer.wait(self._timeout)
+        expected(message, Done, party)
+        labels: Vector = sized(vectors, "labels", size, party)
+        if not np.isfinite(labels).all():
+            raise FederationError(f"party {party!r} sent a label that is no number")
+        return labels
+
+    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
+        """Send each share to its party, all at the same time; labels and limits travel once a run."""
+        vectors: dict[str, Any] = {
+            name: vector
+            for name, vector in (("weights", records.weights), ("margins", records.margins))
+            if vector is not None
+        }
+        for name, vector in (("labels", records.labels), ("limits", records.limits)):
+            if vector is not None:
+                vectors[name] = self._constant(name, vector)
+        answers = {}
+        for name, share in shares.items():
+            sizes = share.sizes()
+            body = SENTENCE + sum(8 * size + PER_VALUE for size in sizes)
+            limits = Limits(body, {"vector": self._due(share, name)} if isinstance(share, WITH_VECTOR) else {})
+            answers[name] = self._link(name).call(share, key, vectors=vectors, limits=limits)
+        replies = all_of(answers, lambda name, answer: self._reply(name, answer, shares[name]))
+        sent = sum(vector.nbytes for vector in (records.weights, records.margins) if vector is not None)
+        self.n_bytes += len(shares) * sent
+        self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
+        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+        return replies
+
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Wait until the party is connected again, offer it the run, and have it load its data unless it still holds them."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                link = self._gathering.link(party, max(until - time.monotonic(), 0.0))
+                self._offer(link)
+                return self._greeted(party, link.call(Load()))
+            except PartyLost:
+                if time.monotonic() >= until:
+                    raise
+
+    def _link(self, party: str) -> Link:
+        return self._gathering.link(party, 0.0)
+
+    def _greeted(self, party: str, answer: Answer) -> Greeting:
+        greeting = expected(answer.wait(self._load_seconds)[0], Greeting, party)
+        if not 0 <= greeting.n_records <= MOST_RECORDS:
+            raise FederationError(f"party {party!r} states an impossible number of records")
+        self._n_records[party] = greeting.n_records
+        return greeting
+
+    def _reply(self, party: str, answer: Answer, share: Query) -> Reply:
+        message, vectors = answer.wait(self._timeout)
+        reply = expected(message, Reply, party)
+        selects = isinstance(share, Select)
+        lengths = tuple(len(vector) for vector in reply.released)
+        if lengths != (() if selects else share.sizes()) or (reply.selected is not None) != selects:
+            raise FederationError(f"party {party!r} sent releases of other lengths than it was asked for")
+        if reply.selected is not None and not self._addressed(share, party, reply.selected.coordinate):
+            raise FederationError(f"party {party!r} selected a coordinate that it was not asked about")
+        if not isinstance(share, WITH_VECTOR):
+            return reply
+        vector = sized(vectors, "vector", self._due(share, party), party)
+        return Reply(reply.released, vector, reply.selected, reply.seconds)
+
+    def _addressed(self, share: Query, party: str, coordinate: int) -> bool:
+        block = share.coordinates[party][0].coordinates if isinstance(share, Select) else slice(0, 0)
+        return bool(block.start <= coordinate < block.stop)
+
+    def _due(self, share: Query, party: str) -> int:
+        """Return the size of the n-vector that answers a share, in bytes."""
+        n_trained, n_held = self._parts(self._n_records[party])
+        return 8 * (n_held if share.side is Side.HELD_OUT else n_trained)
+
+    def _constant(self, name: str, vector: Vector) -> Constant:
+        known = self._constants.get(name)
+        if known is None or known[0] is not vector:
+            content: Any = np.ascontiguousarray(vector)
+            digest = hashlib.sha256(content).digest()
+            known = self._constants[name] = (vector, Constant(vector, digest))
+        return known[1]
+
+
+def all_of(answers: Mapping[str, Answer], result: Callable[[str, Answer], M]) -> dict[str, M]:
+    """Return the result of every answer. Wait for all before the first error is raised: parties answer one call at a time."""
+    results: dict[str, M] = {}
+    failed: list[VflError] = []
+    for name, answer in answers.items():
+        try:
+            results[name] = result(name, answer)
+        except VflError as error:
+            failed.append(error)
+    if failed:
+        raise next((error for error in failed if not isinstance(error, PartyLost)), failed[0])
+    return results
+
+
+def expected(message: object, kind: type[M], party: str) -> M:
+    """Return the message if it is of the kind that was due. Raises FederationError."""
+    if not isinstance(message, kind):
+        raise FederationError(
+            f"party {party!r} answered with a {type(message).__name__}, where a {kind.__name__} was due"
+        )
+    return message
+
+
+def sized(vectors: Mapping[str, Any], name: str, size: int, party: str, kind: str = "float64") -> Any:
+    """Return a vector of exactly this many bytes. Raises FederationError."""
+    if name not in vectors or vectors[name].nbytes != size:
+        raise FederationError(f"party {party!r} sent {name} of another size than was due")
+    try:
+        return as_vector(vectors[name], kind)
+    except WireError as error:
+        raise FederationError(f"party {party!r}: {error}") from None

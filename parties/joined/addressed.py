@@ -1,0 +1,54 @@
+"""Checks that a query is about this party's own columns and records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.errors import PrivacyError
+from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vfl.messages import Block, Query
+
+
+def check_addressed(query: Query, party: str, n_coordinates: int) -> None:
+    """Raise PrivacyError for a query that names another party, or columns that this party does not have."""
+    for name, block in _blocks(query):
+        if name != party or block.party != party or not 0 <= block.start <= block.stop <= n_coordinates:
+            raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
+    if isinstance(query, Moments):
+        own = query.widths.keys() == {party} and (query.reach is None or query.reach.keys() == {party})
+        fits = own and 0 <= query.widths[party] <= n_coordinates
+    elif isinstance(query, Ranges):
+        own = query.columns.keys() == {party}
+        fits = own and all(0 <= j < n_coordinates for j in query.columns[party])
+    elif isinstance(query, Select):
+        fits = query.coordinates.keys() == {party}
+    elif isinstance(query, Descend):
+        fits = query.steps.keys() == query.start.keys() == {party} and query.parts.keys() <= {party}
+        fits = fits and len(query.start[party]) <= n_coordinates
+        fits = fits and (query.replayed is None or len(query.replayed) == len(query.steps[party]))
+    elif isinstance(query, Groups):
+        fits = query.columns.keys() == {party}  # the party compares the columns with those that the job groups by
+    else:
+        fits = True
+    if not fits:
+        raise PrivacyError(f"party {party!r} was asked about columns that are not its own")
+
+
+def _blocks(query: Query) -> Iterator[tuple[str, Block]]:
+    """Yield every block of a query, with the party under whose name it came."""
+    capped = query.capped if isinstance(query, Descend | Backward) else None
+    if capped is not None:
+        yield from ((name, block) for name, (block, _, _) in capped.rows.items())
+    match query:
+        case Backward():
+            yield from ((block.party, block) for block in query.blocks)
+        case Descend():
+            yield from ((name, step.block) for name, steps in query.steps.items() for step in steps)
+        case Forward() | Select():
+            yield from ((name, block) for name, (block, _) in query.coordinates.items())
+        case RecordNorms():
+            yield from ((name, block) for name, (block, _, _) in query.rows.items())

@@ -1,0 +1,173 @@
+"""A joined party's side of an alignment: sets travel sealed from party to party, and the salt is unknown to the coordinator.
+
+The coordinator receives what it receives in every engine: sets that all parties have blinded, to compare them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parties.alignment.participant import Alignment
+from vfl.alignment import Keeping
+from vfl.errors import FederationError
+from vfl.messages.joining import (
+    BeginAligning,
+    Conclude,
+    Done,
+    Introduce,
+    Introduced,
+    MakeSalt,
+    Multiply,
+    ReadIds,
+    Sealed,
+    SealingKey,
+    SendSet,
+    TakeSalt,
+)
+from vfl.security.psi import SIZE, new_salt
+from vfl.security.sealing import sealed_size
+from vfl.wire.frames import as_vector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from parties.alignment.index import Index
+    from vfl.job.task import PartyTask
+    from vfl.messages.joining import Offer
+    from vfl.security.sealing import Sealer
+
+MOST_IDS = 1 << 28
+"""Ids of one party: 8 GiB of points."""
+
+
+class Aligning:
+    """Alignment of one party's records, or the index that an earlier one left.
+
+    offer : as agreed to; says what is kept. certificates : {party: its certificate}.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        task: PartyTask,
+        source: Any,
+        cores: int,
+        indexes: str | None,
+        sealer: Sealer,
+        certificates: Mapping[str, bytes],
+    ) -> None:
+        self._offer, self._task, self._source, self._cores = offer, task, source, cores
+        self._sealer, self._certificates = sealer, certificates
+        run = offer.run if offer.keeps else None
+        self._keeping = Keeping(indexes, run, offer.resumed, offer.later, offer.last, offer.again)
+        self._salt = b""
+        self._alignment: Alignment | None = None
+        self._sizes: Mapping[str, int] = {}
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Most bytes of each vector that may come."""
+        own, largest = self._sizes.get(self._task.party, 0), max(self._sizes.values(), default=0)
+        return {"positions": 8 * own, "points": sealed_size(SIZE * largest)} if self._sizes else {}
+
+    def answer(
+        self, message: object, vectors: Mapping[str, Any], progress: Callable[[int], None]
+    ) -> tuple[object, Mapping[str, Any]]:
+        """Return the answer to a call of the alignment."""
+        own = self._task.party
+        match message:
+            case Introduce():
+                return SealingKey(self._sealer.key, self._sealer.signature), {}
+            case Introduced():
+                if message.keys.keys() != set(self._offer.parties):
+                    raise FederationError(f"party {own!r} was not given the keys of all parties")
+                for name, given in message.keys.items():
+                    if name != own:
+                        self._sealer.meet(name, given.key, given.signature, self._certificate(name))
+                return Done(), {}
+            case MakeSalt():
+                self._salt = new_salt()
+                others = [name for name in self._offer.parties if name != own]
+                return Sealed({name: self._sealer.seal(name, "salt", self._salt) for name in others}), {}
+            case TakeSalt():
+                self._salt = self._sealer.open(message.maker, "salt", message.text)
+                return Done(), {}
+            case ReadIds():
+                if self._alignment is not None:
+                    self._alignment.close()
+                self._alignment = Alignment(
+                    self._task, self._source, salt=self._salt, cores=self._cores, keeping=self._keeping
+                )
+                return self._alignment.greet(), {}
+            case BeginAligning():
+                if message.sizes.keys() != set(self._offer.parties) or not all(
+                    0 < size <= MOST_IDS for size in message.sizes.values()
+                ):
+                    raise FederationError(f"party {own!r} was told impossible numbers of ids")
+                self._begun().begin(message.pending)
+                self._sizes = message.sizes
+                return Done(), {}
+            case Multiply():
+                self._multiply(message, vectors, progress)
+                return Done(), {}
+            case SendSet():
+                points = np.ascontiguousarray(self._begun().take(message.owner))
+                if not message.to:
+                    return Done(), {"points": points}
+                label = _label(message.owner)
+                return Done(), {"points": self._sealer.seal(message.to, label, points.reshape(-1).data)}
+            case Conclude():
+                if "positions" not in vectors:
+                    raise FederationError(f"party {own!r} was sent no positions")
+                return self._begun().conclude(as_vector(vectors["positions"], "int64")), {}
+        raise FederationError(f"party {own!r} was sent a {type(message).__name__}, which is not due")
+
+    def settled(self) -> Index | None:
+        """Return the aligned rows to load; None for a job that aligns no records."""
+        if self._task.id is None:
+            return None
+        if self._alignment is None and self._keeping.run is None:
+            raise FederationError(
+                f"party {self._task.party!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
+            )
+        if self._alignment is None:
+            kept = replace(self._keeping, resumed=True)
+            self._alignment = Alignment(self._task, self._source, salt=b"", cores=1, keeping=kept)
+        index = self._alignment.settled()
+        self.close()
+        return index
+
+    def close(self) -> None:
+        """End the processes of an alignment that is not concluded; what it has saved stays."""
+        if self._alignment is not None:
+            self._alignment.close()
+            self._alignment = None
+
+    def _multiply(self, message: Multiply, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> None:
+        points = None
+        if message.owner != self._task.party:
+            if "points" not in vectors or message.owner not in self._sizes:
+                raise FederationError(f"party {self._task.party!r} was sent no set to blind")
+            opened = self._sealer.open(message.holder, _label(message.owner), vectors["points"])
+            if len(opened) != SIZE * self._sizes[message.owner]:
+                raise FederationError(f"the set of {message.owner!r} has another size than was said")
+            points = np.frombuffer(opened, np.uint8).reshape(-1, SIZE)
+        for done in self._begun().multiply(message.owner, points):
+            progress(done)
+
+    def _certificate(self, party: str) -> bytes:
+        if party not in self._certificates:
+            raise FederationError(f"{party!r} is no party of this federation")
+        return self._certificates[party]
+
+    def _begun(self) -> Alignment:
+        if self._alignment is None:
+            raise FederationError("a party was asked to align before it read its ids")
+        return self._alignment
+
+
+def _label(owner: str) -> str:
+    return f"set of {owner}"

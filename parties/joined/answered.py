@@ -1,0 +1,66 @@
+"""Durable record of the keys under which a party has drawn noise."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from typing import TYPE_CHECKING
+
+from vfl.errors import ConsentRefused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vfl.privacy.events import ReleaseKey
+
+WAIT_SECONDS = 60.0
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS answered (run TEXT, round INTEGER, attempt INTEGER, part INTEGER, "
+    "PRIMARY KEY (run, round, attempt, part)) WITHOUT ROWID"
+)
+
+
+class Answered:
+    """Keys of answered releases, in a file beside the party's book.
+
+    Guarantee. `take` returns once for a key of a run, in whichever process, and then the key is on disk: noise that is drawn
+    afterwards is drawn once under this key. A coordinator that asks again needs a new attempt, which its ledger and the party's
+    book charge.
+
+    path : of the file. run : id of the run.
+    """
+
+    def __init__(self, path: Path, party: str, run: str) -> None:
+        self._path, self._party, self._run = path, party, run
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._file = sqlite3.connect(path, WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+            self._file.execute("PRAGMA journal_mode = WAL")
+            self._file.execute("PRAGMA synchronous = FULL")
+            self._file.execute(_TABLE)
+        except (OSError, sqlite3.Error):
+            raise self._unusable() from None
+
+    def take(self, key: ReleaseKey, part: int) -> None:
+        """Record a key. Raises ConsentRefused if it was taken before, or cannot be recorded."""
+        try:
+            self._file.execute("INSERT INTO answered VALUES (?, ?, ?, ?)", (self._run, key.round, key.attempt, part))
+        except sqlite3.IntegrityError:
+            raise ConsentRefused(
+                f"party {self._party!r} has answered round {key.round}, attempt {key.attempt}, part {part} of this run before: "
+                "asking again is another release, under a new attempt"
+            ) from None
+        except (sqlite3.Error, OverflowError):
+            raise self._unusable() from None
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(sqlite3.Error):
+            self._file.close()
+
+    def _unusable(self) -> ConsentRefused:
+        return ConsentRefused(
+            f"party {self._party!r} cannot record which releases it has made, in {self._path.name!r}: give its process write "
+            "access to the policy's folder"
+        )

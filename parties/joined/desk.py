@@ -1,0 +1,252 @@
+"""The calls that a joined party answers: an offer, which its owner's policy judges, and then the calls of that work.
+
+Guarantee. No source is opened before the policy has agreed to the offer. The policy has to accept the trust setting by name:
+across organisations, residuals and margins leave the party. Every call is checked against the state of the work and against the
+sizes that follow from the job; a call that is not due is refused, and nothing is computed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from parties.consent import Policy, policy_of
+from parties.joined.training import Training
+from vfl.errors import ConsentRefused, FederationError, SpecificationError, VersionMismatch, VflError, nearest
+from vfl.federation import events
+from vfl.job.file import decode
+from vfl.kinds import from_plain
+from vfl.messages import Notice, Query
+from vfl.messages.joining import ALIGN, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
+from vfl.privacy.events import ReleaseKey
+from vfl.security.sealing import Sealer
+from vfl.version import __version__
+from vfl.wire.frames import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from vfl.federation.events import OnEvent
+    from vfl.federation.file import Federation
+    from vfl.federation.identity import Identity
+    from vfl.job import Job
+    from vfl.messages.kinds import Plain
+
+    Sent = tuple[object, Mapping[str, Any]]
+    Progress = Callable[[int], None]
+
+OFFER_BYTES = 1 << 24
+"""Bytes of an offer's body: the job is in it, whose size nothing else bounds."""
+MOST_PINGED = 1 << 26
+EVERY_SECONDS = 1.0
+
+
+class Desk:
+    """Answers the calls of the coordinator, one at a time, and keeps the work between two streams.
+
+    sources : {the owner's name of it: source}; '' names the one that is meant where none is named.
+    policy : path of the owner's policy. cores : for alignment and training. indexes : folder for aligned rows.
+
+    Raises SpecificationError without a policy.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        identity: Identity,
+        sources: Mapping[str, Any],
+        policy: str | Path | None,
+        *,
+        cores: int = 1,
+        indexes: str | None = None,
+        on_event: OnEvent,
+    ) -> None:
+        self.party = identity.name
+        self._federation, self._identity = federation, identity
+        self._sources, self._policy, self._cores, self._indexes = sources, policy, cores, indexes
+        self._on_event = on_event
+        self._work: Training | None = None
+        self._coordinator = b""
+        self.held: dict[str, Any] = {}
+        self._owners()  # a policy that cannot be read is found at the start
+
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        """The runs that have begun and not ended."""
+        return () if self._work is None else (self._work.offer.run,)
+
+    @property
+    def limits(self) -> Limits:
+        """Sizes that the next call may have."""
+        if self._work is None:
+            return Limits(OFFER_BYTES, {"payload": MOST_PINGED})
+        work = self._work.limits
+        return Limits(max(OFFER_BYTES, work.body), {"payload": MOST_PINGED, **work.vectors})
+
+    def connected(self, process: bytes) -> None:
+        """Note a new stream, to a coordinator's process."""
+        self._coordinator = process
+        self.held.clear()
+
+    def answer(self, plain: Plain, vectors: Mapping[str, Any], progress: Progress) -> Sent:
+        """Return the answer to a call, with its vectors. It is a Failure where the call is refused or fails."""
+        try:
+            return self._answer(plain, vectors, progress)
+        except VflError as error:
+            return self._failed(type(error).__name__, str(error))
+        except Exception as error:  # noqa: BLE001 - nothing of the party's data may leave in a message
+            why = f"party {self.party!r} could not answer a call ({type(error).__name__})"
+            return self._failed("FederationError", why)
+
+    def end(self, why: str) -> None:
+        """Put the work away."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.close()
+            self._on_event(events.Ended(run=work.offer.run, why=why, **work.summary()))
+
+    def _failed(self, kind: str, why: str) -> Sent:
+        if self._work is not None:
+            self._on_event(events.Refused(run=self._work.offer.run, why=why))
+        return Failure(kind, why), {}
+
+    def _answer(self, plain: Plain, vectors: Mapping[str, Any], progress: Progress) -> Sent:
+        if plain and type(plain[0]) is tuple:
+            if len(plain) != 2:
+                raise FederationError("a query comes with its key, and nothing else")
+            work = self._working()
+            answer = work.answer(from_plain(plain[0], Query), vectors, from_plain(plain[1], ReleaseKey))
+            self._released(work)
+            return answer
+        message = from_plain(plain, object)
+        match message:
+            case Offer():
+                return self._offered(message)
+            case Ping():
+                if not 0 <= message.size <= MOST_PINGED:
+                    raise FederationError(f"a ping asks for at most {MOST_PINGED} bytes")
+                back = {"payload": bytes(message.size)} if message.size else {}
+                return Pong(time.time(), __version__), back
+            case Finish():
+                self.end(message.why)
+                return Done(), {}
+            case Notice():
+                return self._working().hear(message), {}
+        return self._working().other(message, vectors, progress)
+
+    def _working(self) -> Training:
+        if self._work is None:
+            raise FederationError(f"party {self.party!r} has agreed to no work")
+        return self._work
+
+    def _offered(self, offer: Offer) -> Sent:
+        work = self._work
+        if work is not None and (work.offer.run, work.offer.digest) == (offer.run, offer.digest):
+            if work.coordinator != self._coordinator and not offer.resumed:
+                raise FederationError(
+                    f"run {offer.run!r} was begun by another process of the coordinator: it goes on with vfl resume"
+                )
+            work.coordinator = self._coordinator
+            return work.again()
+        if work is not None:
+            self.end("the coordinator began other work")
+        if offer.purpose not in events.PURPOSES or self.party not in offer.parties:
+            raise FederationError("an offer came that is not for this party, or for a purpose that is unknown")
+        return self._begun(offer)
+
+    def _begun(self, offer: Offer) -> Sent:
+        job = _job_of(offer, self.party)
+        self._on_event(
+            events.Requested(
+                purpose=offer.purpose,
+                run=offer.run,
+                job=job.name,
+                digest=offer.digest,
+                columns=job.wanted(self.party),
+                trust=job.trust,
+                epsilon=None if job.privacy is None else job.privacy.epsilon,
+                delta=None if job.privacy is None else job.privacy.delta,
+                source=offer.source,
+            )
+        )
+        try:
+            policy = self._owners()
+            policy.check(job, self.party)
+            self._require_trust(policy, job)
+            source = self._source(offer.source)
+        except VflError as error:
+            self._on_event(events.Refused(run=offer.run, why=str(error)))
+            return Failure(type(error).__name__, str(error)), {}
+        self._on_event(events.Allowed(run=offer.run))
+        context = (self._federation.digest, offer.run, offer.purpose)
+        self._work = Training(
+            offer=offer,
+            task=job.for_party(self.party),
+            source=source,
+            policy=policy,
+            cores=self._cores,
+            indexes=self._indexes,
+            sealer=Sealer(self.party, self._identity.key_pem, context),
+            certificates={name: member.certificate_pem for name, member in self._federation.parties.items()},
+        )
+        self._work.coordinator = self._coordinator
+        return Done(), {}
+
+    def _owners(self) -> Policy:
+        agreed = policy_of(self._policy)
+        if agreed is None:
+            raise SpecificationError(
+                f"party {self.party!r} joins other organisations with its owner's policy alone: name it (--policy FILE)"
+            )
+        return agreed
+
+    def _require_trust(self, policy: Policy, job: Job) -> None:
+        if policy.trust is None or job.trust not in policy.trust:
+            raise ConsentRefused(
+                f"party {self.party!r} refuses job {job.name!r} by its policy's trust: under trust = {job.trust!r} residuals, "
+                "margins or labels of single records travel between organisations; its owner accepts that with "
+                f'trust = ["{job.trust}"]'
+            )
+
+    def _source(self, name: str) -> Any:
+        if name not in self._sources:
+            called = f"named {name!r}{nearest(name, self._sources)}" if name else "for it"
+            raise SpecificationError(f"party {self.party!r} was started without a source {called}: vfl join --data")
+        return self._sources[name]
+
+    def _released(self, work: Training) -> None:
+        """Report the cost so far, at most once per second."""
+        if time.monotonic() - work.reported > EVERY_SECONDS:
+            work.reported = time.monotonic()
+            summary = work.summary()
+            self._on_event(
+                events.Released(
+                    run=work.offer.run,
+                    releases=summary["releases"],
+                    epsilon=summary["epsilon"],
+                    reserved=work.reserved(),
+                )
+            )
+
+
+def _job_of(offer: Offer, party: str) -> Job:
+    """Return the job of an offer, read here from its public text."""
+    if offer.purpose not in (TRAIN, ALIGN):
+        raise FederationError(f"party {party!r} does not take part in {offer.purpose!r}")
+    try:
+        plain = json.loads(offer.job)
+    except ValueError:
+        raise FederationError("an offer came with a job that cannot be read") from None
+    if not isinstance(plain, dict):
+        raise FederationError("an offer came with a job that cannot be read")
+    job = decode(plain)
+    if job.digest != offer.digest:
+        raise VersionMismatch(
+            f"party {party!r} reads the job as {job.digest[:12]}, the coordinator as {offer.digest[:12]}: install one version "
+            "everywhere"
+        )
+    if party not in job.partition.parties:
+        raise FederationError(f"party {party!r} is no party of the job {job.name!r}")
+    return job

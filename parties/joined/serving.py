@@ -1,0 +1,232 @@
+"""`serve`: a party's process connects to the coordinator, answers its calls, and connects again, over many jobs.
+
+Nothing listens here. Between two jobs no coordinator answers at the address; the party tries again, with pauses that grow.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import secrets
+import threading
+from typing import TYPE_CHECKING, Any
+
+from parties.joined.desk import Desk
+from vfl.errors import FederationError
+from vfl.federation import events
+from vfl.kinds import to_plain
+from vfl.messages.joining import Failure
+from vfl.version import __version__
+from vfl.wire.federation_pb2 import FromParty, Hello, Progress, ToParty
+from vfl.wire.frames import PROTOCOL, Incoming, frames, parsed
+from vfl.wire.streams import CONNECT_SECONDS, Dialled, StreamBroken
+from vfl.wire.values import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from vfl.federation.events import OnEvent
+    from vfl.federation.file import Federation
+    from vfl.federation.identity import Identity
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds between two attempts to connect; each pause is up to twice the one before it."""
+BUSY_SECONDS = 60.0
+"""Seconds for which a party tries again while another process of it is connected: one that died may still be counted."""
+DRAIN_SECONDS = 10.0
+
+
+class NotAccepted(FederationError):
+    """The coordinator does not accept this party, or is not the pinned one; no later attempt mends that."""
+
+
+def serve(
+    identity: Identity,
+    federation: Federation,
+    sources: Mapping[str, Any],
+    policy: str | Path,
+    on_event: OnEvent = lambda _: None,
+    stop: threading.Event | None = None,
+    *,
+    cores: int = 1,
+    indexes: str | None = None,
+    longest_pause: float = LONGEST_PAUSE,
+) -> None:
+    """Answer the coordinator's calls until `stop` is set, over any number of jobs and broken streams.
+
+    sources : {name: source} as the owner names them; '' is the one that is used where none is named.
+    policy : path of the owner's policy.
+    on_event : called with each event (vfl.federation.events). cores : for alignment and training.
+    indexes : folder for aligned rows; None is the folder of this user.
+    longest_pause : seconds between two attempts to connect.
+
+    Returns once `stop` is set. Raises NotAccepted, and SpecificationError for an identity, a policy or a federation that do not
+    fit.
+    """
+    federation.check_identity(identity)
+    if identity.name not in federation.parties:
+        raise FederationError(f"{identity.name!r} is the coordinator of the federation: a party joins")
+    stop = stop or threading.Event()
+    desk = Desk(federation, identity, sources, policy, cores=cores, indexes=indexes, on_event=on_event)
+    joining = _Joining(federation, identity, desk, on_event, stop, longest_pause)
+    try:
+        joining.until_stopped()
+    finally:
+        desk.end("the party's process has ended")
+
+
+class _Joining:
+    """Connection after connection of one process."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        identity: Identity,
+        desk: Desk,
+        on_event: OnEvent,
+        stop: threading.Event,
+        longest_pause: float,
+    ) -> None:
+        self._federation, self._identity, self._desk = federation, identity, desk
+        self._on_event, self._stop, self._longest_pause = on_event, stop, longest_pause
+        self._process = secrets.token_bytes(16)
+        self._lock = threading.Lock()
+        self._open: Dialled | None = None
+        self._connected = False
+        self._told = False
+
+    def until_stopped(self) -> None:
+        """Connect again and again."""
+        threading.Thread(target=self._close_at_stop, daemon=True).start()
+        pause, busy = FIRST_PAUSE, 0.0
+        while not self._stop.is_set():
+            self._connected = False
+            try:
+                self._session()
+            except _Busy as refused:
+                if busy >= BUSY_SECONDS:
+                    raise NotAccepted(str(refused)) from None
+                why, busy = str(refused), busy + pause
+            except StreamBroken as broken:
+                if broken.refused:
+                    raise NotAccepted(str(broken)) from None
+                why = str(broken)
+            except WireError as error:
+                why = f"the coordinator sent what was not due: {error}"
+            if self._connected:
+                pause, busy, self._told = FIRST_PAUSE, 0.0, False
+            if self._stop.is_set():
+                return
+            if not self._told:
+                self._told = True
+                self._on_event(events.Disconnected(why=why, in_flight=self._desk.in_flight))
+            self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that parties do not all come at once
+            pause = min(2 * pause, self._longest_pause)
+
+    def _session(self) -> None:
+        """Open a stream, and answer calls until it breaks. Raises StreamBroken, WireError or _Busy."""
+        outgoing: queue.SimpleQueue[Iterator[bytes] | None] = queue.SimpleQueue()
+        dialled = Dialled(self._federation, self._identity, _flattened(outgoing))
+        with self._lock:
+            self._open = dialled
+        if self._stop.is_set():
+            dialled.close()
+        late = threading.Timer(CONNECT_SECONDS, dialled.close)
+        late.daemon = True
+        late.start()
+        try:
+            hello = Hello(
+                protocol=PROTOCOL,
+                version=__version__,
+                federation=self._federation.digest,
+                name=self._identity.name,
+                process=self._process,
+            )
+            outgoing.put(iter([FromParty(hello=hello).SerializeToString()]))
+            incoming = dialled.frames()
+            self._welcomed(parsed(ToParty, next(incoming)))
+            late.cancel()
+            self._answering(incoming, outgoing)
+        finally:
+            late.cancel()
+            outgoing.put(None)
+            with self._lock:
+                self._open = None
+            dialled.close()
+
+    def _welcomed(self, frame: ToParty) -> None:
+        if frame.WhichOneof("frame") == "refused":
+            reason = "".join(c if c.isprintable() else " " for c in frame.refused.reason)[:1000]
+            if frame.refused.busy:
+                raise _Busy(f"the coordinator refuses {self._identity.name!r}: {reason}")
+            raise StreamBroken(f"the coordinator refuses {self._identity.name!r}: {reason}", refused=True)
+        if frame.WhichOneof("frame") != "welcome":
+            raise WireError("no welcome came")
+        self._desk.connected(frame.welcome.process)
+        self._connected = True
+        coordinator = self._federation.coordinator.name
+        self._on_event(events.Connected(coordinator=coordinator, address=self._federation.address))
+
+    def _answering(self, incoming: Iterator[bytes], outgoing: queue.SimpleQueue[Iterator[bytes] | None]) -> None:
+        while True:
+            frame = parsed(ToParty, next(incoming))
+            call = frame.head.call
+            try:
+                coming = self._whole(frame, incoming)
+                plain = coming.plain
+            except WireError as error:
+                failure = Failure("FederationError", f"party {self._desk.party!r} refuses a call: {error}")
+                outgoing.put(frames(call, to_plain(failure)))
+                outgoing.put(None)
+                self._drain(incoming)
+                raise
+
+            def progress(done: int, call: int = call) -> None:
+                outgoing.put(iter([FromParty(progress=Progress(call=call, done=done)).SerializeToString()]))
+
+            message, vectors = self._desk.answer(plain, coming.vectors, progress)
+            outgoing.put(frames(call, to_plain(message), vectors))
+
+    def _whole(self, frame: ToParty, incoming: Iterator[bytes]) -> Incoming:
+        """Return the call that begins with this frame, once it is complete."""
+        if frame.WhichOneof("frame") != "head":
+            raise WireError("a frame came that is not due")
+        coming = Incoming(frame.head, self._desk.limits, self._desk.held)
+        while not coming.complete:
+            following = parsed(ToParty, next(incoming))
+            if following.WhichOneof("frame") != "piece" or following.piece.call != coming.call:
+                raise WireError("a frame came that is not due")
+            coming.feed(memoryview(following.piece.data))
+        return coming
+
+    def _drain(self, incoming: Iterator[bytes]) -> None:
+        """Wait until the coordinator has read the refusal and ends the stream."""
+        late = threading.Timer(DRAIN_SECONDS, self._close)
+        late.daemon = True
+        late.start()
+        try:
+            for _ in incoming:
+                pass
+        except StreamBroken:
+            pass
+        finally:
+            late.cancel()
+
+    def _close_at_stop(self) -> None:
+        self._stop.wait()
+        self._close()
+
+    def _close(self) -> None:
+        with self._lock:
+            if self._open is not None:
+                self._open.close()
+
+
+class _Busy(StreamBroken):
+    """Another process of this party is connected."""
+
+
+def _flattened(outgoing: queue.SimpleQueue[Iterator[bytes] | None]) -> Iterator[bytes]:
+    while (each := outgoing.get()) is not None:
+        yield from each

@@ -1,0 +1,160 @@
+"""A joined party's work on one run: its ids aligned, its columns loaded, its share of every query answered."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parties.joined.addressed import check_addressed
+from parties.joined.aligning import Aligning
+from parties.joined.answered import Answered
+from parties.loading import load
+from vfl.errors import FederationError, PrivacyError
+from vfl.messages import Descend, Records
+from vfl.messages.joining import TRAIN, Done, Load, SendLabels
+from vfl.wire.frames import Limits, as_vector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from parties.consent import Policy
+    from parties.party import Party
+    from vfl.job.task import PartyTask
+    from vfl.messages import BookHeads, Notice, Query, Reply
+    from vfl.messages.joining import Offer
+    from vfl.privacy.events import ReleaseKey
+    from vfl.security.sealing import Sealer
+
+BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
+"""Bytes of a call's body: at most the first, and the second for each coordinate of the party."""
+RECORDS = ("weights", "margins", "labels", "limits")
+
+
+class Training:
+    """Work on one run, after its owner has agreed. It outlives a broken stream.
+
+    offer : as agreed to. certificates : {party: its certificate}, for sealed texts.
+    coordinator : the process that the work is done for.
+    """
+
+    def __init__(
+        self,
+        *,
+        offer: Offer,
+        task: PartyTask,
+        source: Any,
+        policy: Policy,
+        cores: int,
+        indexes: str | None,
+        sealer: Sealer,
+        certificates: Mapping[str, bytes],
+    ) -> None:
+        self.offer, self.coordinator = offer, b""
+        self._task, self._source, self._policy, self._cores = task, source, policy, cores
+        self._aligning = Aligning(offer, task, source, cores, indexes, sealer, certificates)
+        self._party: Party | None = None
+        self._answered: Answered | None = None
+        self._n_records = 0
+        self._n_trained = 0
+        self._began = time.monotonic()
+        self.reported = 0.0
+        self._releases = 0
+
+    @property
+    def limits(self) -> Limits:
+        """Sizes that the next call may have."""
+        body = BODY_BYTES + PER_COORDINATE * (len(self._task.canonical) + 1)
+        if self._party is not None:
+            return Limits(body, dict.fromkeys(RECORDS, 8 * self._n_trained))
+        return Limits(body, self._aligning.limits)
+
+    def again(self) -> tuple[object, Mapping[str, Any]]:
+        """Return the answer to the same offer after a stream broke."""
+        return Done(), {}
+
+    def hear(self, notice: Notice) -> BookHeads:
+        """Pass a notice to the owner's book."""
+        return self._loaded().hear(notice)
+
+    def answer(self, query: Query, vectors: Mapping[str, Any], key: ReleaseKey) -> tuple[object, Mapping[str, Any]]:
+        """Return the reply to a share of a query; a key is answered once, unless its noise repeats itself to the bit."""
+        party = self._loaded()
+        check_addressed(query, self._task.party, party.n_coordinates)
+        records = Records(**{name: self._of_records(raw) for name, raw in vectors.items() if name in RECORDS})
+        noised = sum(event is not None for event in query.events())
+        if noised and self._answered is not None:
+            part = query.parts.get(self._task.party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
+            self._answered.take(key, part)
+        reply = party.answer(query, records, key)
+        self._releases += noised
+        return _parted(reply)
+
+    def other(
+        self, message: object, vectors: Mapping[str, Any], progress: Callable[[int], None]
+    ) -> tuple[object, Mapping[str, Any]]:
+        """Return the answer to another call of the run."""
+        match message:
+            case Load():
+                return self._load(), {}
+            case SendLabels():
+                return Done(), {"labels": self._loaded().labels()}
+        if self._party is not None:
+            raise FederationError(f"party {self._task.party!r} has loaded its columns and aligns no more")
+        return self._aligning.answer(message, vectors, progress)
+
+    def summary(self) -> dict[str, Any]:
+        """Return facts for the owner: seconds, releases, their ε, records, and what the book has left."""
+        costs = None if self._party is None else self._party.costs()
+        return {
+            "seconds": time.monotonic() - self._began,
+            "releases": self._releases,
+            "epsilon": None if costs is None else costs.epsilon,
+            "records": self._n_records or None,
+            "left": None if costs is None else costs.left,
+        }
+
+    def reserved(self) -> float | None:
+        """Return ε that the owner's book has set aside; None without a book."""
+        costs = None if self._party is None else self._party.costs()
+        return None if costs is None else costs.reserved
+
+    def close(self) -> None:
+        """End processes and close files."""
+        self._aligning.close()
+        if self._answered is not None:
+            self._answered.close()
+
+    def _load(self) -> object:
+        if self.offer.purpose != TRAIN:
+            raise FederationError(f"party {self._task.party!r} was asked to load for {self.offer.purpose!r}")
+        if self._party is None:
+            index = self._aligning.settled()
+            party = load(self._task, self._source, self._policy, index=index, threads=self._cores)
+            private = self._task.job.privacy is not None and self._task.job.noise_source().private
+            if private:
+                self._answered = Answered(self._policy.book.with_suffix(".answered"), self._task.party, self.offer.run)
+            self._n_records, self._n_trained, self._party = party.n_records, party.n_trained, party
+        return self._party.greet()
+
+    def _loaded(self) -> Party:
+        if self._party is None:
+            raise FederationError(f"party {self._task.party!r} was asked for an answer before it loaded its columns")
+        return self._party
+
+    def _of_records(self, raw: Any) -> Any:
+        vector = as_vector(raw)
+        if len(vector) != self._n_trained:
+            raise PrivacyError(
+                f"party {self._task.party!r} was sent a vector with another number of records than its own"
+            )
+        return vector
+
+
+def _parted(reply: Reply) -> tuple[object, Mapping[str, Any]]:
+    """Return a reply without its n-vector, and the vector, which travels beside the body."""
+    if reply.vector is None:
+        return reply, {}
+    return replace(reply, vector=None), {"vector": np.ascontiguousarray(reply.vector)}

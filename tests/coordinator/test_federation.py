@@ -1,0 +1,113 @@
+"""Training across organisations, over gRPC with mutual TLS on loopback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vfl
+from tests.coordinator.organisations import federation
+from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
+from vfl.errors import ConsentRefused, SpecificationError
+from vfl.federation import events
+from vfl.launch.sources import sources_of
+
+N = 700
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    """Two parties that join once and serve all tests of this module."""
+    with federation(tmp_path_factory.mktemp("federation")) as joined:
+        for name, source in sources_of(job(), table(N)).items():
+            joined.start(name, source)
+        yield joined
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_across_organisations_and_in_process_agree_to_the_bit(joined, solver: dict[str, Any]) -> None:
+    spec = job(**solver)
+    here = vfl.train(spec, table(N), engine="inprocess")
+    there = vfl.train(spec, federation=joined.place)
+    assert here.coef_.tobytes() == there.coef_.tobytes()
+    assert here.intercept_ == there.intercept_
+    for name in ("bank", "telco"):
+        asked = [event for event in joined.events[name] if isinstance(event, events.Requested)][-1]
+        assert asked.digest == spec.digest
+        assert asked.columns == spec.wanted(name)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        job(loss="squared"),
+        job(private=False),
+        vfl.Job(
+            partition=PARTITION,
+            bounds=job().bounds,
+            penalty=vfl.L2(1e-2),
+            privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
+            solver=vfl.GCD(rounds=4),
+        ),
+        vfl.Job(
+            partition=PARTITION,
+            bounds=job().bounds,
+            penalty=vfl.L2(1e-2),
+            privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
+            solver=vfl.SkGD(passes=2, clip="record"),
+            holdout=0.25,
+            evaluation=vfl.Evaluation(epsilon=1.0),
+        ),
+        vfl.Job(
+            partition=PARTITION,
+            bounds=job().bounds,
+            penalty=vfl.L2(1e-2),
+            privacy=vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(3)),
+            solver=vfl.SGD(passes=1, sampling="disjoint"),
+        ),
+    ],
+    ids=["squared", "without noise", "GCD", "record cap and hold-out", "SGD"],
+)
+def test_other_jobs_agree_to_the_bit(joined, spec) -> None:
+    here = vfl.train(spec, table(N), engine="inprocess")
+    there = vfl.train(spec, federation=joined.place)
+    np.testing.assert_array_equal(here.coef_, there.coef_)
+    assert here.certificate.private == there.certificate.private
+    assert {name: str(found) for name, found in here.findings.items()} == {
+        name: str(found) for name, found in there.findings.items()
+    }
+
+
+def test_a_private_run_is_in_the_books_and_the_certificate(joined, tmp_path) -> None:
+    spec = vfl.Job(
+        partition=PARTITION, bounds=job().bounds, privacy=vfl.Privacy(epsilon=1.0), solver=vfl.SkGD(passes=2)
+    )
+    result = vfl.train(spec, federation=joined.file, output=tmp_path / "run")
+    assert result.certificate.private
+    ended = [event for event in joined.events["bank"] if isinstance(event, events.Ended)][-1]
+    assert ended.why == ""
+    assert ended.epsilon == pytest.approx(1.0, rel=1e-6)
+    assert ended.records == N
+
+
+def test_a_policy_that_does_not_accept_the_trust_setting_refuses(tmp_path) -> None:
+    with federation(tmp_path) as joined:
+        sources = sources_of(job(), table(50))
+        without = joined.policy("telco").read_text().replace('trust = ["trusted"]\n', "")
+        joined.start("bank", sources["bank"])
+        joined.start("telco", lambda: pytest.fail("the source was opened"), policy=joined.policy("telco", without))
+        with pytest.raises(ConsentRefused, match=r"party 'telco' refuses job .*trust = \[\"trusted\"\]"):
+            vfl.train(job(), federation=joined.place)
+        refused = [event for event in joined.events["telco"] if isinstance(event, events.Refused)]
+        assert len(refused) == 1
+
+
+def test_options_of_the_parties_are_not_the_coordinators(joined) -> None:
+    with pytest.raises(SpecificationError, match="policies does not go with a federation"):
+        vfl.train(job(), federation=joined.place, policies={"bank": "policy.toml"})
+    with pytest.raises(SpecificationError, match="parties hold the data"):
+        vfl.train(job(), table(50), federation=joined.place)
+    with pytest.raises(SpecificationError, match="started without a source named 'other'"):
+        vfl.train(job(), {"bank": "other"}, federation=joined.place)

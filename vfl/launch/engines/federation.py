@@ -1,0 +1,192 @@
+"""The federation engine: the coordinator runs in this process, and the parties connect to it from their organisations.
+
+No party's source, path or secret is known here. The jobs, the queries and the releases are those of the other engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from vfl.alignment import Aligned
+from vfl.errors import SpecificationError
+from vfl.job.plain import encode
+from vfl.launch.engines.arrangement import Arrangement
+from vfl.messages.joining import ALIGN, TRAIN, Done, Finish, Offer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from coordinator.budget import Budget, Reserved
+    from coordinator.coordinator import Outcome
+    from coordinator.federation.gathering import Gathering
+    from coordinator.federation.link import Link
+    from coordinator.rounds import Log, Lost, Made, Round
+    from vfl.alignment import Aligning
+    from vfl.job import Job
+    from vfl.launch.engines.place import Organisations
+    from vfl.planning import Plan
+
+LOAD_SECONDS = 3600.0
+FINISH_SECONDS = 10.0
+
+
+def check_parties(job: Job, place: Organisations) -> None:
+    """Raise SpecificationError if the job names a party that the federation does not have."""
+    for party in job.partition.parties:
+        if party not in place.federation.parties:
+            raise SpecificationError(
+                f"the job's party {party!r} is no party of the federation {place.federation.name!r}: "
+                f"{', '.join(place.federation.parties)}"
+            )
+
+
+def run(
+    job: Job,
+    sources: Mapping[str, str],
+    budget: Budget,
+    log: Log,
+    *,
+    place: Organisations,
+    arrangement: Arrangement | None = None,
+) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
+    """Wait for the parties, offer them the job, let each load its source, then yield the plan, the rounds and the outcome.
+
+    sources : {party: the name of its source that its owner has given}, '' where there is one.
+    """
+    from coordinator.coordinator import Coordinator, Outcome
+    from coordinator.federation.transport import FederationTransport
+
+    arrangement = arrangement or Arrangement()
+    there = tuple(party for party in job.partition.parties if party not in log.left.values())
+    offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
+
+    with _gathered(job, place, there) as gathering, _offered(gathering, there, offer, place) as complete:
+        transport = FederationTransport(
+            gathering,
+            there,
+            offer=lambda link: _accepted(link, offer, place.faults.answer_seconds, again=True),
+            parts=lru_cache(lambda n: _parts(job, n)),
+            timeout=place.faults.answer_seconds,
+            load_seconds=LOAD_SECONDS,
+        )
+        if job.id is not None:
+            yield from _aligned(gathering, there, place, arrangement)
+        for event in Coordinator(transport, faults=place.faults).stream(job, budget, log):
+            if isinstance(event, Outcome):
+                complete()
+            yield event
+
+
+def align_only(
+    job: Job, sources: Mapping[str, str], arrangement: Arrangement, *, place: Organisations
+) -> Iterator[Aligning | Aligned]:
+    """Wait for the parties and yield the progress of an alignment, then its outcome."""
+    import uuid
+
+    parties = tuple(job.partition.parties)
+    offer = _offer_of(job, ALIGN, uuid.uuid4().hex, parties, sources, arrangement)
+    with _gathered(job, place, parties) as gathering, _offered(gathering, parties, offer, place) as complete:
+        for event in _aligned(gathering, parties, place, arrangement):
+            if isinstance(event, Aligned):
+                complete()
+            yield event
+
+
+def _parts(job: Job, n_records: int) -> tuple[int, int]:
+    return (n_records, 0) if job.split is None else job.split.sizes(n_records)
+
+
+@contextlib.contextmanager
+def _gathered(job: Job, place: Organisations, parties: tuple[str, ...]) -> Iterator[Gathering]:
+    from coordinator.federation.gathering import Gathering
+
+    check_parties(job, place)
+    with Gathering(place.federation, place.identity, listen=place.listen) as gathering:
+        gathering.wait(parties, place.gather_seconds)
+        yield gathering
+
+
+def _offer_of(
+    job: Job,
+    purpose: str,
+    run: str,
+    parties: tuple[str, ...],
+    sources: Mapping[str, str],
+    arrangement: Arrangement,
+) -> Callable[[str, bool], Offer]:
+    """Return a function that makes the offer to a party; True if the party may have begun the run already."""
+    text = json.dumps(encode(job), ensure_ascii=False)
+
+    def offer(party: str, again: bool) -> Offer:
+        return Offer(
+            purpose,
+            run,
+            text,
+            job.digest,
+            parties,
+            sources.get(party, ""),
+            keeps=arrangement.run is not None,
+            resumed=arrangement.resumed or again,
+            later=arrangement.later,
+            last=arrangement.last,
+            again=arrangement.again,
+        )
+
+    return offer
+
+
+def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float, *, again: bool = False) -> None:
+    from coordinator.federation.transport import expected
+
+    expected(link.call(offer(link.party, again)).wait(seconds)[0], Done, link.party)
+
+
+@contextlib.contextmanager
+def _offered(
+    gathering: Gathering, parties: tuple[str, ...], offer: Callable[[str, bool], Offer], place: Organisations
+) -> Iterator[Callable[[], None]]:
+    """Offer the work to all parties; yield a function that tells them that it is complete.
+
+    On an exit before that, tell those that are connected why the work ended.
+    """
+    open_still = True
+
+    def complete() -> None:
+        nonlocal open_still
+        open_still = False
+        _finish(gathering, parties, "")
+
+    why = "the coordinator ended it"
+    try:
+        for link in [gathering.link(party, place.faults.wait_seconds) for party in parties]:
+            _accepted(link, offer, place.faults.answer_seconds)
+        yield complete
+    except Exception as error:
+        why = str(error) or type(error).__name__
+        raise
+    finally:
+        if open_still:
+            _finish(gathering, parties, why)
+
+
+def _finish(gathering: Gathering, parties: tuple[str, ...], why: str) -> None:
+    from vfl.errors import VflError
+
+    for party, link in gathering.connected().items():
+        if party in parties:
+            with contextlib.suppress(VflError):
+                link.call(Finish(why)).wait(FINISH_SECONDS)
+
+
+def _aligned(
+    gathering: Gathering, parties: tuple[str, ...], place: Organisations, arrangement: Arrangement
+) -> Iterator[Aligning | Aligned]:
+    from coordinator.alignment import align
+    from coordinator.federation.alignment import FederationAlignment
+
+    transport = FederationAlignment(gathering, parties, place.faults.answer_seconds)
+    transport.introduce()
+    yield (yield from align(transport, required=arrangement.required))

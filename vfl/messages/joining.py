@@ -1,0 +1,198 @@
+"""Calls between a coordinator and a party of another organisation, and their answers, beside queries and notices.
+
+Every call of a run follows an Offer that the party's owner has agreed to. No call names a path or an address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TRAIN, ALIGN, PREDICT, EVALUATE = PURPOSES = ("train", "align", "predict", "evaluate")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Offer of work, which the owner's policy judges before any data are opened.
+
+    purpose : one of PURPOSES. run : id of the run. job : the public job as JSON, which the party reads itself; for a
+    prediction the party's part of the model (parties.prediction.ModelPart).
+    digest : of the job or the part, which the party recomputes. parties : all that take part.
+    source : the owner's name of its source; '' is the one without a name.
+    keeps, resumed, later, last, again : of vfl.alignment.Keeping; `keeps` says that the run may be resumed.
+    """
+
+    purpose: str
+    run: str
+    job: str
+    digest: str
+    parties: tuple[str, ...]
+    source: str = ""
+    keeps: bool = False
+    resumed: bool = False
+    later: bool = False
+    last: bool = False
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Answer of a call that returns nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Answer of a call that failed. kind : name of a class in vfl.errors. reason : its sentence."""
+
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Call to read the columns; answered by a Greeting."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendLabels:
+    """Call for y, at the label party; answered by Done and a vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Call to put the work away. why : '' after its end, else the reason in a sentence."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Call that is answered at once, with as many bytes as it asks for; touches no data.
+
+    seconds : the caller's clock. size : bytes of the vector that comes back.
+    """
+
+    seconds: float
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answer of a Ping. seconds : the party's clock. version : of its code."""
+
+    seconds: float
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class SealingKey:
+    """A party's key of one run for what other parties send it through the coordinator, signed by its identity.
+
+    key : X25519, 32 bytes. signature : of vfl.security.sealing.
+    """
+
+    key: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Introduce:
+    """Call for the party's SealingKey."""
+
+
+@dataclass(frozen=True, slots=True)
+class Introduced:
+    """Call that hands every party's SealingKey to a party."""
+
+    keys: Mapping[str, SealingKey] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MakeSalt:
+    """Call to one party to choose the salt of an alignment; answered by a Sealed for every other party."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Short texts, each sealed by one party for another, which alone can read it."""
+
+    texts: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSalt:
+    """Call that hands the sealed salt to a party. maker : the party that sealed it."""
+
+    maker: str
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIds:
+    """Call to read the ids; answered by an IdsGreeting."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAligning:
+    """Call to begin an alignment, or to continue the pending one of that name. sizes : {party: number of its ids}."""
+
+    pending: str | None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """Call to blind the set of `owner`, which `holder` has sealed; the party's own set is made from its ids."""
+
+    owner: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendSet:
+    """Call for the set of `owner`: sealed for party `to`, or in the clear for the coordinator if `to` is ''."""
+
+    owner: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """Call that hands the positions of its common records to a party; answered by an Indexed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartAbout:
+    """Answer to the offer of a prediction. ids : whether the new records have an id column."""
+
+    version: str
+    ids: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendMargins:
+    """Call for the party's part of the margins, sealed for the receiver, or kept if the party is the receiver."""
+
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeMargins:
+    """Call that hands the sealed part of another party to the receiver."""
+
+    sender: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddUp:
+    """Call to the receiver to add the parts; answered by Added, and the margins unless the model is only measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """Answer of AddUp, beside the vectors of margins and ids. findings : JSON of the measures, '' unless measured."""
+
+    findings: str = ""

@@ -1,0 +1,125 @@
+"""Texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
+
+Guarantee. Each party makes a fresh X25519 key per run and signs it with the key of its identity, which the federation file
+pins. `open` returns only what the named party sealed for this party in this run, under this label, and in the order in which it
+was sealed; anything else raises FederationError. The coordinator learns the lengths.
+
+    key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
+    each piece           ChaCha20-Poly1305, nonce = (number of the text, number of the piece), bound to its label and length
+
+RFC 7748, RFC 5869, RFC 8439. The nonces of a direction count up, so no nonce is used twice under one key. The context, which is
+signed too, names the run: a key that was signed for one run is not accepted in another.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NoReturn
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificate
+
+from vfl.errors import FederationError
+
+PIECE = 1 << 22
+TAG = 16
+_DOMAIN = b"vfl sealed, version 1"
+
+
+class Sealer:
+    """One party's end of the sealed texts of one run. It holds secrets and cannot be pickled.
+
+    party : its name. key_pem : private key of its identity. context : names federation and run.
+    """
+
+    def __init__(self, party: str, key_pem: bytes, context: tuple[str, ...]) -> None:
+        identity = load_pem_private_key(key_pem, password=None)
+        if not isinstance(identity, ec.EllipticCurvePrivateKey):
+            raise FederationError(f"the identity of {party!r} has a key that cannot sign")
+        self._party, self._context = party, _joined(_DOMAIN, *(part.encode() for part in context))
+        self._secret = X25519PrivateKey.generate()
+        self.key = self._secret.public_key().public_bytes_raw()
+        self.signature = identity.sign(self._signed(party, self.key), ec.ECDSA(hashes.SHA256()))
+        self._ways: dict[tuple[str, str], tuple[ChaCha20Poly1305, int]] = {}
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Sealer holds secrets and cannot be pickled")
+
+    def meet(self, other: str, key: bytes, signature: bytes, certificate_pem: bytes) -> None:
+        """Take another party's key. Raises FederationError unless the identity in the certificate has signed it."""
+        public = load_pem_x509_certificate(certificate_pem).public_key()
+        signed, shared = isinstance(public, ec.EllipticCurvePublicKey), b""
+        try:
+            if isinstance(public, ec.EllipticCurvePublicKey):
+                public.verify(signature, self._signed(other, key), ec.ECDSA(hashes.SHA256()))
+                shared = self._secret.exchange(X25519PublicKey.from_public_bytes(key))
+        except (InvalidSignature, ValueError):  # ValueError: a point of small order, or another length
+            signed = False
+        if not signed:
+            raise FederationError(
+                f"the key for sealed texts that came for {other!r} is not signed by the identity of {other!r}: the coordinator "
+                "or the connection to it is faulty"
+            ) from None
+        for sender, receiver, first, second in (
+            (self._party, other, self.key, key),
+            (other, self._party, key, self.key),
+        ):
+            info = _joined(self._context, sender.encode(), receiver.encode(), first, second)
+            derived = HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(shared)
+            self._ways[sender, receiver] = (ChaCha20Poly1305(derived), 0)
+
+    def seal(self, to: str, label: str, data: bytes | memoryview) -> bytes:
+        """Return the data sealed for party `to`."""
+        cipher, number = self._next(self._party, to)
+        data, out = memoryview(data), bytearray()
+        for piece, start in enumerate(range(0, max(len(data), 1), PIECE)):
+            bound = _bound(label, len(data))
+            out += cipher.encrypt(struct.pack(">QI", number, piece), bytes(data[start : start + PIECE]), bound)
+        return bytes(out)
+
+    def open(self, sender: str, label: str, sealed: bytes | memoryview) -> bytes:
+        """Return what `sender` sealed for this party under this label. Raises FederationError."""
+        cipher, number = self._next(sender, self._party)
+        sealed, out = memoryview(sealed), bytearray()
+        pieces = max(-(-len(sealed) // (PIECE + TAG)), 1)
+        bound = _bound(label, len(sealed) - TAG * pieces)
+        try:
+            for piece in range(pieces):
+                start = piece * (PIECE + TAG)
+                part = bytes(sealed[start : start + PIECE + TAG])
+                out += cipher.decrypt(struct.pack(">QI", number, piece), part, bound)
+        except InvalidTag:
+            raise FederationError(
+                f"a text that came for {self._party!r} is not what {sender!r} sealed for it: the coordinator or the "
+                "connection to it is faulty"
+            ) from None
+        return bytes(out)
+
+    def _next(self, sender: str, receiver: str) -> tuple[ChaCha20Poly1305, int]:
+        if (sender, receiver) not in self._ways:
+            raise FederationError(f"{sender!r} and {receiver!r} have no key for sealed texts")
+        cipher, number = self._ways[sender, receiver]
+        self._ways[sender, receiver] = (cipher, number + 1)
+        return cipher, number
+
+    def _signed(self, party: str, key: bytes) -> bytes:
+        return _joined(self._context, b"key", party.encode(), key)
+
+
+def sealed_size(size: int) -> int:
+    """Return the length of a sealed text of `size` bytes."""
+    return size + TAG * max(-(-size // PIECE), 1)
+
+
+def _bound(label: str, size: int) -> bytes:
+    return _joined(label.encode(), struct.pack(">q", size))
+
+
+def _joined(*parts: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
