@@ -21,6 +21,7 @@ from vfl.privacy.accountants import (
     GaussianAccountant,
     GdpFilter,
     PldAccountant,
+    SelectionAccountant,
     ZCdpAccountant,
     ZCdpFilter,
     choose_accountant,
@@ -28,7 +29,7 @@ from vfl.privacy.accountants import (
     rho_of,
 )
 from vfl.privacy.calibration import noise_multiplier, split
-from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian
+from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian, Selection
 from vfl.privacy.gaussian_dp import delta_of, epsilon_of, log_delta_of, mu_of
 from vfl.privacy.pld import bounded_range_curve
 from vfl.privacy.zcdp import delta_of_rho
@@ -56,6 +57,11 @@ class TestZCdpAccountant(AccountantContract):
 class TestPldAccountant(AccountantContract):
     make = PldAccountant
     events = (GAUSSIAN, LAPLACE, SELECTION, SAMPLED)
+
+
+class TestSelectionAccountant(AccountantContract):
+    make = SelectionAccountant
+    events = (Selection(REPLACE, 0.05, 8, 4), GAUSSIAN)
 
 
 # --- numbers -------------------------------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ SCRIPTS = ("vfl.examples.companies", "vfl.examples.partitions", "vfl.examples.st
 PUBLIC = ("vfl", "vfl.errors", "vfl.examples")
 
 DRAWING = ("noise", "mechanisms", "keystream", "rounded_gaussian", "normal_tail")
-ACCOUNTING = ("accountants", "calibration", "gaussian_dp", "zcdp", "pld", "spending", "ledger")
 HEAVY = ("ray", "grpc", "numba", "scipy", "flint", "pyarrow", "sklearn", "pandas")
+ACCOUNTING = ("accountants", "calibration", "gaussian_dp", "zcdp", "pld", "spending", "ledger", "private_selection")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 | accountant | events | tight | under adaptive choices |
 |---|---|---|---|
 | GaussianAccountant | Gaussian | exact | GdpFilter |
-| ZCdpAccountant | Gaussian, Laplace, BoundedRange | upper bound | ZCdpFilter |
+| ZCdpAccountant | Gaussian, Laplace, BoundedRange, Selection | upper bound | ZCdpFilter |
+| SelectionAccountant | Selection, Gaussian | one selection per record: within 1 % of ε | no: plans fixed beforehand |
 | PldAccountant | these, and PoissonSubsampledGaussian | up to discretisation | no: plans fixed beforehand |
 
 An accountant states the cost of a list of events that was fixed beforehand. If earlier releases decide about later
@@ -23,20 +24,21 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 from vfl.errors import BudgetExceeded
-from vfl.privacy import gaussian_dp, spending, zcdp
-from vfl.privacy.events import Event, Gaussian, bare
+from vfl.privacy import gaussian_dp, private_selection, spending, zcdp
+from vfl.privacy.events import Event, Gaussian, Selection, bare
 from vfl.privacy.pld import PldAccountant
 from vfl.privacy.zcdp import epsilon_of_rho, rho_of
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "Accountant",
     "GaussianAccountant",
     "GdpFilter",
     "PldAccountant",
+    "SelectionAccountant",
     "ZCdpAccountant",
     "ZCdpFilter",
     "choose_accountant",
@@ -153,6 +155,66 @@ class ZCdpAccountant:
         return zcdp.delta_of_rho(epsilon, self.rho)
 
 
+class SelectionAccountant:
+    """The recorded selections and Gaussian events together are (ε, δ)-DP for a plan that is fixed beforehand.
+
+    A record that one selection alone concerns gets the curve of vfl.privacy.private_selection. For other records μ² adds up,
+    with a Gaussian event that dominates each selection. Of the parts of a public split, the most expensive one counts.
+    """
+
+    def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:
+        self.adjacency = adjacency
+        self._counts: dict[Event, int] = {}
+
+    def check(self, event: Event, count: int = 1) -> None:
+        """Raise UnknownEvent for other events, PrivacyError for another adjacency or a bad count."""
+        spending.require_event(event, count, self.adjacency)
+        if type(bare(event)) not in (Gaussian, Selection):
+            raise spending.unknown(
+                event, "accounting of selections", "choose_accountant finds one that covers the plan"
+            )
+
+    def compose(self, event: Event, count: int = 1) -> Self:
+        """Check, then record `count` such events. Returns self."""
+        self.check(event, count)
+        if count:
+            self._counts[event] = self._counts.get(event, 0) + int(count)
+        return self
+
+    def epsilon(self, delta: float) -> float:
+        """Return an ε at δ, rounded up; 0 for no event. Raises PrivacyError unless 0 < δ < 1."""
+        gaussian_dp.require_delta(delta)
+        return max(
+            private_selection.epsilon_of(one.mu, delta, one.candidates, one.concentration)
+            if one is not None
+            else gaussian_dp.epsilon_of(mu, delta)
+            for one, mu in self._views()
+        )
+
+    def delta(self, epsilon: float) -> float:
+        """Return a δ at ε ≥ 0, rounded up; 0 for no event."""
+        return max(
+            private_selection.delta_of(epsilon, one.mu, one.candidates, one.concentration)
+            if one is not None
+            else gaussian_dp.delta_of(epsilon, mu)
+            for one, mu in self._views()
+        )
+
+    def _views(self) -> Iterator[tuple[Selection | None, float]]:
+        """Yield, for each view of a record, the selection if it is all that concerns it, else μ of all events together."""
+        for view in spending.views(self._counts):
+            ((only, count), *others) = view.items() or ((None, 0),)
+            if isinstance(only, Selection) and count == 1 and not others:
+                yield only, 0.0
+            else:
+                units = sum(spending.units(event, _gaussian_mu_squared) * count for event, count in view.items())
+                yield None, spending.root_above(units)
+
+
+def _gaussian_mu_squared(event: Event) -> Fraction:
+    return spending.dominating_mu_squared(event) if isinstance(event, Selection) else spending.mu_squared(event)
+
+
 class _Filter:
     """Admit adaptively chosen events while their sum stays within a cap fixed beforehand. The guarantee is the cap."""
 
@@ -216,7 +278,8 @@ class ZCdpFilter(_Filter):
 def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
     """Return the tightest valid accountant for a plan. It is empty: `compose` the events into it.
 
-    plan : events, or (event, count) pairs. Gaussian events alone are accounted exactly, and a mix by zCDP.
+    plan : events, or (event, count) pairs. Gaussian events alone are accounted exactly, those and selections by the curve of
+        a selection, and any other mix by zCDP.
     committed : True when plan and noise are fixed before the first release; then a mix is accounted by its privacy loss
         distribution.
 
@@ -229,6 +292,8 @@ def choose_accountant(plan: Plan, *, committed: bool = False) -> Accountant:
     accountant: Accountant
     if kinds <= {Gaussian}:
         accountant = GaussianAccountant(adjacency)
+    elif kinds <= {Gaussian, Selection}:
+        accountant = SelectionAccountant(adjacency)
     elif committed:
         accountant = PldAccountant(adjacency)
     else:

@@ -15,6 +15,10 @@ from vfl.errors import PrivacyError
 if TYPE_CHECKING:
     from vfl.types import Adjacency
 
+MOST_CANDIDATES = 64
+"""Largest number of candidates of a selection, and its largest concentration."""
+LARGEST_SELECTED_MU = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -91,6 +95,31 @@ class PoissonSubsampledGaussian(Event):
                 )
         if not 0 < self.rate <= 1:
             raise PrivacyError(f"PoissonSubsampledGaussian event: rate must be in (0, 1], not {self.rate!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection(Event):
+    """A choice among the outcomes of m runs, of which only the best included one is released (vfl.privacy.private_selection).
+
+    Each outcome, model and score together, is μ-GDP for the records that the event concerns, and the runs are independent
+    given the data. A candidate is included with the probability P, drawn once and kept secret, the largest of a uniform
+    numbers. The event is charged whole, before the first run, and covers all of them.
+
+    mu : 0 < μ ≤ 30 of one run. candidates : m, from 1 to 64. concentration : a, from 1 to 64.
+    """
+
+    mu: float
+    candidates: int
+    concentration: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mu <= LARGEST_SELECTED_MU:
+            raise PrivacyError(f"Selection event: mu must be positive and at most 30, not {self.mu!r}")
+        for name, value in (("candidates", self.candidates), ("concentration", self.concentration)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CANDIDATES:
+                raise PrivacyError(
+                    f"Selection event: {name} is a whole number from 1 to {MOST_CANDIDATES}, not {value!r}"
+                )
 
 
 @dataclass(frozen=True, slots=True)

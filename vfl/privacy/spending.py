@@ -11,7 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from vfl.errors import PrivacyError, UnknownEvent
-from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, bare
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, Selection, bare
+from vfl.privacy.private_selection import dominating_mu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,13 +34,21 @@ def mu_squared(event: Event) -> Fraction:
     raise unknown(event, "exact Gaussian accounting", "choose_accountant finds one that covers the whole plan")
 
 
+def dominating_mu_squared(event: Selection) -> Fraction:
+    """Return μ′² of a Gaussian release that dominates a selection: the selection is μ′-GDP (`dominating_mu`)."""
+    steps, of = dominating_mu(event.mu, event.candidates, event.concentration)
+    return (Fraction(event.mu) * steps / of) ** 2
+
+
 def rho(event: Event) -> Fraction:
-    """Return the ρ for which the release is ρ-zCDP: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8.
+    """Return the ρ for which the release is ρ-zCDP: Gaussian μ²/2, Laplace ε²/2, bounded range ε²/8, selection μ′²/2.
 
     Bun & Steinke 2016, Prop. 1.6 and 1.4; Cesar & Rogers 2021. Raises UnknownEvent for every other event.
     """
     event = bare(event)
     kind = type(event)
+    if isinstance(event, Selection) and kind is Selection:
+        return dominating_mu_squared(event) / 2
     if kind is Gaussian:
         return mu_squared(event) / 2
     if isinstance(event, Laplace) and kind is Laplace:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import LedgerError, UnknownEvent, VflError
-from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, OnPart, PoissonSubsampledGaussian, Selection
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _NAMES: Mapping[type[Event], str] = {
     Laplace: "laplace",
     PoissonSubsampledGaussian: "poisson-subsampled-gaussian",
     OnPart: "on-part",
+    Selection: "selection",
 }
 _TYPES: Mapping[str, type[Any]] = {name: kind for kind, name in _NAMES.items()}
 

@@ -7,9 +7,9 @@ fixed beforehand. Neither is an odometer. The guarantee is the cap, not the tota
 at released values.
 
 - `Accounting.GDP` adds μ². Exact for Gaussian releases (Smith & Thakurta 2022, arXiv 2210.17520).
-  Laplace and bounded-range releases enter through a Gaussian pair that dominates them (`_mu_squared`).
-- `Accounting.ZCDP` adds ρ (Bun & Steinke 2016; Cesar & Rogers 2021): Gaussian μ²/2, pure ε²/2, bounded range ε²/8.
-  Tighter where selections are a large share.
+  Laplace and bounded-range releases, and selections, enter through a Gaussian pair that dominates them (`_mu_squared`).
+- `Accounting.ZCDP` adds ρ (Bun & Steinke 2016; Cesar & Rogers 2021): Gaussian μ²/2, pure ε²/2, bounded range ε²/8,
+  selection μ′²/2. Tighter where selections are a large share.
 
 The accounting of a data set is fixed before its first release. Choosing it after some releases would take the better
 of two bounds in each branch, and their failure probabilities would add up to 2δ.
@@ -23,7 +23,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from vfl.privacy import gaussian_dp, spending, zcdp
-from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, bare
+from vfl.privacy.events import BoundedRange, Event, Gaussian, Laplace, PoissonSubsampledGaussian, Selection, bare
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,8 +39,8 @@ class Accounting(enum.StrEnum):
 
 
 def accounting_for(plan: Plan) -> Accounting:
-    """Return the tighter accounting for a plan: exact μ² if all releases are Gaussian, ρ for a mix."""
-    gaussian = all(type(bare(event)) in (Gaussian, PoissonSubsampledGaussian) for event, _ in plan)
+    """Return the tighter accounting for a plan: μ² if all releases are Gaussian or selections, ρ for a mix."""
+    gaussian = all(type(bare(event)) in (Gaussian, PoissonSubsampledGaussian, Selection) for event, _ in plan)
     return Accounting.GDP if gaussian else Accounting.ZCDP
 
 
@@ -60,6 +60,8 @@ def _mu_squared(event: Event) -> Fraction:
     elif type(event) in (Laplace, BoundedRange):
         # Under both accountings, bounded range ε costs as much as pure ε/2. Under zCDP, pure ε costs ρ = ε²/2.
         return _PI_ABOVE * spending.rho(event)
+    elif isinstance(event, Selection) and type(event) is Selection:
+        return spending.dominating_mu_squared(event)
     return spending.mu_squared(event)
 
 

@@ -7,25 +7,29 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from vfl.errors import BudgetError, BudgetExceeded
-from vfl.privacy.events import PoissonSubsampledGaussian, bare
+from vfl.privacy.events import PoissonSubsampledGaussian, Selection, bare
 from vfl.privacy.ledger.account import Account, Allowance, Commitment
 from vfl.privacy.ledger.composition import Accounting, accounting_for, capacity, epsilon_of, plan_cost
 from vfl.privacy.ledger.reservation import Preview, Statement, adjacency_of, require_adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.privacy.ledger.composition import Plan
     from vfl.privacy.ledger.reservation import Reservation
     from vfl.types import Adjacency
 
+FIXED: Mapping[str, type[Event]] = {"pld": PoissonSubsampledGaussian, "selection": Selection}
+"""Ways of accounting for a plan that is fixed beforehand, each with the kind of event that needs it."""
+
 
 class FitBook:
     """Book in memory for one fit. All its releases together are (ε, δ)-DP; other fits on the same data are not counted.
 
-    The book grants one reservation. A plan with secret samples of records is fixed beforehand and accounted with PLD.
-    Under any other plan, releases may be chosen adaptively within the reservation.
+    The book grants one reservation. A plan with secret samples of records is fixed beforehand and accounted with PLD; one with
+    a private selection is fixed beforehand and accounted by the curve of the selection. Under any other plan, releases may be
+    chosen adaptively within the reservation.
 
     epsilon > 0, delta in (0, 1) : the cap.
     """
@@ -65,7 +69,7 @@ class FitBook:
                 "noise_multiplier"
             )
         allowance: Allowance | Commitment
-        if accounting == "pld":
+        if accounting in FIXED:
             allowance = Commitment(plan)
         else:
             way = Accounting(accounting)
@@ -74,9 +78,11 @@ class FitBook:
         return self._reservation
 
     def _asked(self, plan: Plan) -> tuple[str, float, bool]:
-        if any(type(bare(event)) is PoissonSubsampledGaussian for event, _ in plan):
-            asked = _committed_epsilon(tuple(plan), self.delta)
-            return "pld", asked, asked <= self.epsilon
+        kinds = {type(bare(event)) for event, _ in plan}
+        for accounting, kind in FIXED.items():
+            if kind in kinds:
+                asked = _committed_epsilon(tuple(plan), self.delta)
+                return accounting, asked, asked <= self.epsilon
         way = accounting_for(plan)
         units = plan_cost(plan, way)
         return way.value, epsilon_of(way, units, self.delta), units <= capacity(way, self.epsilon, self.delta)
@@ -136,9 +142,9 @@ class _FitReservation:
 @lru_cache(maxsize=64)
 def _committed_epsilon(plan: tuple[tuple[Event, int], ...], delta: float) -> float:
     """Return ε of a plan fixed beforehand. It is cached, since each run asks for it at its start and at its end."""
-    from vfl.privacy.accountants import PldAccountant
+    from vfl.privacy.accountants import choose_accountant
 
-    accountant = PldAccountant(plan[0][0].adjacency)
+    accountant = choose_accountant(plan, committed=True)
     for event, count in plan:
         accountant.compose(event, count)
     return accountant.epsilon(delta)

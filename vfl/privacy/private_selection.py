@@ -1,0 +1,309 @@
+"""Private selection among m candidates, each trained once: its curve δ(ε), its calibration, and its Gaussian dominator.
+
+The mechanism. Every candidate j is run once and releases nothing yet; its outcome (model, score) is μ-GDP, and the runs are
+independent given the data. Then P, the largest of `concentration` = a uniform numbers, is drawn, each candidate is included
+with probability P, independently, and the best included one is released with its score; with none included, candidate 1.
+
+Guarantee. The release is (ε, δ)-DP for every ε ≥ 0 with
+
+    δ(ε) = ∫ φ(z − μ) · sup_{0≤u≤1} [c(u) − e^{ε − μz + μ²/2} c(g(u))]₊ dz  +  a·B(a, m+1) · δ(ε; μ),
+    c(u) = m ∫₀¹ a p^a (1 − pu)^{m−1} dp,     g(u) = Φ(Φ⁻¹(u) + μ),
+
+where δ(ε; μ) is that of `gaussian_dp`. docs/mathematics.md proves it. It also is (ε, E δ(ε; √max(K, 1)·μ))-DP, where K is
+the number of included candidates: all K outcomes together, of which one is released, are √K·μ-GDP by composition.
+
+All functions round to the safe side. Let s = Φ⁻¹(u) and C = c∘Φ, which falls. On a cell [s, s + h]:
+
+    C(s′) − k·C(s′ + μ) ≤ C(s) − k·C(s + h + μ),
+
+so the supremum over u is at most a maximum of lines in k, computed on a grid of k once for each μ, and at most the chord in
+between, since it is convex. It rises with z, so a cell of z gets its value at the right end times the exact Gaussian mass of
+the cell. `_ROUNDING` covers floating point.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.privacy import gaussian_dp
+from vfl.privacy.events import LARGEST_SELECTED_MU, MOST_CANDIDATES
+from vfl.privacy.gaussian_dp import require_delta, require_epsilon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vfl.types import Vector
+
+_SMALLEST_MU = 1e-3
+_SMALLEST_DELTA = 1e-290  # below it, normal tails underflow
+_CELLS_OF_MU = 250  # cells of s per μ: the envelope is that of a μ larger by one cell
+_FINEST = 1e-4  # width of a cell of s, at least
+_SPAN = 8.0  # of s: beyond it, c(u) changes by less than 1e-13 of itself
+_K_POINTS = 600
+_Z_CELLS = 8_000
+_REACH = 10.0  # standard deviations of z beyond the first point that counts
+_ROUNDING = 1e-11  # relative error of C, of sums and of masses, with a wide margin
+_STEPS_OF_FACTOR = 256
+
+
+def require_selection(candidates: int, concentration: int) -> None:
+    """Raise PrivacyError unless candidates and concentration are whole numbers from 1 to 64."""
+    for name, value in (("candidates", candidates), ("concentration", concentration)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CANDIDATES:
+            raise PrivacyError(
+                f"a private selection: {name} is a whole number from 1 to {MOST_CANDIDATES}, not {value!r}"
+            )
+
+
+def delta_of(epsilon: float, mu: float, candidates: int, concentration: int) -> float:
+    """Return a δ, rounded up, for which a selection among outcomes that are each μ-GDP is (ε, δ)-DP; at most 1.
+
+    epsilon : ε ≥ 0. mu : 0 ≤ μ ≤ 30. candidates, concentration : m and a. For m = 1 it is δ(ε; μ), that of the one outcome.
+    Its loss by rounding to the safe side is below 1 % of ε for μ ≥ 0.005. Raises PrivacyError for other values.
+    """
+    require_epsilon(epsilon, zero=True)
+    require_selection(candidates, concentration)
+    if candidates == 1 or _require_mu(mu) == 0.0:
+        return gaussian_dp.delta_of(epsilon, mu)
+    curve = _curve(max(mu, _SMALLEST_MU), candidates, concentration)
+    return max(_SMALLEST_DELTA, min(1.0, curve.by_selection(epsilon), curve.by_composition(epsilon)))
+
+
+def epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> float:
+    """Return an ε, rounded up, for which a selection among outcomes that are each μ-GDP is (ε, δ)-DP; 0 if δ covers it.
+
+    Arguments and errors as in `delta_of`, with 0 < δ < 1.
+    """
+    require_selection(candidates, concentration)
+    require_delta(delta)
+    if candidates == 1 or _require_mu(mu) == 0.0:
+        return gaussian_dp.epsilon_of(mu, delta)
+    return _epsilon_of(mu, delta, candidates, concentration)
+
+
+@lru_cache(maxsize=256)
+def _epsilon_of(mu: float, delta: float, candidates: int, concentration: int) -> float:
+    def holds(epsilon: float) -> bool:
+        return delta_of(epsilon, mu, candidates, concentration) <= delta
+
+    if holds(0.0):
+        return 0.0
+    # By composition, the outcomes of all candidates together are √m·μ-GDP.
+    low, high = 0.0, gaussian_dp.epsilon_of(mu * math.sqrt(candidates) * (1.0 + 1e-12), delta)
+    while not holds(high):
+        low, high = high, high * 1.01
+    return _bisected(holds, low, high)
+
+
+@lru_cache(maxsize=256)
+def mu_of(epsilon: float, delta: float, candidates: int, concentration: int) -> float:
+    """Return the budget of one trial: the largest μ, rounded down, for which the whole selection is (ε, δ)-DP.
+
+    epsilon : ε > 0 of the whole. delta : 0 < δ < 1. candidates, concentration : m and a, whole numbers from 1 to 64.
+    `epsilon_of(mu_of(epsilon, delta, m, a), delta, m, a) <= epsilon` always holds. Raises PrivacyError otherwise, and for an
+    ε that leaves a trial with μ below 0.001.
+    """
+    require_selection(candidates, concentration)
+    plain = gaussian_dp.mu_of(epsilon, delta)
+    if candidates == 1:
+        return plain
+    # An ε of 1e-7 less leaves room for the bisection in `epsilon_of`.
+    target, goal = epsilon * (1.0 - 1e-7), math.log(delta)
+
+    def excess(mu: float) -> float:
+        return math.log(delta_of(target, mu, candidates, concentration)) - goal
+
+    # All outcomes together are √m·μ-GDP, and no selection is better than its one candidate.
+    low, high = max(_SMALLEST_MU, plain / math.sqrt(candidates) * 0.999), min(plain, LARGEST_SELECTED_MU)
+    if not low < high or (below := excess(low)) > 0.0:
+        raise PrivacyError(
+            f"epsilon = {epsilon!r} at delta = {delta!r} is too small to choose among {candidates} candidates: raise "
+            "epsilon, or name fewer candidates"
+        )
+    above, halve = excess(high), False
+    while high - low > 1e-7 * low and not -1e-5 < below <= 0.0:
+        # The logarithm of δ is nearly linear in that of μ; every second step halves the bracket.
+        share = 0.5 if halve else min(0.99, max(0.01, (below + 5e-6) / (below - above)))
+        middle = low * (high / low) ** share
+        value = excess(middle)
+        if value > 0.0:
+            high, above = middle, value
+        else:
+            low, below = middle, value
+        halve = not halve
+    return low
+
+
+@lru_cache(maxsize=256)
+def dominating_mu(mu: float, candidates: int, concentration: int) -> tuple[int, int]:
+    """Return (k, d): a selection among outcomes that are each μ-GDP is (k/d)·μ-GDP, at most √candidates·μ-GDP.
+
+    It holds for all ε ≥ 0, in both directions, and therefore as a trade-off function (Dong, Roth, Su 2022, Cor. 2.13). k/d is
+    the smallest multiple of 1/256 that passes the check below. The ledger stores nothing but the event, and adds up this
+    factor: the grid is coarse so that machines agree on it, and it is part of the ledger's format.
+
+    The check. Both bounds of `delta_of` fall with ε, so on a cell [ε_i, ε_{i+1}] it suffices that their value at the left
+    end is at most δ(ε_{i+1}; μ′). From E on, with L = log sup c(u)/c(g(u)), the first bound is at most
+    (c(0) + aB(a, m+1))·δ(ε − L; μ). With t = (ε−L)/μ − μ/2, t′ = ε/μ′ − μ′/2 and Mills' ratio R, the logarithm of
+    δ(ε−L; μ)/δ(ε; μ′) has the derivative
+
+        −R(t+μ)/(R(t) − R(t+μ)) + R(t′+μ′)/(R(t′) − R(t′+μ′)).
+
+    R is log-convex, so R(t)/R(t+μ) falls with t and rises with μ: where t ≥ t′ and μ ≤ μ′, the derivative is at most 0. Both
+    stay true as ε grows. So one check at E covers the tail.
+    """
+    require_selection(candidates, concentration)
+    if candidates == 1 or _require_mu(mu) == 0.0:
+        return 1, 1
+    most = math.ceil(math.sqrt(candidates) * _STEPS_OF_FACTOR)  # composition: all outcomes together
+    if mu < _SMALLEST_MU:
+        return most, _STEPS_OF_FACTOR
+    curve = _curve(mu, candidates, concentration)
+    cells = curve.cells()
+    low, high = _STEPS_OF_FACTOR, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _dominated_by(curve, cells, mu * middle / _STEPS_OF_FACTOR):
+            high = middle
+        else:
+            low = middle
+    return high, _STEPS_OF_FACTOR
+
+
+def _require_mu(mu: float) -> float:
+    if not (mu == 0 or 1e-140 <= mu <= LARGEST_SELECTED_MU):
+        raise PrivacyError(f"a private selection: the μ of a trial is 0 or positive and at most 30, not {mu!r}")
+    return mu
+
+
+@lru_cache(maxsize=64)
+def _curve(mu: float, candidates: int, concentration: int) -> _Curve:
+    return _Curve.of(mu, candidates, concentration)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Curve:
+    """Bounds of a selection at every ε, for one μ > 0, m ≥ 2 and a.
+
+    k, suprema : (l,) points in growing order, and at each of them a number that is at least sup_u [c(u) − k·c(g(u))]₊. The
+        supremum is convex in k, so between two points it is at most the chord; below the first it is at most `peak`.
+    ratio : the last k, at least sup_u c(u)/c(g(u)): from there on the supremum is 0. peak : at least c(0).
+    counts : (m + 1,) probabilities of K; the first is that no candidate is included.
+    """
+
+    mu: float
+    k: Vector
+    suprema: Vector
+    ratio: float
+    peak: float
+    counts: Vector
+
+    @classmethod
+    def of(cls, mu: float, m: int, a: int) -> _Curve:
+        from scipy.special import ndtr
+
+        cells = max(1, min(_CELLS_OF_MU, round(mu / _FINEST)))
+        cells = max(cells, math.ceil(400.0 * mu))
+        h = mu / cells
+        n = math.ceil((2.0 * _SPAN + mu) / h)
+        s = -_SPAN - mu + h * np.arange(n + cells + 2)
+        C = _inclusion(ndtr(s), m, a)
+        ends = _inclusion(np.array([0.0, 1.0]), m, a)
+        # The cells, from u = 0 to u = 1; both outer ones are unbounded in s.
+        levels = np.concatenate([ends[:1], C[: n + 1]])
+        slopes = np.concatenate([C[cells : cells + 1], C[cells + 1 : cells + 1 + n], ends[1:]])
+        levels, slopes = levels * (1.0 + _ROUNDING), slopes * (1.0 - _ROUNDING)
+        ratio = float(np.max(levels / slopes)) * (1.0 + _ROUNDING)
+        # k = ratio·e^{−μt}, where t is the distance from the first z that counts; finer near 0.
+        k = ratio * np.exp(-mu * 2.1 * _REACH * np.linspace(1.0, 0.0, _K_POINTS) ** 2)
+        suprema = np.array([max(0.0, float(np.max(levels - point * slopes))) for point in k])
+        counts = [math.comb(m, n) * a * _beta(n + a, m - n + 1) for n in range(m + 1)]
+        return cls(mu, k, suprema, ratio, float(levels[0]), np.array(counts))
+
+    def by_selection(self, epsilon: float, z_cells: int = _Z_CELLS) -> float:
+        """Return the first bound of the module at ε ≥ 0, rounded up."""
+        from scipy.special import ndtr
+
+        mu = self.mu
+        # t = z − μ. Below `first` the integrand is 0.
+        first = (epsilon - math.log(self.ratio)) / mu - 0.5 * mu
+        low = max(first, -_REACH)
+        high = math.hypot(max(low, 0.0), _REACH)
+        t = np.linspace(low, high, z_cells + 1)
+        k = np.exp(np.minimum(epsilon - mu * t - 0.5 * mu * mu, 700.0)) * (1.0 - _ROUNDING)
+        value = np.interp(k, self.k, self.suprema, left=self.peak, right=0.0)
+        # Differences of Φ on the side where it is small.
+        mass = np.where(t[1:] <= 0.0, ndtr(t[1:]) - ndtr(t[:-1]), ndtr(-t[:-1]) - ndtr(-t[1:]))
+        whole = float(value[1:] @ mass) + self.peak * float(ndtr(-high))
+        if first < low:
+            whole += float(value[0]) * float(ndtr(low))
+        return (whole + self.counts[0] * gaussian_dp.delta_of(epsilon, mu)) * (1.0 + 1e-9)
+
+    def by_composition(self, epsilon: float) -> float:
+        """Return E δ(ε; √max(K, 1)·μ), rounded up."""
+        each = (
+            p * gaussian_dp.delta_of(epsilon, math.sqrt(max(k, 1)) * self.mu * (1.0 + 1e-15))
+            for k, p in enumerate(self.counts)
+        )
+        return math.fsum(each) * (1.0 + 1e-9)
+
+    def cells(self) -> tuple[tuple[float, float, float], ...]:
+        """Return (ε, end, bound) for cells [ε, end] from 0 on: δ at ε, which is at least δ on the whole cell."""
+        x = np.concatenate([np.arange(0.0, 12.0, 0.008), np.geomspace(12.0, 36.0, 120)]) * self.mu
+        points = x.tolist()
+        return tuple(
+            (start, end, max(_SMALLEST_DELTA, min(self.by_selection(start, 2_000), self.by_composition(start))))
+            for start, end in itertools.pairwise(points)
+        )
+
+    def falls_below(self, epsilon: float, mu: float) -> bool:
+        """Return True if the bound of the tail in `dominating_mu` holds from ε on, for μ′ = `mu`."""
+        rest = epsilon - math.log(self.ratio)
+        if rest < 0.0 or rest / self.mu - 0.5 * self.mu < epsilon / mu - 0.5 * mu:
+            return False
+        factor = math.log(self.peak + float(self.counts[0]))
+        # log_delta_of rounds up, by far less than 1e-9.
+        return factor + gaussian_dp.log_delta_of(rest, self.mu) <= gaussian_dp.log_delta_of(epsilon, mu) - 1e-9
+
+
+def _dominated_by(curve: _Curve, cells: tuple[tuple[float, float, float], ...], mu: float) -> bool:
+    """Return True if the check of `dominating_mu` shows that the curve is at most δ(·; μ′) for μ′ = `mu`."""
+    for start, end, bound in cells:
+        if curve.falls_below(start, mu):
+            return True
+        if bound > gaussian_dp.delta_of(end, mu) * (1.0 - 1e-9):
+            return False
+    return False
+
+
+def _inclusion(u: Vector, m: int, a: int) -> Vector:
+    """Return c(u) = m ∫₀¹ a p^a (1 − pu)^{m−1} dp for u (n,); exact up to rounding, since the integrand is a polynomial."""
+    nodes, weights = np.polynomial.legendre.leggauss((a + m) // 2 + 2)
+    p, weights = 0.5 * (nodes + 1.0), 0.5 * weights
+    total = np.zeros_like(u)
+    for node, weight in zip(p, weights, strict=True):
+        total += weight * node**a * (1.0 - node * u) ** (m - 1)
+    return total * (m * a)
+
+
+def _beta(x: int, y: int) -> float:
+    """Return B(x, y) of whole numbers."""
+    return 1.0 / (x * math.comb(x + y - 1, x))
+
+
+def _bisected(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Return a point at which `holds` is true, at most 1e-9 of itself above one at which it is false."""
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high
