@@ -244,7 +244,7 @@ class _Curve:
         whole = float(value[1:] @ mass) + self.peak * float(ndtr(-high))
         if first < low:
             whole += float(value[0]) * float(ndtr(low))
-        return (whole + self.counts[0] * gaussian_dp.delta_of(epsilon, mu)) * (1.0 + 1e-9)
+        return (whole + float(self.counts[0]) * gaussian_dp.delta_of(epsilon, mu)) * (1.0 + 1e-9)
 
     def by_composition(self, epsilon: float) -> float:
         """Return E δ(ε; √max(K, 1)·μ), rounded up."""
