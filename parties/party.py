@@ -7,6 +7,7 @@ result that leaves without noise (`Reply.vector`, to margins only).
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from dataclasses import replace
@@ -84,6 +85,17 @@ class Party:
         self._groups = groups or {}
         self._threads = threads
         self._cap = OwnCap(name, columns, self._record_norms, repeats=not noise.private)
+
+    def afresh(self) -> Party:
+        """Return a party over the same columns that has answered nothing, for another run on simulated records.
+
+        It keeps no book, so a party with one raises PrivacyError.
+        """
+        if self._book is not None:
+            raise PrivacyError(f"party {self.name!r} keeps a book, which counts every run: load it again")
+        again = copy.copy(self)
+        again._cap = OwnCap(self.name, self._columns, again._record_norms, repeats=not self._noise.private)
+        return again
 
     def greet(self) -> Greeting:
         """Return version, number of records, book and alignment of this party, before training."""
@@ -284,7 +296,18 @@ class Party:
         key: ReleaseKey,
         sensitivity: float,
     ) -> Vector:
-        return release(sums, clip.grid if clip.finite else 1.0, event, self._noise, key, sensitivity)
+        return self._noised(sums, clip.grid if clip.finite else 1.0, event, key, sensitivity)
+
+    def _noised(
+        self,
+        sums: Integers | Vector,
+        grid: float,
+        event: Gaussian | PoissonSubsampledGaussian | None,
+        key: ReleaseKey,
+        sensitivity: float,
+    ) -> Vector:
+        """Return sums with the noise of their event; every sum that leaves the party passes through here."""
+        return release(sums, grid, event, self._noise, key, sensitivity)
 
     def _moments(self, query: Moments, key: ReleaseKey) -> Vector:
         """Release Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
@@ -292,22 +315,27 @@ class Party:
         if query.reach is None:
             first, second = self._kernels.plain_moments(X)
             sums = np.concatenate([first, second]) if query.asks_means(self.name) else second
-            return release(sums, 1.0, query.event, self._noise, key, math.inf)
+            return self._noised(sums, 1.0, query.event, key, math.inf)
         reach, means = query.reach[self.name], query.asks_means(self.name)
         parts = [self._kernels.first_moments(X, reach, UNIT_GRID, threads=self._threads)] if means else []
         parts.append(self._kernels.second_moments(X, reach**2, UNIT_GRID, threads=self._threads))
         sensitivity = moments_sensitivity(len(reach), means=means)
-        return release(np.concatenate(parts), UNIT_GRID, query.event, self._noise, key, sensitivity)
+        return self._noised(np.concatenate(parts), UNIT_GRID, query.event, key, sensitivity)
 
     def _ranges(self, query: Ranges, key: ReleaseKey) -> Vector:
         """Release histograms over powers of two of the asked columns."""
         indices = query.columns[self.name]
         counts = [magnitudes.histogram(self._columns.column(j)) for j in indices]
         sensitivity = magnitudes.sensitivity(len(indices))
-        return release(np.concatenate(counts), 1.0, query.event, self._noise, key, sensitivity)
+        return self._noised(np.concatenate(counts), 1.0, query.event, key, sensitivity)
 
     def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
-        """Return the best of the noisy scores; the sums behind the scores do not leave the party."""
+        """Return the best of the noisy scores; the scores do not leave the party."""
+        sensitivity = query.rules[self.name].sensitivity
+        return noisy_best(self._scores(query, block, w, r), sensitivity, query.event, self._noise, key)
+
+    def _scores(self, query: Select, block: Block, w: Vector, r: Vector) -> Vector:
+        """Return the exact score of each coordinate, (s,)."""
         centre, scale, rule = query.centres[self.name], query.scales[self.name], query.rules[self.name]
         X, clip = self._block(block), query.clip
         if clip.finite:
@@ -315,7 +343,7 @@ class Party:
             u = self._kernels.singles(X, r, r, WEIGHTS, at, threads=self._threads) * clip.grid
         else:
             u = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
-        return noisy_best(rule(w, u), rule.sensitivity, query.event, self._noise, key)
+        return rule(w, u)
 
     def _record_norms(self, row: tuple[Block, Vector, Vector]) -> Vector:
         return self._norms(self._block(row[0]), row)

@@ -1,7 +1,8 @@
 """Public names, with the modules that define them; `vfl/__init__.py` imports each on first use."""
 
-from vfl.csv import Csv as Csv
+from vfl.auditing.audit import Audit as Audit, audit as audit
 from vfl.certificate import Certificate as Certificate
+from vfl.csv import Csv as Csv
 from vfl.errors import (
     BudgetError as BudgetError,
     BudgetExceeded as BudgetExceeded,

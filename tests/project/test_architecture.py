@@ -50,7 +50,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("coordinator", "parties"),
     ("vfl.launch", "vfl.examples"),
-    ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.audit"),
+    ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.auditing"),
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}
 # Scripts written like a user's; nothing imports them.

@@ -18,6 +18,7 @@ COMMANDS = {
     "resume": "continue a run that was cut off",
     "predict": "apply a saved model to new records",
     "export": "split a model by party, or for scikit-learn",
+    "audit": "try to refute a job's ε on simulated records",
     "verify": "check a certificate, and state its guarantee",
     "evaluate": "measure a model on held-out or other records",
     "report": "draw a finished run as one HTML page",

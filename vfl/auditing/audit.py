@@ -1,0 +1,376 @@
+"""`audit`: a lower bound on the ε of a job as it is configured, on simulated records, and checks of its noise."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.arguments import require_number, require_whole
+from vfl.auditing.bounds import MOST_RUNS, Claim, runs_for, shown
+from vfl.auditing.canaries import Canary, candidates, group_size, meeting, tables
+from vfl.auditing.likelihood import log_ratio, moved
+from vfl.auditing.rehearsal import Rehearsal, Transcript, world_of
+from vfl.auditing.residuals import Check, checks_of
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.holdout import Side
+from vfl.planning import plan as make_plan
+from vfl.privacy.events import OnPart, bare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from vfl.job import Job
+    from vfl.planning import Plan
+    from vfl.types import Integers
+
+ENOUGH = 0.97
+"""Reach at which the search for a canary ends."""
+WEAK = 0.9
+"""Reach below which an audit warns of its canary."""
+PROBES = 2
+"""Runs that measure the reach of a canary, one on each data set."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Guesses about one part of the records, and the ε that they show.
+
+    part : 'training', 'held out', or 'all' without a hold-out.
+    claim : ε that the charges promise to the part. claim_mu : its μ; None for a claim that is not Gaussian.
+    canary : description of the pair. size : k. reach : share of the claim that the pair attains, at most 1.
+    runs, right : number of runs, and of right guesses. level : probability of a false alarm of the guesses.
+    allowed : largest share of right guesses under the claim. shown : the share that they show, at `level`.
+    lower, lower_mu : ε and μ that the job has at least, if its guesses are as right as `shown`.
+    needed : number of runs that finds noise of σ/√2 with probability 0.95; None if no number does.
+    checks : of the runs' noise.
+    """
+
+    part: str
+    claim: float
+    claim_mu: float | None
+    canary: str
+    size: int
+    reach: float
+    runs: int
+    right: int
+    level: float
+    allowed: float
+    shown: float
+    lower: float
+    lower_mu: float | None
+    needed: int | None
+    checks: tuple[Check, ...]
+
+    @property
+    def consistent(self) -> bool:
+        """True if the guesses do not refute the claim."""
+        return self.shown <= self.allowed
+
+    @property
+    def passed(self) -> bool:
+        """True if neither the guesses nor a check refute the claim."""
+        return self.consistent and all(check.passed for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Outcome of an audit. It finds errors and proves no absence.
+
+    lower : ε that the job has at least, with the given confidence; 0 shows nothing. claim : ε that the plan states at `delta`.
+    reach : of the weaker canary. checks : of all parts. attacks : one for each part of the records.
+    passed : True if nothing refutes the claim. A correct job fails with probability at most 1 − confidence.
+    taken_off : settings of the job that concern real records, left out of the audit. seconds : duration.
+    """
+
+    name: str
+    n_records: int
+    claim: float
+    delta: float
+    confidence: float
+    attacks: tuple[Attack, ...]
+    taken_off: tuple[str, ...] = ()
+    simulated: bool = True
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def lower(self) -> float:
+        """Largest lower bound of the attacks."""
+        return max(attack.lower for attack in self.attacks)
+
+    @property
+    def reach(self) -> float:
+        """Smallest reach of the attacks."""
+        return min(attack.reach for attack in self.attacks)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """The checks of all parts."""
+        return tuple(check for attack in self.attacks for check in attack.checks)
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing refutes the claim."""
+        return all(attack.passed for attack in self.attacks)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Reasons to trust the audit less, each with its remedy."""
+        return tuple(said for attack in self.attacks for said in _warnings(attack))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        whole = {"job": self.name, "n_records": self.n_records, "passed": self.passed, "claim": self.claim}
+        whole |= {"delta": self.delta, "lower": self.lower, "reach": self.reach, "confidence": self.confidence}
+        whole |= {"warnings": list(self.warnings), "taken_off": list(self.taken_off), "seconds": self.seconds}
+        whole["attacks"] = [
+            asdict(attack) | {"passed": attack.passed, "consistent": attack.consistent} for attack in self.attacks
+        ]
+        return whole
+
+    def __str__(self) -> str:
+        kind = "simulated records" if self.simulated else "records declared public, with simulated canaries"
+        title = f"audit of {self.name!r} on {self.n_records} {kind}: nothing is charged"
+        lines = [title]
+        for attack in self.attacks:
+            lines += [f"  {key:<10} {said}" for key, said in _lines(attack, self.delta)]
+        lines += [f"  {'warning':<10} {said}" for said in self.warnings]
+        if self.taken_off:
+            lines.append(f"  {'left out':<10} {', '.join(self.taken_off)}: they concern real records")
+        verdict = "PASS: nothing refutes the claim" if self.passed else "FAIL: the job does not keep its claim"
+        lines.append(f"{verdict} (confidence {self.confidence:g}); an audit finds errors, and proves no absence")
+        return "\n".join(lines)
+
+
+def _lines(attack: Attack, delta: float) -> Iterator[tuple[str, str]]:
+    part = "" if attack.part == "all" else f" of the {attack.part} records"
+    mu = "" if attack.claim_mu is None else f"; μ = {attack.claim_mu:.3g}"
+    together = "" if attack.claim_mu is None or attack.size == 1 else f", together {attack.size * attack.claim_mu:.3g}"
+    yield "claim", f"ε = {attack.claim:.3g} at δ = {delta:.3g}{part}{mu}"
+    canaries = "one canary" if attack.size == 1 else f"{attack.size} canaries{together}"
+    yield "canary", f"{canaries}: {attack.canary}; reach {attack.reach:.2f}"
+    verdict = "consistent" if attack.consistent else "FAIL, the claim allows less"
+    found = f"ε ≥ {attack.lower:.2g}"
+    if attack.lower_mu is not None:
+        found = f"μ ≥ {attack.lower_mu:.2g}, {found}"
+    right = f"{attack.runs} runs, {attack.right} right, at most {attack.allowed * attack.runs:.0f} expected"
+    yield "attack", f"{right}: {found} at {1 - attack.level:.2%}: {verdict}"
+    for check in attack.checks:
+        yield check.name, check.said if check.passed else f"FAIL (p = {check.p:.1g}): {check.said}"
+
+
+def _warnings(attack: Attack) -> Iterator[str]:
+    part = "" if attack.part == "all" else f" ({attack.part} records)"
+    if attack.reach < WEAK:
+        yield (
+            f"the canary reaches {attack.reach:.2f} of the claim{part}: the attack can miss an error; the checks of the "
+            "noise do not depend on it"
+        )
+    if attack.needed is None:
+        yield f"no number of runs would find noise of σ/√2 by this attack{part}"
+    elif attack.needed > attack.runs:
+        yield f"to find noise of σ/√2 the attack needs {attack.needed:,} runs{part}: --runs {attack.needed}"
+
+
+def audit(
+    job: Job,
+    n_records: int = 100,
+    *,
+    runs: int | None = None,
+    confidence: float = 0.95,
+    public_data: Mapping[str, Any] | None = None,
+) -> Audit:
+    """Return a lower bound on the ε of a job, from runs on simulated records. It charges nothing and reads no private record.
+
+    A coin chooses D1 or D0, which differ in k canaries. The job runs on it in this process, with the executor, the parties and
+    the noise of a real run. The most powerful test between D1 and D0 guesses the coin. More right guesses than the claimed ε
+    allows refute the claim. The residuals of all releases are checked too (vfl.auditing.residuals). Records that are trained
+    on and held-out records are audited separately.
+
+    n_records : n of the simulated run, on which the job's default options depend.
+    runs : number of runs for each part; None takes the number that finds noise of σ/√2 with probability 0.95, at most 2,000.
+    confidence : 1 − the probability that a correct job fails.
+    public_data : {party: source} of records that are declared public, or one table of all columns, in the place of
+        simulated ones; the canaries replace the first of them. Their number is n.
+
+    Raises PrivacyError or SpecificationError for a job without a claim to audit.
+    """
+    started = time.perf_counter()
+    _require(job, confidence, runs)
+    bare_job, taken_off = _without_real_records(job)
+    public, n_records = _public(bare_job, public_data, n_records)
+    plan = make_plan(bare_job, n_records)
+    parts: Sequence[Side | None] = (None,) if bare_job.split is None else (Side.TRAINING, Side.HELD_OUT)
+    level = (1.0 - confidence) / (2 * len(parts))
+    coins = np.random.default_rng()
+    attacks = [_attack(plan, side, public, runs, level, coins) for side in parts]
+    return Audit(
+        job.name,
+        n_records,
+        plan.epsilon,
+        _delta(plan),
+        confidence,
+        tuple(attack for attack in attacks if attack is not None),
+        taken_off,
+        simulated=public is None,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _require(job: Job, confidence: float, runs: int | None) -> None:
+    if job.privacy is None:
+        raise PrivacyError("the job has privacy=None: it claims nothing that an audit could refute")
+    if job.privacy.noise is not None:
+        raise PrivacyError(
+            "the job's noise is seeded: whoever knows the seed subtracts it, so there is nothing to audit; leave noise out"
+        )
+    if job.privacy.smoothness == "data" or job.uncharged:
+        said = job.uncharged or "the smoothness of the columns is released un-noised and uncharged (smoothness='data')"
+        raise PrivacyError(f"the job is NOT PRIVATE as a whole, so there is no ε to audit: {said}")
+    unbounded = job.schema.unbounded(job.partition.features)
+    if unbounded:
+        raise SpecificationError(
+            f"column {unbounded[0]!r} has no bounds, so no simulated record is its farthest: declare bounds for an audit"
+        )
+    require_number("confidence", confidence)
+    if not 0.5 < confidence < 1.0:
+        raise SpecificationError(f"confidence lies between 0.5 and 1, not {confidence!r}")
+    if runs is not None:
+        require_whole("runs", runs)
+        if runs < 1:
+            raise SpecificationError(f"runs must be at least 1, not {runs!r}")
+
+
+def _without_real_records(job: Job) -> tuple[Job, tuple[str, ...]]:
+    """Return the job without what concerns real records, and the names of what was left out."""
+    named = {"id": job.id, "dataset": job.dataset}
+    left = {name for name, value in named.items() if value is not None}
+    changed = replace(job, id=None, id_kind=None, dataset=None)
+    return changed, (*sorted(left), "ledger", "policies")
+
+
+def _public(job: Job, data: Any, n_records: int) -> tuple[dict[str, Any] | None, int]:
+    """Return {column: cells} of public records and their number."""
+    require_whole("n_records", n_records)
+    if data is None:
+        return None, n_records
+    from parties.sources.opening import read_table
+    from parties.storage.cells import contents_of
+    from vfl.launch.sources import sources_of
+
+    found: dict[str, Any] = {}
+    for party, source in sources_of(job, data).items():
+        task = job.for_party(party)
+        table = read_table(source, contents_of(task.schema, task.columns, task.label))
+        wanted = job.wanted(party)
+        found |= {column: table.column(column).to_pylist() for column in wanted}
+    sizes = {len(cells) for cells in found.values()}
+    if len(sizes) != 1:
+        raise SpecificationError("the parties' public data have different numbers of records")
+    return found, sizes.pop()
+
+
+def _attack(
+    plan: Plan,
+    side: Side | None,
+    public: dict[str, Any] | None,
+    runs: int | None,
+    level: float,
+    coins: np.random.Generator,
+) -> Attack | None:
+    """Audit one part of the records; None for a part whose records are not charged."""
+    events = tuple(
+        (bare(event), count)
+        for event, count in plan.releases
+        if not isinstance(event, OnPart) or side is None or event.part == side.value
+    )
+    if not events:
+        return None
+    claim = Claim(events, _delta(plan))
+    chosen, size, reach = _canary(plan, side, claim, public)
+    most = claim.accuracy(size)
+    planned = runs_for(most, min(1.0, reach), level)
+    number = runs or min(planned or MOST_RUNS, MOST_RUNS)
+    made: list[Transcript] = []
+    right = 0
+    for _ in range(number):
+        coin = int(coins.integers(2))
+        transcript = chosen.run(coin)
+        ratio = log_ratio(transcript.releases)
+        guess = int(coins.integers(2)) if ratio == 0.0 else int(ratio > 0.0)
+        right += guess == coin
+        made.append(transcript)
+    found = shown(right, number, level)
+    lower, lower_mu = claim.implied(found, size)
+    return Attack(
+        part="all" if side is None else side.value,
+        claim=claim.epsilon,
+        claim_mu=claim.mu if claim.gaussian else None,
+        canary=chosen.name,
+        size=size,
+        reach=reach,
+        runs=number,
+        right=right,
+        level=level,
+        allowed=most,
+        shown=found,
+        lower=lower,
+        lower_mu=lower_mu,
+        needed=planned,
+        checks=checks_of(made, size=size, paid=claim.mu, level=level),
+    )
+
+
+def _canary(plan: Plan, side: Side | None, claim: Claim, public: dict[str, Any] | None) -> tuple[Rehearsal, int, float]:
+    """Return the rehearsal with the canary of the largest reach, its size and its reach."""
+    job, n = plan.job, plan.n_records
+    held_out = np.zeros(n, dtype=bool) if job.split is None else job.split.held_out(n)
+    eligible = np.flatnonzero(held_out if side is Side.HELD_OUT else ~held_out)
+    size = 1 if claim.sampled else group_size(claim.mu, len(eligible))
+    positions: Integers = eligible[:size]
+    best: tuple[float, Canary] | None = None
+    for number, canary in enumerate(candidates(len(job.partition.features))):
+        if public is not None and canary.rest is not None:
+            break
+        rehearsal = _rehearsal(plan, canary, positions, held_out, public)
+        probe = rehearsal.run(number % 2)
+        if number == 0 and probe.folds:
+            trained = np.flatnonzero(~held_out)
+            if side is not Side.HELD_OUT:
+                shared = meeting([fold.members(len(trained)) for fold in probe.folds], np.arange(len(trained)), size)
+                positions = trained[shared]
+                rehearsal = _rehearsal(plan, canary, positions, held_out, public)
+                probe = rehearsal.run(0)
+        reach = _reach(probe, size, claim)
+        if best is None or reach > best[0]:
+            best = reach, canary
+        if reach >= ENOUGH:
+            break
+    if best is None:
+        raise SpecificationError("no canary fits the job")
+    rehearsal = _rehearsal(plan, best[1], positions, held_out, public)
+    reach = float(np.mean([_reach(rehearsal.run(number % 2), size, claim) for number in range(2 * PROBES)]))
+    return rehearsal, size, reach
+
+
+def _rehearsal(
+    plan: Plan, canary: Canary, positions: Integers, held_out: np.ndarray, public: dict[str, Any] | None
+) -> Rehearsal:
+    second, first = (
+        world_of(plan.job, table) for table in reversed(tables(plan.job, canary, positions, plan.n_records, public))
+    )
+    trained = (np.cumsum(~held_out) - 1)[positions[~held_out[positions]]]
+    return Rehearsal(plan, (second, first), trained, canary.name)
+
+
+def _reach(run: Transcript, size: int, claim: Claim) -> float:
+    """Return √Σ (‖s1 − s0‖/σ)² over the releases of a run, as a share of k times the claim."""
+    return math.sqrt(math.fsum(moved(release) ** 2 for release in run.releases)) / (size * claim.mu)
+
+
+def _delta(plan: Plan) -> float:
+    """Return the δ of a private plan."""
+    return plan.problem.delta or 0.0

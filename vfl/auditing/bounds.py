@@ -1,0 +1,151 @@
+"""Bounds: the best accuracy that a claim allows, the one that runs have shown, and the runs that are needed to tell.
+
+Let a fair coin choose D1 or D0, and let somebody guess it from all releases. If they are μ-GDP for the pair, no guess is right
+more often than with probability Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su 2022,
+§2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most (1 + δ(0))/2, since δ(0) is
+the largest total variation between the two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from vfl.auditing.likelihood import allowed
+from vfl.errors import PrivacyError
+from vfl.privacy.accountants import GaussianAccountant, PldAccountant, ZCdpAccountant
+from vfl.privacy.events import BoundedRange, Event, Gaussian, PoissonSubsampledGaussian
+from vfl.privacy.gaussian_dp import epsilon_of
+
+FOUND = 0.95
+"""Probability with which the planned number of runs finds noise of σ/√2."""
+MOST_RUNS = 2000
+"""Largest number of runs that is planned; more have to be asked for."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the charges promise to one record of one part of the records.
+
+    events : ((event, count), ...). delta : δ at which ε is stated.
+    """
+
+    events: tuple[tuple[Event, int], ...]
+    delta: float
+
+    @property
+    def gaussian(self) -> bool:
+        """True if all releases are Gaussian, so that the claim is μ-GDP."""
+        return all(isinstance(event, Gaussian) for event, _ in self.events)
+
+    @property
+    def sampled(self) -> bool:
+        """True if the claim rests on secret samples of the records."""
+        return any(isinstance(event, PoissonSubsampledGaussian) for event, _ in self.events)
+
+    @cached_property
+    def mu(self) -> float:
+        """√Σ (Δ/σ)² over all releases; for selections ε/2 in place of Δ/σ. The claim is μ-GDP if it is Gaussian."""
+        return math.sqrt(sum(count * allowed(event) ** 2 for event, count in self.events))
+
+    @cached_property
+    def epsilon(self) -> float:
+        """ε at δ, by the tightest accounting that holds for a plan fixed beforehand."""
+        accountant = GaussianAccountant() if self.gaussian else PldAccountant() if self.sampled else ZCdpAccountant()
+        for event, count in self.events:
+            accountant.compose(event, count)
+        return accountant.epsilon(self.delta)
+
+    def accuracy(self, size: int) -> float:
+        """Return the largest share of right guesses about a group of k records."""
+        from scipy.special import ndtr
+
+        if self.gaussian:
+            return float(ndtr(size * self.mu / 2.0))
+        group = [(_times(event, size), count) for event, count in self.events]
+        try:
+            pld = PldAccountant()
+            for event, count in group:
+                pld.compose(event, count)
+            return 0.5 * (1.0 + pld.delta(0.0))
+        except PrivacyError:
+            if self.sampled:
+                raise
+        # ρ-zCDP bounds the divergence of Kullback and Leibler by ρ, hence total variation (Pinsker; Bretagnolle & Huber).
+        ρ = ZCdpAccountant()
+        for event, count in group:
+            ρ.compose(event, count)
+        return 0.5 * (1.0 + min(math.sqrt(ρ.rho / 2.0), math.sqrt(-math.expm1(-ρ.rho))))
+
+    def implied(self, accuracy: float, size: int) -> tuple[float, float | None]:
+        """Return (ε, μ) that every run has at least which lets guesses about k records be right this often; μ if Gaussian.
+
+        For k > 1 records the ε of a Gaussian claim holds under the form of a μ-GDP run. Otherwise it follows from (ε, δ) by
+        group privacy alone: δ_k = δ(e^kε − 1)/(e^ε − 1), and accuracy ≤ (e^kε + δ_k)/(1 + e^kε).
+        """
+        from scipy.special import ndtri
+
+        if accuracy <= 0.5:
+            return 0.0, 0.0 if self.gaussian else None
+        if self.gaussian:
+            mu = 2.0 * float(ndtri(accuracy)) / size
+            return epsilon_of(mu, self.delta), mu
+        low, high = 0.0, 1.0
+        while _group_accuracy(high, self.delta, size) < accuracy and high < 100.0:
+            high *= 2.0
+        for _ in range(60):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if _group_accuracy(middle, self.delta, size) < accuracy else (low, middle)
+        return low, None
+
+
+def _group_accuracy(epsilon: float, delta: float, size: int) -> float:
+    whole = math.exp(min(700.0, size * epsilon))
+    group = delta * (size if epsilon < 1e-9 else (whole - 1.0) / math.expm1(min(700.0, epsilon)))
+    return min(1.0, (whole + group) / (1.0 + whole))
+
+
+def _times(event: Event, size: int) -> Event:
+    """Return the event of the same release for a group of k records."""
+    if isinstance(event, BoundedRange):
+        return replace(event, epsilon=size * event.epsilon)
+    return replace(event, sensitivity=size * event.sensitivity)  # type: ignore[attr-defined, call-arg]
+
+
+def shown(right: int, runs: int, level: float) -> float:
+    """Return a bound that the probability of a right guess exceeds, wrong with probability `level` (Clopper & Pearson 1934)."""
+    from scipy.stats import beta
+
+    return 0.0 if right == 0 else float(beta.ppf(level, right, runs - right + 1))
+
+
+def needed(most: float, truth: float, runs: int, level: float) -> float:
+    """Return the probability that so many runs show more than `most`, if a guess is right with probability `truth`."""
+    from scipy.stats import binom
+
+    # The bound exceeds `most` exactly if so many right guesses have a probability below `level` under `most`.
+    least = int(binom.isf(level, runs, most)) + 1
+    return float(binom.sf(least - 1, runs, truth))
+
+
+def runs_for(most: float, reach: float, level: float, *, find: float = FOUND) -> int | None:
+    """Return the number of runs that finds σ/√2 with probability FOUND; None if the canary is too weak for any number.
+
+    most : largest accuracy that the claim allows. reach : share of the claimed μ that the canary attains.
+    """
+    from scipy.special import ndtr, ndtri
+
+    truth = float(ndtr(math.sqrt(2.0) * reach * float(ndtri(min(most, 1.0 - 1e-15)))))
+    if truth <= most + 1e-9:
+        return None
+    high = 16
+    while needed(most, truth, high, level) < find:
+        high *= 2
+        if high > 1 << 24:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if needed(most, truth, middle, level) >= find else (middle, high)
+    return high

@@ -1,0 +1,92 @@
+"""The exact log-likelihood ratio of a run between two data sets, and how far the data sets move each release.
+
+No test between two data sets is more powerful than a threshold on this ratio (Neyman & Pearson 1933). A release of a run has
+a known density given the releases before it, so the ratio of the whole run is a sum over its releases:
+
+    Gaussian     (‖u − s0‖² − ‖u − s1‖²)/2σ²
+    sampled      log[(1 − q) N(u; s, σ²) + q N(u; s1, σ²)] − log[(1 − q) N(u; s, σ²) + q N(u; s0, σ²)],  s without the canary
+    selection    log softmax(scores on D1)_winner − log softmax(scores on D0)_winner
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.privacy.events import BoundedRange, Gaussian, PoissonSubsampledGaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vfl.auditing.rehearsal import Release
+    from vfl.privacy.events import Event
+    from vfl.types import Vector
+
+CERTAIN = 1e6
+"""Log-likelihood ratio of a value that only one of the data sets can release."""
+
+
+def log_ratio(releases: Iterable[Release]) -> float:
+    """Return the logarithm of (likelihood of the releases on D1) / (likelihood on D0)."""
+    return sum(_ratio(release) for release in releases)
+
+
+def _ratio(release: Release) -> float:
+    s0, s1 = release.exact
+    u, event = release.value, release.event
+    if release.selection:
+        winner = int(u[0])
+        if event is None:
+            return CERTAIN * (float(s1[winner] == s1.max()) - float(s0[winner] == s0.max()))
+        return float((s1[winner] - _log_sum(s1)) - (s0[winner] - _log_sum(s0)))
+    if isinstance(event, PoissonSubsampledGaussian) and release.absent is not None:
+        before = _mixed(u, release.absent, s0, event)
+        return _mixed(u, release.absent, s1, event) - before
+    if event is None:
+        return CERTAIN * (float(np.array_equal(u, s1)) - float(np.array_equal(u, s0)))
+    return float((s1 - s0) @ (2.0 * u - s0 - s1)) / (2.0 * _sigma(event) ** 2)
+
+
+def _mixed(u: Vector, absent: Vector, present: Vector, event: PoissonSubsampledGaussian) -> float:
+    """Return log[(1 − q) + q N(u; present)/N(u; absent)]."""
+    log_drawn = float((present - absent) @ (2.0 * u - absent - present)) / (2.0 * event.sigma**2)
+    if event.rate == 1.0:
+        return log_drawn
+    return float(np.logaddexp(math.log1p(-event.rate), math.log(event.rate) + log_drawn))
+
+
+def _log_sum(logits: Vector) -> float:
+    top = float(logits.max())
+    return top + math.log(float(np.exp(logits - top).sum()))
+
+
+def moved(release: Release) -> float:
+    """Return how far a release moves from D0 to D1 in units of its noise: ‖s1 − s0‖/σ, or half the range of a selection's loss.
+
+    inf : it has no noise, and it moves.
+    """
+    s0, s1 = release.exact
+    if release.selection:
+        difference = s1 - s0
+        return float(difference.max() - difference.min()) / 2.0 if release.event is not None else math.inf
+    shift = float(np.linalg.norm(s1 - s0))
+    if release.event is None:
+        return math.inf if shift else 0.0
+    return shift / _sigma(release.event)
+
+
+def allowed(event: Event) -> float:
+    """Return the most that one record may move a release with this event, in the units of `moved`: Δ/σ, or ε/2."""
+    if isinstance(event, BoundedRange):
+        return event.epsilon / 2.0
+    if isinstance(event, Gaussian | PoissonSubsampledGaussian):
+        return event.sensitivity / event.sigma
+    raise TypeError(f"an audit knows no {type(event).__name__} event")
+
+
+def _sigma(event: Event) -> float:
+    if isinstance(event, Gaussian | PoissonSubsampledGaussian):
+        return event.sigma
+    raise TypeError(f"an audit knows no {type(event).__name__} event")

@@ -1,0 +1,350 @@
+"""Runs of a job on simulated records, and their shadows: the exact sums that each of two data sets would have released.
+
+A shadow works on one data set. It is asked what the run was asked, by the executor and the parties that train, and is told
+what the run released. Its sums are therefore those of that data set *after the same history*, whatever a solver did with it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.budget import Budget
+from coordinator.executor import Executor
+from coordinator.margins import Margins
+from parties.loading import load
+from parties.party import Party
+from parties.record_cap import OwnCap
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sources import sources_of
+from vfl.messages import Descend, Local, Query, Sample, Select
+from vfl.planning import unnoised
+from vfl.privacy.events import PoissonSubsampledGaussian, bare
+from vfl.privacy.noise import CryptographicNoise
+from vfl.privacy.selection import NoisyScore
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from vfl.job import Job
+    from vfl.messages import Block, Fold, Records, Reply
+    from vfl.planning import Plan
+    from vfl.privacy.events import Event, ReleaseKey
+    from vfl.solvers.protocol import Released
+    from vfl.types import Integers, Vector
+
+BATCH = "batch"
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """One release of a run, with the exact values behind it on D0 and on D1, given the releases before it.
+
+    name : its place in the run. party : its owner; '' for the coordinator and for joint releases.
+    event : the event that its noise was drawn for; None without noise.
+    value : (s,) the released vector. For a selection, (1,) the position of the winner among all scores.
+    exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
+    true : (s,) the same for the data that the run used. Of a sampled release, given the drawn batch.
+    absent : (s,) sums without the canary, for a sampled release; None otherwise.
+    selection : True for a selection.
+    """
+
+    name: str
+    party: str
+    event: Event | None
+    value: Vector
+    exact: tuple[Vector, Vector]
+    true: Vector
+    absent: Vector | None = None
+    selection: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """One run.
+
+    releases : in their order. batches : the secret batches, (n,) 0 or 1, in their order, with their rates.
+    folds : the public batches, each once.
+    """
+
+    releases: tuple[Release, ...]
+    batches: tuple[tuple[Vector, float], ...] = ()
+    folds: tuple[Fold, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """One simulated data set, loaded. parties : prototypes, from which every run makes its own (`Party.afresh`)."""
+
+    parties: Mapping[str, Party]
+    labels: Vector
+    held_out: np.ndarray | None
+
+    def margins(self) -> Margins:
+        """Return margins at w = 0."""
+        return Margins(self.labels, self.held_out)
+
+
+def world_of(job: Job, table: Mapping[str, Any]) -> World:
+    """Load one data set as a run loads its own."""
+    sources = sources_of(job, table)
+    parties = {name: load(job.for_party(name), source) for name, source in sources.items()}
+    labels = parties[job.partition.label_party].labels()
+    held_out = None if job.split is None else job.split.held_out(len(labels))
+    return World(parties, labels, held_out)
+
+
+class ShadowParty(Party):
+    """A party that releases what it is told and notes its exact sums. It exists in audits of simulated records alone."""
+
+    seen: list[Vector]
+    told: list[Vector]
+
+    @classmethod
+    def of(cls, party: Party) -> ShadowParty:
+        """Return the shadow of a party, on the same columns."""
+        made = party.afresh()
+        made.__class__ = cls
+        shadow: ShadowParty = made  # type: ignore[assignment]
+        shadow._unnoised = (Query,)
+        shadow._cap = OwnCap(shadow.name, shadow._columns, shadow._record_norms, repeats=True)
+        shadow.seen, shadow.told = [], []
+        return shadow
+
+    def _noised(self, sums: Any, grid: float, event: Any, key: ReleaseKey, sensitivity: float) -> Vector:
+        self.seen.append(np.asarray(sums * grid, dtype=np.float64))
+        return self.told.pop(0).copy()
+
+    def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
+        self.seen.append(self._scores(query, block, w, r))
+        return NoisyScore(0, 0)
+
+
+class ShadowTransport:
+    """Transport to shadow parties, without copies."""
+
+    def __init__(self, parties: Mapping[str, ShadowParty]) -> None:
+        self._parties = parties
+        self.told: list[Vector] = []
+        self.seen: list[tuple[str, Vector]] = []
+
+    def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
+        """Ask each party for its share; each is told its own releases, in the order of the shares."""
+        replies = {}
+        for name, share in shares.items():
+            party = self._parties[name]
+            if not isinstance(share, Select):
+                count = len(share.sizes())
+                party.told, self.told = self.told[:count], self.told[count:]
+            replies[name] = party.answer(share, records, key)
+            self.seen += [(name, sums) for sums in party.seen]
+            party.seen = []
+        return replies
+
+
+class Shadow:
+    """The exact sums of a run on one data set, given what was released."""
+
+    def __init__(self, world: World) -> None:
+        self._transport = ShadowTransport({name: ShadowParty.of(party) for name, party in world.parties.items()})
+        self.margins = world.margins()
+        self._execute = Executor(self._transport, self.margins, None, unnoised=(Query,))  # type: ignore[arg-type]
+
+    def exact(self, query: Query, released: Released) -> list[tuple[str, Vector]]:
+        """Return [(party, exact values)] for every release of a query, and take the step that follows from `released`."""
+        self._transport.seen, self._transport.told = [], [] if isinstance(query, Select) else list(released)
+        answered, _ = self._execute(without_noise(query))
+        if query.shares():
+            return self._transport.seen
+        return [("", u) for u in answered]
+
+    def without(self, query: Query, released: Released, canaries: Integers) -> list[tuple[str, Vector]]:
+        """Return the same as `exact` for a batch without the canaries; takes no step."""
+        before = self.margins.state()
+        self.keep(BATCH, with_canaries(before[2][BATCH], canaries, 0.0))
+        found = self.exact(query, released)
+        self.margins.restore(before)
+        return found
+
+    def keep(self, name: str, vector: Vector) -> None:
+        """Keep a vector under a name, as the coordinator of the run does."""
+        self.margins.absorb(name, [vector])
+
+
+def with_canaries(batch: Vector, canaries: Integers, value: float) -> Vector:
+    """Return a batch with all canaries in it (1) or none (0)."""
+    changed = batch.copy()
+    changed[canaries] = value
+    return changed
+
+
+def without_noise(query: Query) -> Query:
+    """Return the query with all its events left out."""
+    if isinstance(query, Descend):
+        steps = {party: tuple(replace(step, event=None) for step in own) for party, own in query.steps.items()}
+        return replace(query, steps=steps, capped=query.capped and replace(query.capped, paid=None))
+    if "event" in {known.name for known in fields(query)}:
+        return replace(query, event=None)  # type: ignore[call-arg]
+    return query
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """A job on two simulated data sets.
+
+    plan : of the job. worlds : D0 and D1. canaries : positions of the canaries among the records that are trained on; empty if
+        they are held out. name : description of the canary.
+    """
+
+    plan: Plan
+    worlds: tuple[World, World]
+    canaries: Integers
+    name: str = ""
+
+    def run(self, side: int) -> Transcript:
+        """Run the job on D0 or D1 with fresh noise, and both shadows beside it."""
+        execute, margins = self._executor(self.worlds[side])
+        shadows = [Shadow(world) for world in self.worlds]
+        truth = Shadow(self.worlds[side]) if self.sampled else shadows[side]
+        releases: list[Release] = []
+        batches: list[tuple[Vector, float]] = []
+        folds: dict[Fold, None] = {}
+        # One schedule for each data set. They put the same queries, unless un-noised answers were sealed in them before.
+        going, queries = self._begun()
+        number = len(self._solved[side]) if self._solved else 0
+        while True:
+            query = queries[side]
+            released, _ = execute(query)
+            if query.batch is not None:
+                folds[query.batch] = None
+            if isinstance(query, Local) and not query.sizes():
+                self._kept(query, margins, shadows, truth, batches)
+            else:
+                releases += self._releases(queries, number, released, shadows, truth, side)
+            try:
+                queries = [schedule.send(released) for schedule in going]
+            except StopIteration:
+                return Transcript(tuple(releases), tuple(batches), tuple(folds))
+            number += 1
+
+    @cached_property
+    def sampled(self) -> bool:
+        """True if the plan draws secret samples of the records."""
+        return any(isinstance(bare(event), PoissonSubsampledGaussian) for event, _ in self.plan.releases)
+
+    @cached_property
+    def _solved(self) -> list[list[Released]]:
+        """The un-noised answers, on D0 and on D1, that a sealed solver works on before its first release; [] if not sealed."""
+        if not self.plan.solver.sealed:
+            return []
+        return [self._unreleased(world) for world in self.worlds]
+
+    def _unreleased(self, world: World) -> list[Released]:
+        execute, _ = self._executor(world)
+        schedule, answers = self.plan.schedule(), []
+        query = next(schedule)
+        while not any(query.events()):
+            released, _ = execute(query)
+            answers.append(released)
+            query = schedule.send(released)
+        return answers
+
+    def _begun(self) -> tuple[list[Generator[Query, Released, Any]], list[Query]]:
+        """Return a schedule for D0 and one for D1, each with its first query that is not sealed."""
+        going = [self.plan.schedule(), self.plan.schedule()]
+        queries = [next(schedule) for schedule in going]
+        for side, answers in enumerate(self._solved):
+            for released in answers:
+                queries[side] = going[side].send(released)
+        return going, queries
+
+    def _kept(
+        self,
+        query: Query,
+        margins: Margins,
+        shadows: Sequence[Shadow],
+        truth: Shadow,
+        batches: list[tuple[Vector, float]],
+    ) -> None:
+        """Give the shadows what the run's coordinator drew for itself, except the canaries' membership of a batch.
+
+        The claim of a secret sample holds for an opponent who knows which *other* records were drawn (vfl.privacy.pld). The
+        shadows behind the likelihood take the canaries as drawn always.
+        """
+        vector = margins.state()[2].get(query.target)
+        if vector is None:
+            return
+        if truth not in shadows:
+            truth.keep(query.target, vector)
+        if isinstance(query, Sample):
+            batches.append((vector, query.rate))
+            vector = with_canaries(vector, self.canaries, 1.0)
+        for shadow in shadows:
+            shadow.keep(query.target, vector)
+
+    def _releases(
+        self,
+        queries: Sequence[Query],
+        number: int,
+        released: Released,
+        shadows: Sequence[Shadow],
+        truth: Shadow,
+        side: int,
+    ) -> list[Release]:
+        """Return the releases of one query, with their exact values."""
+        query = queries[side]
+        events = query.events()
+        absent: list[tuple[str, Vector]] | None = None
+        if any(isinstance(event, PoissonSubsampledGaussian) for event in events):
+            absent = shadows[0].without(query, released, self.canaries)
+        on0, on1 = (shadow.exact(own, released) for shadow, own in zip(shadows, queries, strict=True))
+        true = truth.exact(query, released) if truth not in shadows else (on0, on1)[side]
+        kind = f"{type(query).__name__}, query {number}"
+        if isinstance(query, Select):
+            return [self._selection(query, kind, released, on0, on1, true)]
+        each = isinstance(query, Descend)
+        if each or len(released) <= 1:
+            return [
+                Release(
+                    f"{kind}, release {part}" if each and len(released) > 1 else kind,
+                    on0[part][0],
+                    events[part],
+                    u,
+                    (on0[part][1], on1[part][1]),
+                    true[part][1],
+                    None if absent is None else absent[part][1],
+                )
+                for part, u in enumerate(released)
+            ]
+        joined = [np.concatenate([sums for _, sums in found]) for found in (on0, on1, true)]
+        without = None if absent is None else np.concatenate([sums for _, sums in absent])
+        whole = np.concatenate(released)
+        return [Release(kind, "", events[0], whole, (joined[0], joined[1]), joined[2], without)]
+
+    def _selection(self, query: Select, kind: str, released: Released, *found: list[tuple[str, Vector]]) -> Release:
+        """Return a selection, with every party's scores times ε/2Δ."""
+        winner, start, position = int(released[0][0]), 0, 0
+        factors = {
+            party: query.event.epsilon / (2.0 * query.rules[party].sensitivity) if query.event is not None else np.inf
+            for party in query.coordinates
+        }
+        for block, _ in query.coordinates.values():
+            if block.coordinates.start <= winner < block.coordinates.stop:
+                position = start + winner - block.coordinates.start
+            start += block.size
+        on0, on1, true = (np.concatenate([scores * factors[party] for party, scores in one]) for one in found)
+        return Release(kind, "", query.event, np.array([float(position)]), (on0, on1), true, selection=True)
+
+    def _executor(self, world: World) -> tuple[Executor, Margins]:
+        """Return the executor of a run on that data, with its budget reserved and the job's own noise source."""
+        job, plan = self.plan.job, self.plan
+        transport = InProcessTransport({name: party.afresh() for name, party in world.parties.items()})
+        margins = world.margins()
+        reservation = Budget(uuid.uuid4().hex).reserve(plan)
+        noise = job.noise_source() if job.privacy is not None else CryptographicNoise()
+        execute = Executor(transport, margins, reservation, noise=noise, unnoised=unnoised(job), split=plan.split)
+        return execute, margins

@@ -1,0 +1,217 @@
+"""White-box checks of one job's runs: noise of the stated size, never repeated, and no release that moves too far.
+
+The residual of a Gaussian release is (u − s)/σ: released value less the exact sum, in units of the noise that was charged.
+In a correct run residuals are independent standard normal variables, whatever the solver does. Every p-value here bounds the
+probability of a false alarm for any number of releases.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.auditing.likelihood import allowed, moved
+from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.auditing.rehearsal import Release, Transcript
+    from vfl.types import Vector
+
+ROUNDING = 1e-9
+"""Relative error of doubles in a shift."""
+MOST_COLUMNS = 1500
+"""Largest number of residuals of a run that are compared with each other."""
+TEMPERATURES = (0.25, 0.5, 0.7, 1.4, 2.0, 4.0)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outcome of one check.
+
+    p : bound on the probability that a correct job gives this outcome or a worse one; 0 for what a correct job never gives.
+    passed : set against the level of the audit. said : finding, in words.
+    """
+
+    name: str
+    p: float
+    passed: bool
+    said: str
+
+
+def checks_of(runs: Sequence[Transcript], *, size: int, paid: float, level: float) -> tuple[Check, ...]:
+    """Return all checks of these runs. Together they give a false alarm with probability at most `level`.
+
+    size : k, number of canaries. paid : √Σ (Δ/σ)² of all charges to one record.
+    """
+    found = [_shifts(runs, size, paid)]
+    made = [check for check in (_variance(runs), _repeats(runs), _choices(runs), _batches(runs)) if check is not None]
+    return (*found, *(Check(name, p, p >= level / len(made), said) for name, p, said in made))
+
+
+Made = tuple[str, float, str]
+
+
+def _shifts(runs: Sequence[Transcript], size: int, paid: float) -> Check:
+    """No release moves by more than kΔ, and all together move by no more than all charges pay for."""
+    worst, where, farthest = 0.0, "", 0.0
+    for run in runs:
+        farthest = max(farthest, math.sqrt(math.fsum(moved(release) ** 2 for release in run.releases)))
+        for release in run.releases:
+            shift = moved(release)
+            ratio = math.inf if release.event is None and shift else 0.0
+            if release.event is not None:
+                ratio = shift / (size * allowed(release.event))
+                if release.absent is not None:  # the pair of a sampled release is about the norm of one contribution
+                    σ = release.event.sigma  # type: ignore[attr-defined]
+                    alone = max(float(np.linalg.norm(s - release.absent)) for s in release.exact) / σ
+                    ratio = max(ratio, 2.0 * alone / allowed(release.event))
+            if ratio > worst:
+                worst, where = ratio, release.name + (f", party {release.party}" if release.party else "")
+    largest = "no release moves" if not where else f"largest shift {worst:.4f} of its sensitivity ({where})"
+    together = farthest / (size * paid) if paid else math.inf if farthest else 0.0
+    said = f"{largest}; all together {together:.4f} of what is charged"
+    fits = worst <= 1.0 + ROUNDING and together <= 1.0 + ROUNDING
+    return Check("shifts", 0.0 if not fits else 1.0, fits, said)
+
+
+def _residuals(release: Release) -> Vector | None:
+    if release.selection or not isinstance(release.event, Gaussian | PoissonSubsampledGaussian):
+        return None
+    residual: Vector = (release.value - release.true) / release.event.sigma
+    return residual
+
+
+def _rows(runs: Sequence[Transcript]) -> list[list[tuple[str, Vector]]]:
+    """Return the residuals of every run, [(name of the release, residuals)]."""
+    return [[(release.name, e) for release in run.releases if (e := _residuals(release)) is not None] for run in runs]
+
+
+def _variance(runs: Sequence[Transcript]) -> Made | None:
+    """χ² of all residuals, and of those of each release over the runs; two-sided."""
+    from scipy.stats import chi2
+
+    rows = _rows(runs)
+    groups: dict[int, list[Vector]] = {}
+    names: dict[int, str] = {}
+    for row in rows:
+        for place, (name, e) in enumerate(row):
+            groups.setdefault(place, []).append(e)
+            names.setdefault(place, name)
+    if not groups:
+        return None
+
+    def tail(values: Vector) -> float:
+        total = float(values @ values)
+        return 2.0 * min(float(chi2.cdf(total, values.size)), float(chi2.sf(total, values.size)), 0.5)
+
+    everything = np.concatenate([e for group in groups.values() for e in group])
+    whole = tail(everything)
+    each = {place: tail(np.concatenate(group)) for place, group in groups.items()}
+    worst = min(each, key=each.__getitem__)
+    p = min(1.0, 2.0 * whole, 2.0 * len(each) * each[worst])
+    said = f"{everything.size:,} residuals of variance {float(everything @ everything) / everything.size:.4f}"
+    if 2.0 * len(each) * each[worst] < 0.01:
+        own = np.concatenate(groups[worst])
+        said += f"; {names[worst]}: {float(own @ own) / own.size:.4f}"
+    return "noise", p, said
+
+
+def _repeats(runs: Sequence[Transcript]) -> Made | None:
+    """No two residuals of a run, and no two runs, are correlated; and none keeps its sign over the runs.
+
+    For independent standard normal vectors of length m, r² has the distribution Beta(1/2, (m − 1)/2).
+    """
+    from scipy.special import ndtr
+    from scipy.stats import beta
+
+    rows = [np.concatenate([e for _, e in row]) if row else np.zeros(0) for row in _rows(runs)]
+    columns = min((row.size for row in rows), default=0)
+    if columns == 0:
+        return None
+    E = np.array([row[:columns] for row in rows])
+    if columns > MOST_COLUMNS:
+        E = E[:, np.linspace(0, columns - 1, MOST_COLUMNS).astype(int)]
+    p, said = 1.0, []
+    for of, M in (("releases", E.T), ("runs", E)):
+        count, length = M.shape
+        if count < 2 or length < 2:
+            continue
+        norms = np.linalg.norm(M, axis=1)
+        directions = M / np.where(norms > 0, norms, 1.0)[:, None]
+        R = directions @ directions.T
+        np.fill_diagonal(R, 0.0)
+        largest = min(1.0, float(abs(R).max()))
+        said.append(f"{largest:.2f} between {of}")
+        p = min(p, 3.0 * count * (count - 1) / 2 * float(beta.sf(largest**2, 0.5, (length - 1) / 2)))
+    drift = float(abs(E.sum(axis=0)).max()) / math.sqrt(E.shape[0])
+    p = min(p, 3.0 * 2.0 * E.shape[1] * float(ndtr(-drift)))
+    return "repeats", min(1.0, p), f"largest correlation {', '.join(said)}" if said else "one residual"
+
+
+def _choices(runs: Sequence[Transcript]) -> Made | None:
+    """Winners follow their scores: a likelihood ratio against choices with more or less noise, which is an e-value.
+
+    E[ratio] = 1 for a correct job, also of a mean of ratios, so it exceeds 1/p with probability at most p (Ville 1939).
+    """
+    made = [release for run in runs for release in run.releases if release.selection and release.event is not None]
+    if not made:
+        return None
+    totals = dict.fromkeys(TEMPERATURES, 0.0)
+    for release in made:
+        winner, scores = int(release.value[0]), release.true
+        top = scores.max()
+        log_sum = {t: math.log(float(np.exp(t * (scores - top)).sum())) for t in (1.0, *TEMPERATURES)}
+        for t in TEMPERATURES:
+            totals[t] += (t - 1.0) * float(scores[winner] - top) - log_sum[t] + log_sum[1.0]
+    best = max(totals, key=totals.__getitem__)
+    log_e = float(np.logaddexp.reduce(list(totals.values()))) - math.log(len(totals))
+    said = f"{len(made):,} selections"
+    if log_e > 0:
+        said += f" look like {'less' if best > 1 else 'more'} noise"
+    return "selections", min(1.0, math.exp(-max(0.0, min(log_e, 700.0)))), said
+
+
+def _batches(runs: Sequence[Transcript]) -> Made | None:
+    """Secret batches have the stated rate, and none repeats the one before it in its run, or the same one of the run before.
+
+    The second is a likelihood ratio against "repeated with probability 1/2", an e-value as for selections.
+    """
+    from scipy.stats import binom
+
+    drawn = [run.batches for run in runs if run.batches]
+    if not drawn:
+        return None
+    p, rates = 1.0, sorted({rate for run in drawn for _, rate in run})
+    members = 0
+    for rate in rates:
+        batches = [batch for run in drawn for batch, own in run if own == rate]
+        inside, total = int(sum(batch.sum() for batch in batches)), int(sum(batch.size for batch in batches))
+        members += inside
+        tail = min(float(binom.cdf(inside, total, rate)), float(binom.sf(inside - 1, total, rate)), 0.5)
+        p = min(p, 2.0 * 2.0 * len(rates) * tail)
+    within = [pair for run in drawn for pair in itertools.pairwise(run)]
+    across = [pair for one, two in itertools.pairwise(drawn) for pair in zip(one, two, strict=False)]
+    logs = [
+        math.fsum(_repeated(before, batch, rate) for (before, _), (batch, rate) in pairs) for pairs in (within, across)
+    ]
+    log_e = float(np.logaddexp(logs[0], logs[1])) - math.log(2.0)
+    p = min(p, 2.0 * math.exp(-max(0.0, min(log_e, 700.0))))
+    said = f"{sum(map(len, drawn)):,} secret batches"
+    if log_e > 0:
+        said += ", some of them repeated"
+    return "batches", min(1.0, p), said
+
+
+def _repeated(before: Vector, batch: Vector, rate: float) -> float:
+    """Return log P(batch | repeated with probability 1/2, record by record) − log P(batch | drawn afresh)."""
+    if rate == 1.0 or before.size != batch.size:
+        return 0.0
+    same = before == batch
+    probability = np.where(batch > 0, rate, 1.0 - rate)
+    return float(np.where(same, np.log(0.5 + 0.5 / probability), math.log(0.5)).sum())

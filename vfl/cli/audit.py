@@ -1,0 +1,71 @@
+"""`vfl audit JOB`: try to refute a job's ε on simulated records."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from vfl.cli.jobs import job_argument, party_files, read_job
+
+
+@click.command("audit")
+@job_argument
+@click.option(
+    "-n",
+    "--records",
+    type=click.IntRange(min=2),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Number of simulated records.",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    metavar="R",
+    help="Runs for each part of the records (default: enough to find noise of σ/√2 with probability 0.95, at most 2,000).",
+)
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.95,
+    show_default=True,
+    help="Probability with which a correct job passes, at least.",
+)
+@click.option(
+    "--public-data",
+    "public",
+    multiple=True,
+    metavar="PARTY=FILE",
+    help="Rows that are declared public, in the place of simulated ones; once for each party.",
+)
+@click.option("--data", "private", multiple=True, hidden=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
+def command(
+    job: str,
+    assignments: tuple[str, ...],
+    records: int,
+    runs: int | None,
+    confidence: float,
+    public: tuple[str, ...],
+    private: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> int:
+    """Try to refute the ε of JOB by many runs on simulated records. Charges nothing and reads no private record.
+
+    Exits with 1 if the job does not keep its claim.
+    """
+    from vfl.auditing.audit import audit
+
+    if private:
+        raise click.UsageError(
+            "an audit takes no --data: each of its runs would be charged; it simulates records, or takes rows that are "
+            "public: --public-data PARTY=FILE"
+        )
+    spec, _ = read_job(job, assignments)
+    given = party_files("--public-data", public) if public else None
+    found = audit(spec, records, runs=runs, confidence=confidence, public_data=given)
+    click.echo(json.dumps(found.to_dict(), ensure_ascii=False) if as_json else str(found))
+    return 0 if found.passed else 1
