@@ -235,7 +235,7 @@ def _files(root: Path) -> dict[str, bytes]:
 
 
 def _stored(job: vfl.Job, party: Any) -> np.ndarray:
-    """Return (n, k) 64-bit words: a party's stored values of each record in order, and its label if it has one."""
+    """Return (n, k) 64-bit words: a party's stored values of each record in order, its label if it has one, its groups."""
 
     def words(columns: Any) -> np.ndarray:
         values = [np.ascontiguousarray(columns.column(j)).view(np.uint64) for j in range(columns.n_coordinates)]
@@ -246,7 +246,10 @@ def _stored(job: vfl.Job, party: Any) -> np.ndarray:
         held, whole = words(party._held_out), job.split.held_out(len(rows) + party._held_out.n_records)
         both = np.empty((len(whole), rows.shape[1]), np.uint64)
         both[~whole], both[whole] = rows, held
-        rows = both
+        codes = np.zeros((len(whole), len(party._groups)), np.int64)  # only those of held-out records are kept
+        for k, own in enumerate(party._groups.values()):
+            codes[whole, k] = own
+        rows = np.column_stack([both, codes.view(np.uint64)])
     labels = [] if party._labels is None else [np.ascontiguousarray(party._labels).view(np.uint64)]
     return np.column_stack([rows, *labels])
 

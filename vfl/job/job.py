@@ -201,14 +201,18 @@ class Job:
     def _check_fairness(self) -> None:
         """Refuse a check of fairness that the job's columns, labels or parts of the records do not allow."""
         listed, fairness = self.partition.group_columns, self.fairness
+        if fairness is not None:
+            self._check_compared(fairness)
         unused = [column for column in listed if fairness is None or column not in fairness.columns]
         if unused:
             raise SpecificationError(
                 f"the partition lists {unused[0]!r} in groups, and fairness does not compare by it: set "
                 f"fairness=vfl.Fairness(group={unused[0]!r}), or leave it out of groups"
             )
-        if fairness is None:
-            return
+
+    def _check_compared(self, fairness: Fairness) -> None:
+        """Refuse groups that the job has no column, no classes or no held-out records for."""
+        listed = self.partition.group_columns
         if self.holdout is None:
             raise SpecificationError(
                 "fairness is measured on records that are held out: set holdout=0.2, or leave it out"

@@ -48,6 +48,10 @@ UPDATE_SECONDS = 2e-9
 MANY = 10**9
 """Rough costs on one machine: of a message between actors, per byte of it, of charging, noising and logging one release, and
 of one record in one coordinate update. MANY : more records than a job has."""
+THRESHOLDS = (
+    "thresholds per group: predicting with them needs each record's group and treats equal records of two groups "
+    "differently, which law may forbid; leave fairness.thresholds out to measure only"
+)
 
 
 def layout_of(job: Job) -> Layout:
@@ -293,7 +297,9 @@ class Plan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about suspicious plans, each with its remedy, from public facts alone."""
-        return () if self.problem.delta is None else warnings_of(self.problem.delta, self.n_records)
+        fairness = self.job.fairness
+        chosen = (THRESHOLDS,) if fairness is not None and fairness.thresholds else ()
+        return chosen if self.problem.delta is None else (*warnings_of(self.problem.delta, self.n_records), *chosen)
 
     def __str__(self) -> str:
         return words.text(words.title(self), words.outline(self))
