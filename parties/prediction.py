@@ -87,20 +87,29 @@ class ModelPart:
     def read(cls, path: str | Path) -> Self:
         """Read back the text of `to_json`; answers are equal to the bit. Raises OutputError."""
         try:
-            plain = json.loads(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
             raise OutputError(f"cannot read the part of a model {str(path)!r}: {error.strerror}") from error
         except ValueError as error:
             raise OutputError(f"{str(path)!r} is damaged: {error}") from error
+        return cls.parse(text, repr(str(path)))
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Self:
+        """Return the part that `to_json` wrote. where : names the text in errors. Raises OutputError."""
+        try:
+            plain = json.loads(text)
+        except ValueError as error:
+            raise OutputError(f"{where} is damaged: {error}") from error
         if not isinstance(plain, dict) or plain.get("format") != FORMAT or "party" not in plain:
-            raise OutputError(f"{str(path)!r} is no part of a model of format {FORMAT}: vfl export RUN --party NAME")
+            raise OutputError(f"{where} is no part of a model of format {FORMAT}: vfl export RUN --party NAME")
         try:
             w = np.array(list(plain["w"].values()), dtype=np.float64)
             job = decode(plain["job"])
             job.partition.columns(plain["party"])
             return cls(job, plain["party"], plain["model"], tuple(plain["w"]), w, float(plain["intercept"]))
         except (VflError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise OutputError(f"{str(path)!r} is damaged: {error}") from error
+            raise OutputError(f"{where} is damaged: {error}") from error
 
 
 def part_of(given: ModelPart | str, party: str) -> ModelPart:

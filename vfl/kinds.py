@@ -256,11 +256,13 @@ register("message", "multiply", joining.Multiply)
 register("message", "send_set", joining.SendSet)
 register("message", "conclude", joining.Conclude)
 register("message", "indexed", alignment.Indexed)
-register("message", "part_about", joining.PartAbout)
+register("message", "about", joining.About)
+register("message", "apply", joining.Apply)
+register("message", "applied", joining.Applied)
 register("message", "send_margins", joining.SendMargins)
 register("message", "take_margins", joining.TakeMargins)
 register("message", "add_up", joining.AddUp)
-register("message", "added", joining.Added)
+register("message", "measure", joining.Measure, statistic=kind("statistic"))
 
 
 def to_plain(message: object) -> Plain:

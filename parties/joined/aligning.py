@@ -5,7 +5,7 @@ The coordinator receives what it receives in every engine: sets that all parties
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from parties.alignment.index import Index
+    from parties.consent import Policy
     from vfl.job.task import PartyTask
     from vfl.messages.joining import Offer
     from vfl.security.sealing import Sealer
@@ -43,10 +44,25 @@ MOST_IDS = 1 << 28
 """Ids of one party: 8 GiB of points."""
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Settings of a party for its work, and its end of sealed texts.
+
+    policy : the owner's. cores : for alignment and training. indexes : folder for aligned rows; None is that of the user.
+    certificates : {party: its certificate}, by which keys for sealed texts are checked.
+    """
+
+    policy: Policy
+    cores: int
+    indexes: str | None
+    sealer: Sealer
+    certificates: Mapping[str, bytes]
+
+
 class Aligning:
     """Alignment of one party's records, or the index that an earlier one left.
 
-    offer : as agreed to; says what is kept. certificates : {party: its certificate}.
+    offer : as agreed to; says what is kept. cores, indexes, certificates : of vfl join and the federation (Own).
     """
 
     def __init__(
@@ -54,15 +70,10 @@ class Aligning:
         offer: Offer,
         task: PartyTask,
         source: Any,
-        cores: int,
-        indexes: str | None,
-        sealer: Sealer,
-        certificates: Mapping[str, bytes],
+        own: Own,
     ) -> None:
-        self._offer, self._task, self._source, self._cores = offer, task, source, cores
-        self._sealer, self._certificates = sealer, certificates
-        run = offer.run if offer.keeps else None
-        self._keeping = Keeping(indexes, run, offer.resumed, offer.later, offer.last, offer.again)
+        self._offer, self._task, self._source, self._own = offer, task, source, own
+        self._keeping = Keeping(own.indexes, offer.keeps or None, offer.resumed, offer.later, offer.last, offer.again)
         self._salt = b""
         self._alignment: Alignment | None = None
         self._sizes: Mapping[str, int] = {}
@@ -80,26 +91,26 @@ class Aligning:
         own = self._task.party
         match message:
             case Introduce():
-                return SealingKey(self._sealer.key, self._sealer.signature), {}
+                return SealingKey(self._own.sealer.key, self._own.sealer.signature), {}
             case Introduced():
                 if message.keys.keys() != set(self._offer.parties):
                     raise FederationError(f"party {own!r} was not given the keys of all parties")
                 for name, given in message.keys.items():
                     if name != own:
-                        self._sealer.meet(name, given.key, given.signature, self._certificate(name))
+                        self._own.sealer.meet(name, given.key, given.signature, self._certificate(name))
                 return Done(), {}
             case MakeSalt():
                 self._salt = new_salt()
                 others = [name for name in self._offer.parties if name != own]
-                return Sealed({name: self._sealer.seal(name, "salt", self._salt) for name in others}), {}
+                return Sealed({name: self._own.sealer.seal(name, "salt", self._salt) for name in others}), {}
             case TakeSalt():
-                self._salt = self._sealer.open(message.maker, "salt", message.text)
+                self._salt = self._own.sealer.open(message.maker, "salt", message.text)
                 return Done(), {}
             case ReadIds():
                 if self._alignment is not None:
                     self._alignment.close()
                 self._alignment = Alignment(
-                    self._task, self._source, salt=self._salt, cores=self._cores, keeping=self._keeping
+                    self._task, self._source, salt=self._salt, cores=self._own.cores, keeping=self._keeping
                 )
                 return self._alignment.greet(), {}
             case BeginAligning():
@@ -118,12 +129,18 @@ class Aligning:
                 if not message.to:
                     return Done(), {"points": points}
                 label = _label(message.owner)
-                return Done(), {"points": self._sealer.seal(message.to, label, points.reshape(-1).data)}
+                return Done(), {"points": self._own.sealer.seal(message.to, label, points.reshape(-1).data)}
             case Conclude():
                 if "positions" not in vectors:
                     raise FederationError(f"party {own!r} was sent no positions")
                 return self._begun().conclude(as_vector(vectors["positions"], "int64")), {}
         raise FederationError(f"party {own!r} was sent a {type(message).__name__}, which is not due")
+
+    def concluded(self) -> Index:
+        """Return the aligned rows of this work's own alignment."""
+        index = self._begun().settled()
+        self.close()
+        return index
 
     def settled(self) -> Index | None:
         """Return the aligned rows to load; None for a job that aligns no records."""
@@ -151,7 +168,7 @@ class Aligning:
         if message.owner != self._task.party:
             if "points" not in vectors or message.owner not in self._sizes:
                 raise FederationError(f"party {self._task.party!r} was sent no set to blind")
-            opened = self._sealer.open(message.holder, _label(message.owner), vectors["points"])
+            opened = self._own.sealer.open(message.holder, _label(message.owner), vectors["points"])
             if len(opened) != SIZE * self._sizes[message.owner]:
                 raise FederationError(f"the set of {message.owner!r} has another size than was said")
             points = np.frombuffer(opened, np.uint8).reshape(-1, SIZE)
@@ -159,9 +176,9 @@ class Aligning:
             progress(done)
 
     def _certificate(self, party: str) -> bytes:
-        if party not in self._certificates:
+        if party not in self._own.certificates:
             raise FederationError(f"{party!r} is no party of this federation")
-        return self._certificates[party]
+        return self._own.certificates[party]
 
     def _begun(self) -> Alignment:
         if self._alignment is None:

@@ -12,13 +12,24 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from parties.consent import Policy, policy_of
+from parties.joined.aligning import Own
+from parties.joined.predicting import Predicting
 from parties.joined.training import Training
-from vfl.errors import ConsentRefused, FederationError, SpecificationError, VersionMismatch, VflError, nearest
+from parties.prediction import ModelPart
+from vfl.errors import (
+    ConsentRefused,
+    FederationError,
+    OutputError,
+    SpecificationError,
+    VersionMismatch,
+    VflError,
+    nearest,
+)
 from vfl.federation import events
 from vfl.job.file import decode
 from vfl.kinds import from_plain
 from vfl.messages import Notice, Query
-from vfl.messages.joining import ALIGN, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
+from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
 from vfl.privacy.events import ReleaseKey
 from vfl.security.sealing import Sealer
 from vfl.version import __version__
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from parties.joined.work import Work
     from vfl.federation.events import OnEvent
     from vfl.federation.file import Federation
     from vfl.federation.identity import Identity
@@ -67,7 +79,7 @@ class Desk:
         self._federation, self._identity = federation, identity
         self._sources, self._policy, self._cores, self._indexes = sources, policy, cores, indexes
         self._on_event = on_event
-        self._work: Training | None = None
+        self._work: Work | None = None
         self._coordinator = b""
         self.held: dict[str, Any] = {}
         self._owners()  # a policy that cannot be read is found at the start
@@ -136,7 +148,7 @@ class Desk:
                 return self._working().hear(message), {}
         return self._working().other(message, vectors, progress)
 
-    def _working(self) -> Training:
+    def _working(self) -> Work:
         if self._work is None:
             raise FederationError(f"party {self.party!r} has agreed to no work")
         return self._work
@@ -149,50 +161,57 @@ class Desk:
                     f"run {offer.run!r} was begun by another process of the coordinator: it goes on with vfl resume"
                 )
             work.coordinator = self._coordinator
-            return work.again()
+            return work.accepted()
         if work is not None:
             self.end("the coordinator began other work")
-        if offer.purpose not in events.PURPOSES or self.party not in offer.parties:
+        if offer.purpose not in PURPOSES or self.party not in offer.parties:
             raise FederationError("an offer came that is not for this party, or for a purpose that is unknown")
         return self._begun(offer)
 
     def _begun(self, offer: Offer) -> Sent:
-        job = _job_of(offer, self.party)
+        part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE) else None
+        job = _job_of(offer, self.party) if part is None else part.job
         self._on_event(
             events.Requested(
                 purpose=offer.purpose,
                 run=offer.run,
                 job=job.name,
                 digest=offer.digest,
-                columns=job.wanted(self.party),
+                columns=job.wanted(self.party) if part is None else job.partition.columns(self.party),
                 trust=job.trust,
-                epsilon=None if job.privacy is None else job.privacy.epsilon,
-                delta=None if job.privacy is None else job.privacy.delta,
+                epsilon=None if job.privacy is None or offer.purpose != TRAIN else job.privacy.epsilon,
+                delta=None if job.privacy is None or offer.purpose != TRAIN else job.privacy.delta,
                 source=offer.source,
             )
         )
         try:
-            policy = self._owners()
-            policy.check(job, self.party)
-            self._require_trust(policy, job)
-            source = self._source(offer.source)
+            work = self._allowed(offer, job, part)
         except VflError as error:
             self._on_event(events.Refused(run=offer.run, why=str(error)))
             return Failure(type(error).__name__, str(error)), {}
         self._on_event(events.Allowed(run=offer.run))
+        work.coordinator = self._coordinator
+        self._work = work
+        return work.accepted()
+
+    def _allowed(self, offer: Offer, job: Job, part: ModelPart | None) -> Work:
+        """Return the work, once the owner's policy has agreed to it."""
+        policy = self._owners()
+        if part is None:
+            policy.check(job, self.party)
+        self._require_trust(policy, job)
+        source = self._source(offer.source)
         context = (self._federation.digest, offer.run, offer.purpose)
-        self._work = Training(
-            offer=offer,
-            task=job.for_party(self.party),
-            source=source,
-            policy=policy,
-            cores=self._cores,
-            indexes=self._indexes,
-            sealer=Sealer(self.party, self._identity.key_pem, context),
-            certificates={name: member.certificate_pem for name, member in self._federation.parties.items()},
+        own = Own(
+            policy,
+            self._cores,
+            self._indexes,
+            Sealer(self.party, self._identity.key_pem, context),
+            {name: member.certificate_pem for name, member in self._federation.parties.items()},
         )
-        self._work.coordinator = self._coordinator
-        return Done(), {}
+        if part is not None:
+            return Predicting(offer, part, source, own, self._policy)
+        return Training(offer, job.for_party(self.party), source, own)
 
     def _owners(self) -> Policy:
         agreed = policy_of(self._policy)
@@ -216,7 +235,7 @@ class Desk:
             raise SpecificationError(f"party {self.party!r} was started without a source {called}: vfl join --data")
         return self._sources[name]
 
-    def _released(self, work: Training) -> None:
+    def _released(self, work: Work) -> None:
         """Report the cost so far, at most once per second."""
         if time.monotonic() - work.reported > EVERY_SECONDS:
             work.reported = time.monotonic()
@@ -231,10 +250,19 @@ class Desk:
             )
 
 
+def _part_of(offer: Offer, party: str) -> ModelPart:
+    """Return the part of a model in an offer, read here from its public text."""
+    try:
+        part = ModelPart.parse(offer.job, "the part of a model in an offer")
+    except OutputError as error:
+        raise FederationError(str(error)) from None
+    if part.party != party or part.digest != offer.digest:
+        raise FederationError(f"an offer came with a part of a model that is not that of party {party!r}")
+    return part
+
+
 def _job_of(offer: Offer, party: str) -> Job:
     """Return the job of an offer, read here from its public text."""
-    if offer.purpose not in (TRAIN, ALIGN):
-        raise FederationError(f"party {party!r} does not take part in {offer.purpose!r}")
     try:
         plain = json.loads(offer.job)
     except ValueError:

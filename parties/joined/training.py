@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from parties.joined.addressed import check_addressed
 from parties.joined.aligning import Aligning
 from parties.joined.answered import Answered
+from parties.joined.work import Work
 from parties.loading import load
 from vfl.errors import FederationError, PrivacyError
 from vfl.messages import Descend, Records
@@ -20,47 +20,29 @@ from vfl.wire.frames import Limits, as_vector
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from parties.consent import Policy
+    from parties.joined.aligning import Own
     from parties.party import Party
     from vfl.job.task import PartyTask
     from vfl.messages import BookHeads, Notice, Query, Reply
     from vfl.messages.joining import Offer
     from vfl.privacy.events import ReleaseKey
-    from vfl.security.sealing import Sealer
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Bytes of a call's body: at most the first, and the second for each coordinate of the party."""
 RECORDS = ("weights", "margins", "labels", "limits")
 
 
-class Training:
-    """Work on one run, after its owner has agreed. It outlives a broken stream.
+class Training(Work):
+    """Work on one run: an alignment alone, or a training."""
 
-    offer : as agreed to. certificates : {party: its certificate}, for sealed texts.
-    coordinator : the process that the work is done for.
-    """
-
-    def __init__(
-        self,
-        *,
-        offer: Offer,
-        task: PartyTask,
-        source: Any,
-        policy: Policy,
-        cores: int,
-        indexes: str | None,
-        sealer: Sealer,
-        certificates: Mapping[str, bytes],
-    ) -> None:
-        self.offer, self.coordinator = offer, b""
-        self._task, self._source, self._policy, self._cores = task, source, policy, cores
-        self._aligning = Aligning(offer, task, source, cores, indexes, sealer, certificates)
+    def __init__(self, offer: Offer, task: PartyTask, source: Any, own: Own) -> None:
+        super().__init__(offer)
+        self._task, self._source, self._own = task, source, own
+        self._aligning = Aligning(offer, task, source, own)
         self._party: Party | None = None
         self._answered: Answered | None = None
         self._n_records = 0
         self._n_trained = 0
-        self._began = time.monotonic()
-        self.reported = 0.0
         self._releases = 0
 
     @property
@@ -70,10 +52,6 @@ class Training:
         if self._party is not None:
             return Limits(body, dict.fromkeys(RECORDS, 8 * self._n_trained))
         return Limits(body, self._aligning.limits)
-
-    def again(self) -> tuple[object, Mapping[str, Any]]:
-        """Return the answer to the same offer after a stream broke."""
-        return Done(), {}
 
     def hear(self, notice: Notice) -> BookHeads:
         """Pass a notice to the owner's book."""
@@ -108,8 +86,7 @@ class Training:
     def summary(self) -> dict[str, Any]:
         """Return facts for the owner: seconds, releases, their ε, records, and what the book has left."""
         costs = None if self._party is None else self._party.costs()
-        return {
-            "seconds": time.monotonic() - self._began,
+        return super().summary() | {
             "releases": self._releases,
             "epsilon": None if costs is None else costs.epsilon,
             "records": self._n_records or None,
@@ -132,10 +109,12 @@ class Training:
             raise FederationError(f"party {self._task.party!r} was asked to load for {self.offer.purpose!r}")
         if self._party is None:
             index = self._aligning.settled()
-            party = load(self._task, self._source, self._policy, index=index, threads=self._cores)
+            party = load(self._task, self._source, self._own.policy, index=index, threads=self._own.cores)
             private = self._task.job.privacy is not None and self._task.job.noise_source().private
             if private:
-                self._answered = Answered(self._policy.book.with_suffix(".answered"), self._task.party, self.offer.run)
+                self._answered = Answered(
+                    self._own.policy.book.with_suffix(".answered"), self._task.party, self.offer.run
+                )
             self._n_records, self._n_trained, self._party = party.n_records, party.n_trained, party
         return self._party.greet()
 

@@ -14,29 +14,45 @@ from parties.prediction import added
 from vfl.errors import DataError
 from vfl.evaluation import Evaluation, Findings
 from vfl.evaluation.inquiries import HeldOut
-from vfl.launch.sources import named_for, paths_of, sources_of
+from vfl.launch.engines.place import across
+from vfl.launch.sources import named_by_owners, named_for, paths_of, sources_of
 from vfl.messages import Tally
 from vfl.planning import problem_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from vfl.launch.engines.place import Organisations
     from vfl.launch.run.result import Result
+    from vfl.messages import Statistic
     from vfl.solvers.protocol import Released
+    from vfl.types import Vector
 
 OWN = "un-noised and uncharged: nothing protects these records"
 JOINED = "joined by their ids, without those that a party lacks"
 
 
-def evaluate(result: Result, data: Any, *, policies: Mapping[str, str | Path] | None = None) -> Findings:
+def evaluate(
+    result: Result,
+    data: Any = None,
+    *,
+    policies: Mapping[str, str | Path] | None = None,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
+) -> Findings:
     """Return exact measures of a model on new records with their labels. Nothing protects these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
     policies : {party: path of its owner's policy}, asked before any data are opened; the label party's must allow `labels`.
 
+    federation, identity : as for `train`. Each party applies its part of the model to its own source; the label party adds
+        the parts and returns sums. Its policy must allow `labels`.
+
     Raises ConsentRefused, which names the rule, and as `train`.
     """
+    if federation is not None:
+        return _across(result, data, across(federation, identity, policies=policies))
     job = result.job
     owner, given = job.partition.label_party, named_for(job.partition, data)
     parts = {party: result.part(party) for party in given}
@@ -58,16 +74,36 @@ def evaluate(result: Result, data: Any, *, policies: Mapping[str, str | Path] | 
     margins = added(margins_of, next((part.intercept for part in parts.values()), 0.0))
     if len(margins) != len(labels):
         raise DataError("the label party holds a different number of records from the others")
-    spec = replace(job.evaluation or Evaluation(), epsilon=None)
-    problem = problem_of(job.on_all_records(), len(labels))
-    schedule = HeldOut(problem, spec, len(labels), None).schedule(result.w)
+
+    def sums_of(statistic: Statistic) -> Vector:
+        return np.asarray(statistic(margins, labels) * statistic.grid, dtype=np.float64)
+
+    return _measured(result, len(labels), sums_of, joined=bool(joined))
+
+
+def _measured(result: Result, n_records: int, sums_of: Callable[[Statistic], Vector], *, joined: bool) -> Findings:
+    """Return the measures from exact sums. sums_of : returns the sum of a statistic over the records."""
+    spec = replace(result.job.evaluation or Evaluation(), epsilon=None)
+    problem = problem_of(result.job.on_all_records(), n_records)
+    schedule = HeldOut(problem, spec, n_records, None).schedule(result.w)
     query = next(schedule)
     while True:
         sums: Released = ()
         if isinstance(query, Tally):
-            sums = (np.asarray(query.statistic(margins, labels) * query.statistic.grid, dtype=np.float64),)
+            sums = (sums_of(query.statistic),)
         try:
             query = schedule.send(sums)
         except StopIteration as end:
             found: Findings = end.value
             return replace(found, note=f"{OWN}; {JOINED}" if joined else OWN)
+
+
+def _across(result: Result, data: Any, place: Organisations) -> Findings:
+    """Measure across organisations: the label party returns sums, and nobody else sees a label or a margin."""
+    from vfl.launch.engines import federation as engine
+
+    job = result.job
+    parties = [party for party in job.partition.parties if job.partition.wanted(party)]
+    parts = {party: result.part(party) for party in parties}
+    with engine.measuring(parts, named_by_owners(job.partition, data), place=place) as (n_records, joined, sums_of):
+        return _measured(result, n_records, sums_of, joined=joined)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vfl.job.faults import Faults
     from vfl.job.placement import Placement
     from vfl.launch.engines.arrangement import Arrangement
+    from vfl.launch.engines.place import Organisations
     from vfl.launch.run.execution import Watch
     from vfl.launch.run.result import Result
     from vfl.privacy.events import Event
@@ -116,7 +117,7 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
 
 def train_one_vs_rest(
     job: Job,
-    data: Any,
+    data: Any = None,
     *,
     classes: Sequence[Category],
     n_records: int,
@@ -131,6 +132,8 @@ def train_one_vs_rest(
     key: str | Path | None = None,
     watch: Watch | None = None,
     allow_network_file_system: bool = False,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
 ) -> OneVsRest:
     """Train one model for each class against the rest; together they are (ε, δ)-DP for every record as the job asks.
 
@@ -165,6 +168,8 @@ def train_one_vs_rest(
         placement=placement,
         faults=faults,
         allow_network_file_system=allow_network_file_system,
+        federation=federation,
+        identity=identity,
     )
     if watch is None:
         warn_of_plan(plans[0])

@@ -13,9 +13,9 @@ from parties.prediction import PartGreeting, added, agreed, part_of, receiver_of
 from vfl.alignment import Aligned, Aligning
 from vfl.errors import SpecificationError, nearest
 from vfl.job.faults import Faults
-from vfl.launch.engines.place import place_of
+from vfl.launch.engines.place import across, place_of
 from vfl.launch.run.result import Result, labels_of, probabilities_of
-from vfl.launch.sources import is_by_party, sources_of
+from vfl.launch.sources import is_by_party, named_by_owners, sources_of
 from vfl.losses import loss_of
 from vfl.version import __version__
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from parties.prediction import ModelPart
     from vfl.job import Job
+    from vfl.launch.engines.place import Organisations
     from vfl.types import Vector
 
 
@@ -65,13 +66,15 @@ class Predictions:
 
 def predict(
     model: Result | Mapping[str, str | Path],
-    data: Any,
+    data: Any = None,
     *,
     engine: str = "inprocess",
     address: str | None = None,
     cores: int | None = None,
     policies: Mapping[str, str | Path] | None = None,
     watch: Callable[[Aligning], None] | None = None,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
 ) -> Predictions:
     """Predict for new records: each party computes its part of Xw from its own data, and the label party adds the parts.
 
@@ -86,9 +89,15 @@ def predict(
     policies : {party: path of its owner's policy}, read where the party runs; its [prediction] is asked before any data are
         opened (parties.consent).
     cores : of each party, for the alignment. watch : called with the progress of the alignment.
+    federation, identity : as for `train`; `model` is then a result, whose parts are sent to their parties. Margins of single
+        parties travel sealed to the adding party; this process receives the sums, and the ids where there are any.
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
+    if federation is not None:
+        return _across(
+            model, data, across(federation, identity, address=address, policies=policies, cores=cores), watch
+        )
     place = place_of(engine, address, faults=Faults(on_party_lost="abort"))
     if isinstance(model, Result) and not is_by_party(model.job.partition, data):
         return _of_table(model, data, policies)
@@ -104,6 +113,25 @@ def predict(
         elif watch is not None and not isinstance(event, Aligned):
             watch(event)
     return _labelled(job, tuple(sources), margins, ids)
+
+
+def _across(
+    model: Result | Mapping[str, str | Path], data: Any, place: Organisations, watch: Callable[[Aligning], None] | None
+) -> Predictions:
+    from vfl.launch.engines import federation as engine
+
+    if not isinstance(model, Result):
+        raise SpecificationError(
+            "across organisations a prediction needs the result, whose parts are sent to the parties"
+        )
+    job = model.job
+    parts = {party: model.part(party) for party in job.partition.parties if job.partition.columns(party)}
+    for event in engine.predict(parts, named_by_owners(job.partition, data), place=place):
+        if isinstance(event, tuple):
+            ids, margins = event
+        elif watch is not None and not isinstance(event, Aligned):
+            watch(event)
+    return _labelled(job, tuple(parts), margins, ids)
 
 
 def _policies_of(policies: Mapping[str, str | Path] | None, parties: tuple[str, ...]) -> dict[str, str]:

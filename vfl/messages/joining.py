@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.messages.query import Statistic
+
 TRAIN, ALIGN, PREDICT, EVALUATE = PURPOSES = ("train", "align", "predict", "evaluate")
 
 
@@ -22,7 +24,8 @@ class Offer:
     prediction the party's part of the model (parties.prediction.ModelPart).
     digest : of the job or the part, which the party recomputes. parties : all that take part.
     source : the owner's name of its source; '' is the one without a name.
-    keeps, resumed, later, last, again : of vfl.alignment.Keeping; `keeps` says that the run may be resumed.
+    keeps : name under which the aligned rows are kept, for a run that may be resumed; '' keeps none.
+    resumed, later, last, again : of vfl.alignment.Keeping.
     """
 
     purpose: str
@@ -31,7 +34,7 @@ class Offer:
     digest: str
     parties: tuple[str, ...]
     source: str = ""
-    keeps: bool = False
+    keeps: str = ""
     resumed: bool = False
     later: bool = False
     last: bool = False
@@ -165,34 +168,48 @@ class Conclude:
 
 
 @dataclass(frozen=True, slots=True)
-class PartAbout:
+class About:
     """Answer to the offer of a prediction. ids : whether the new records have an id column."""
 
-    version: str
     ids: bool
 
 
 @dataclass(frozen=True, slots=True)
+class Apply:
+    """Call to compute the party's part of the margins, which stays with the party; answered by Applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Answer of Apply. n_records : records that were predicted."""
+
+    n_records: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendMargins:
-    """Call for the party's part of the margins, sealed for the receiver, or kept if the party is the receiver."""
+    """Call for the party's part of the margins, sealed for the party that adds up."""
 
     to: str
 
 
 @dataclass(frozen=True, slots=True)
 class TakeMargins:
-    """Call that hands the sealed part of another party to the receiver."""
+    """Call that hands the sealed part of `sender` to the party that adds up."""
 
     sender: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddUp:
-    """Call to the receiver to add the parts; answered by Added, and the margins unless the model is only measured."""
+    """Call to add the parts; answered by Done with the margins, and the ids as JSON if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """Answer of AddUp, beside the vectors of margins and ids. findings : JSON of the measures, '' unless measured."""
+class Measure:
+    """Call for one sum over the added margins and the labels, without noise; answered by Done and the sum.
 
-    findings: str = ""
+    Only the offer of an evaluation, which the label party's policy has allowed, is followed by it.
+    """
+
+    statistic: Statistic

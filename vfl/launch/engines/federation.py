@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from functools import lru_cache
-from typing import TYPE_CHECKING
+import uuid
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import Aligned
 from vfl.errors import SpecificationError
 from vfl.job.plain import encode
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.messages.joining import ALIGN, TRAIN, Done, Finish, Offer
+from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, Done, Finish, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -24,18 +25,21 @@ if TYPE_CHECKING:
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.link import Link
     from coordinator.rounds import Log, Lost, Made, Round
+    from parties.prediction import ModelPart
     from vfl.alignment import Aligning
     from vfl.job import Job
     from vfl.launch.engines.place import Organisations
+    from vfl.messages import Statistic
     from vfl.planning import Plan
+    from vfl.types import Vector
 
 LOAD_SECONDS = 3600.0
 FINISH_SECONDS = 10.0
 
 
-def check_parties(job: Job, place: Organisations) -> None:
-    """Raise SpecificationError if the job names a party that the federation does not have."""
-    for party in job.partition.parties:
+def check_parties(parties: tuple[str, ...], place: Organisations) -> None:
+    """Raise SpecificationError for a party that the federation does not have."""
+    for party in parties:
         if party not in place.federation.parties:
             raise SpecificationError(
                 f"the job's party {party!r} is no party of the federation {place.federation.name!r}: "
@@ -63,7 +67,7 @@ def run(
     there = tuple(party for party in job.partition.parties if party not in log.left.values())
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
 
-    with _gathered(job, place, there) as gathering, _offered(gathering, there, offer, place) as complete:
+    with _gathered(place, there) as gathering, _offered(gathering, there, offer, place) as complete:
         transport = FederationTransport(
             gathering,
             there,
@@ -84,15 +88,63 @@ def align_only(
     job: Job, sources: Mapping[str, str], arrangement: Arrangement, *, place: Organisations
 ) -> Iterator[Aligning | Aligned]:
     """Wait for the parties and yield the progress of an alignment, then its outcome."""
-    import uuid
-
     parties = tuple(job.partition.parties)
     offer = _offer_of(job, ALIGN, uuid.uuid4().hex, parties, sources, arrangement)
-    with _gathered(job, place, parties) as gathering, _offered(gathering, parties, offer, place) as complete:
+    with _gathered(place, parties) as gathering, _offered(gathering, parties, offer, place) as complete:
         for event in _aligned(gathering, parties, place, arrangement):
             if isinstance(event, Aligned):
                 complete()
             yield event
+
+
+def predict(
+    parts: Mapping[str, ModelPart], sources: Mapping[str, str], *, place: Organisations
+) -> Iterator[Aligning | Aligned | tuple[list[Any] | None, Vector]]:
+    """Have every party apply its part of a model; yield the alignment, then ids and margins of the records."""
+    from coordinator.federation.prediction import FederationPrediction
+    from parties.alignment.reading import all_hold_ids
+
+    job = next(iter(parts.values())).job
+    offer = _offer_of_parts(parts, PREDICT, sources)
+    with _gathered(place, tuple(parts)) as gathering, _offering(gathering, tuple(parts)) as complete:
+        prediction = FederationPrediction(gathering, job, tuple(parts), place.faults.answer_seconds)
+        prediction.offer(lambda party: offer(party, False), partial(all_hold_ids, job.ids))
+        yield from prediction.align()
+        outcome = prediction.margins()
+        complete()
+        yield outcome
+
+
+@contextlib.contextmanager
+def measuring(
+    parts: Mapping[str, ModelPart], sources: Mapping[str, str], *, place: Organisations
+) -> Iterator[tuple[int, bool, Callable[[Statistic], Vector]]]:
+    """Have every party apply its part of a model; yield n, whether records were joined, and a function that returns sums."""
+    from coordinator.federation.prediction import FederationPrediction
+    from parties.alignment.reading import all_hold_ids
+
+    job = next(iter(parts.values())).job
+    offer = _offer_of_parts(parts, EVALUATE, sources)
+    with _gathered(place, tuple(parts)) as gathering, _offering(gathering, tuple(parts)) as complete:
+        prediction = FederationPrediction(gathering, job, tuple(parts), place.faults.answer_seconds)
+        prediction.offer(lambda party: offer(party, False), partial(all_hold_ids, job.ids))
+        joined = bool(list(prediction.align()))
+        n_records = prediction.collect()
+        yield n_records, joined, prediction.sums
+        complete()
+
+
+def _offer_of_parts(
+    parts: Mapping[str, ModelPart], purpose: str, sources: Mapping[str, str]
+) -> Callable[[str, bool], Offer]:
+    run = uuid.uuid4().hex
+
+    def offer(party: str, again: bool) -> Offer:
+        part = parts[party]
+        source = sources.get(party, "")
+        return Offer(purpose, run, part.to_json(), part.digest, tuple(parts), source, resumed=again)
+
+    return offer
 
 
 def _parts(job: Job, n_records: int) -> tuple[int, int]:
@@ -100,10 +152,10 @@ def _parts(job: Job, n_records: int) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _gathered(job: Job, place: Organisations, parties: tuple[str, ...]) -> Iterator[Gathering]:
+def _gathered(place: Organisations, parties: tuple[str, ...]) -> Iterator[Gathering]:
     from coordinator.federation.gathering import Gathering
 
-    check_parties(job, place)
+    check_parties(parties, place)
     with Gathering(place.federation, place.identity, listen=place.listen) as gathering:
         gathering.wait(parties, place.gather_seconds)
         yield gathering
@@ -128,7 +180,7 @@ def _offer_of(
             job.digest,
             parties,
             sources.get(party, ""),
-            keeps=arrangement.run is not None,
+            keeps=arrangement.run or "",
             resumed=arrangement.resumed or again,
             later=arrangement.later,
             last=arrangement.last,
@@ -148,7 +200,16 @@ def _accepted(link: Link, offer: Callable[[str, bool], Offer], seconds: float, *
 def _offered(
     gathering: Gathering, parties: tuple[str, ...], offer: Callable[[str, bool], Offer], place: Organisations
 ) -> Iterator[Callable[[], None]]:
-    """Offer the work to all parties; yield a function that tells them that it is complete.
+    """Offer the work to all parties; else as `_offering`."""
+    with _offering(gathering, parties) as complete:
+        for link in [gathering.link(party, place.faults.wait_seconds) for party in parties]:
+            _accepted(link, offer, place.faults.answer_seconds)
+        yield complete
+
+
+@contextlib.contextmanager
+def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
+    """Yield a function that tells the parties that their work is complete.
 
     On an exit before that, tell those that are connected why the work ended.
     """
@@ -161,8 +222,6 @@ def _offered(
 
     why = "the coordinator ended it"
     try:
-        for link in [gathering.link(party, place.faults.wait_seconds) for party in parties]:
-            _accepted(link, offer, place.faults.answer_seconds)
         yield complete
     except Exception as error:
         why = str(error) or type(error).__name__

@@ -1,0 +1,109 @@
+"""A prediction or an evaluation in a federation, at the coordinator: parts of margins pass sealed to the party that adds up."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from coordinator.alignment import align
+from coordinator.federation.alignment import FederationAlignment
+from coordinator.federation.link import SENTENCE
+from coordinator.federation.transport import MOST_RECORDS, all_of, expected, sized
+from vfl.errors import DataError, FederationError
+from vfl.messages.joining import About, AddUp, Applied, Apply, Done, Measure, SendMargins, TakeMargins
+from vfl.security.sealing import sealed_size
+from vfl.wire.frames import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from coordinator.federation.gathering import Gathering
+    from coordinator.federation.link import Link
+    from vfl.alignment import Aligned, Aligning
+    from vfl.job import Job
+    from vfl.messages import Statistic
+    from vfl.messages.joining import Offer
+    from vfl.types import Vector
+
+LOAD_SECONDS = 3600.0
+ID_BYTES = 1 << 10
+"""Bytes of one id in JSON, at most."""
+
+
+class FederationPrediction:
+    """Has the parties apply their parts of one model. timeout : seconds of silence that a party may take for one answer."""
+
+    def __init__(self, gathering: Gathering, job: Job, parties: tuple[str, ...], timeout: float) -> None:
+        self._gathering, self._job, self._timeout = gathering, job, timeout
+        self._parties = tuple(party for party in job.partition.parties if party in parties)
+        owner = job.partition.label_party
+        self._receiver = owner if owner in self._parties else self._parties[0]
+        self._alignment = FederationAlignment(gathering, self._parties, timeout)
+        self._ids = False
+        self._n_records = 0
+
+    def offer(self, offer: Callable[[str], Offer], all_hold_ids: Callable[[dict[str, bool]], bool]) -> None:
+        """Offer the work to all parties, whose owners' policies decide.
+
+        all_hold_ids : returns whether records are joined, given {party: whether its data hold ids}.
+        """
+        answers = {name: self._link(name).call(offer(name)) for name in self._parties}
+        about = all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], About, name))
+        self._ids = bool(self._job.ids) and all_hold_ids({name: said.ids for name, said in about.items()})
+
+    def align(self) -> Iterator[Aligning | Aligned]:
+        """Hand round the keys for sealed texts, and align the new records if they have ids."""
+        if len(self._parties) == 1:
+            return
+        self._alignment.introduce(salted=self._ids)
+        if self._ids:
+            yield (yield from align(self._alignment))
+
+    def collect(self) -> int:
+        """Have the parties compute, and pass their parts to the one that adds up; return the number of records."""
+        answers = {name: self._link(name).call(Apply()) for name in self._parties}
+        applied = all_of(answers, lambda name, answer: expected(answer.wait(LOAD_SECONDS)[0], Applied, name))
+        n_records = {said.n_records for said in applied.values()}
+        if len(n_records) > 1:
+            raise DataError(
+                "the parties hold different numbers of records: give the same records for all, or their ids"
+            )
+        self._n_records = n_records.pop()
+        if not 0 <= self._n_records <= MOST_RECORDS:
+            raise FederationError("a party states an impossible number of records")
+        size = sealed_size(8 * self._n_records)
+        for name in self._parties:
+            if name != self._receiver and self._job.partition.columns(name):
+                asked = self._link(name).call(SendMargins(self._receiver), limits=Limits(SENTENCE, {"margins": size}))
+                message, vectors = asked.wait(self._timeout)
+                expected(message, Done, name)
+                sealed = sized(vectors, "margins", size, name, "bytes")
+                handed = self._link(self._receiver).call(TakeMargins(name), vectors={"margins": sealed})
+                expected(handed.wait(self._timeout)[0], Done, self._receiver)
+        return self._n_records
+
+    def margins(self) -> tuple[list[Any] | None, Vector]:
+        """Return ids (None without any) and margins of the records, in the order of the adding party's rows."""
+        n = self.collect()
+        limits = Limits(SENTENCE, {"margins": 8 * n, "ids": ID_BYTES * n if self._ids else 0})
+        message, vectors = self._link(self._receiver).call(AddUp(), limits=limits).wait(self._timeout)
+        expected(message, Done, self._receiver)
+        margins: Vector = sized(vectors, "margins", 8 * n, self._receiver)
+        if "ids" not in vectors:
+            return None, margins
+        ids = json.loads(vectors["ids"].tobytes())
+        if not isinstance(ids, list) or len(ids) != n:
+            raise FederationError(f"party {self._receiver!r} sent ids of another number than records")
+        return ids, margins
+
+    def sums(self, statistic: Statistic) -> Vector:
+        """Return the exact sum of a statistic over the records, from the label party."""
+        size = 8 * statistic.dimension
+        asked = self._link(self._receiver).call(Measure(statistic), limits=Limits(SENTENCE, {"sum": size}))
+        message, vectors = asked.wait(self._timeout)
+        expected(message, Done, self._receiver)
+        total: Vector = sized(vectors, "sum", size, self._receiver)
+        return total
+
+    def _link(self, party: str) -> Link:
+        return self._gathering.link(party, 0.0)
