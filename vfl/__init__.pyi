@@ -29,10 +29,13 @@ from vfl.estimators import (
     VerticalRidge as VerticalRidge,
 )
 from vfl.evaluation import Evaluation as Evaluation, Fairness as Fairness
+from vfl.federation.file import write_federation as write_federation
+from vfl.federation.identity import new_identity as new_identity
 from vfl.job import Job as Job
 from vfl.launch.align import align as align
 from vfl.launch.bounds import private_bounds as private_bounds
 from vfl.launch.evaluate import evaluate as evaluate
+from vfl.launch.join import join as join
 from vfl.launch.one_vs_rest import train_one_vs_rest as train_one_vs_rest
 from vfl.launch.predict import predict as predict
 from vfl.launch.run.result import Result as Result

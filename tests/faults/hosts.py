@@ -91,6 +91,16 @@ class Hosts:
 
     def run(self, k: int, *command: object, timeout: float = 120, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a command on host k."""
+        line, environment = self._command(k, command)
+        return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=timeout, **options)
+
+    def popen(self, k: int, *command: object, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a command on host k; the process is the command's own."""
+        line, environment = self._command(k, command)
+        return subprocess.Popen(line, env=environment, **options)
+
+    def _command(self, k: int, command: tuple[object, ...]) -> tuple[list[str], dict[str, str]]:
+        """Return the command line that runs a command on host k, and its environment."""
         mounts = (
             f"mount --bind {self.own(k)} {self.folder} && mount --bind {self.own(k)}/ray {self.scratch}/ray && "
             f"mount -t tmpfs none {self.scratch}/hosts && cd {self.folder} && "
@@ -106,14 +116,8 @@ class Hosts:
             "VFL_KEY": str(self.folder / "signing.pem"),
         }
         line = mounts + "exec " + " ".join(map(_quoted, command))
-        return subprocess.run(
-            ["ip", "netns", "exec", self.space(k), "unshare", "-m", "sh", "-c", line],
-            env=environment | self.environment[k],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            **options,
-        )
+        arguments = ["ip", "netns", "exec", self.space(k), "unshare", "-m", "sh", "-c", line]
+        return arguments, environment | self.environment[k]
 
     def start(self, k: int, **resources: float) -> None:
         """Start Ray's node on host k; the first host is the head."""
@@ -138,6 +142,19 @@ class Hosts:
         done = self.run(k, "vfl", *arguments, timeout=timeout)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def delay(self, k: int, milliseconds: float) -> bool:
+        """Delay all packets that host k sends; return False if this machine cannot do so."""
+        shape = ["tc", "qdisc", "replace", "dev", f"{self.tag}l{k}", "root", "netem", "delay", f"{milliseconds}ms"]
+        done = subprocess.run(["ip", "netns", "exec", self.space(k), *shape], capture_output=True)
+        return done.returncode == 0
+
+    def listening(self, k: int) -> list[str]:
+        """Return the TCP addresses at which host k accepts connections."""
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.space(k), "ss", "-Hltn"], capture_output=True, text=True, check=True
+        )
+        return [line.split()[3] for line in done.stdout.splitlines()]
 
     def cut(self, k: int) -> None:
         """Disconnect host k."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 import ssl
 import subprocess
 import sys
@@ -14,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+import vfl
 from vfl.job import file as jobfile
+from vfl.launch.join import STOPPING_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,8 +143,9 @@ def test_the_job_in_kubernetes_equals_the_template(tmp_path: Path) -> None:
     assert environment.data == {"bank": "/vfl/bank.parquet", "telco": "/vfl/telco.csv"}
 
 
-def test_the_image() -> None:
-    lines = [line for line in (DEPLOY / "Dockerfile").read_text(encoding="utf-8").splitlines() if line]
+def image(name: str) -> list[str]:
+    """Return the lines of an image's file, which copies exactly what the build's context contains."""
+    lines = [line for line in (DEPLOY / name).read_text(encoding="utf-8").splitlines() if line]
     copied = {
         source for line in lines if line.startswith("COPY ") and "--from" not in line for source in line.split()[1:-1]
     }
@@ -152,9 +157,85 @@ def test_the_image() -> None:
     assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) <= copied
     users = [line.split()[1] for line in lines if line.startswith("USER")]
     assert users == ["vfl"]
+    return lines
+
+
+def test_the_image() -> None:
+    lines = image("Dockerfile")
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))
     assert "ENV XDG_STATE_HOME=/vfl/state" in lines  # on the volume, because a restarted party needs its index
     assert any("[cluster]" in line for line in lines)
     assert "cluster" in project["project"]["optional-dependencies"]
+
+
+def test_the_image_of_a_participant() -> None:
+    lines = image("organisations/Containerfile")
+    assert "STOPSIGNAL SIGTERM" in lines  # on which vfl join ends cleanly
+    assert 'ENTRYPOINT ["vfl"]' in lines
+    (state,) = [line.split()[1] for line in lines if line.startswith("VOLUME")]
+    assert any(line.startswith("ENV ") and f"XDG_STATE_HOME={state}" in line for line in lines)
+    assert any("[federation]" in line for line in lines)
+    assert not any("[cluster]" in line or "EXPOSE" in line for line in lines)  # a party needs neither Ray nor a port
+    runs = " ".join(line.lstrip("# ").rstrip("\\") for line in lines if line.startswith("#  "))
+    for option in ("--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--ulimit core=0"):
+        assert option in runs
+    told(runs[runs.index("vfl-join join ") + len("vfl-join ") :])
+
+
+def told(line: str) -> dict[str, Any]:
+    """Return the parameters that `vfl join` reads from a command line; it refuses options that it does not know."""
+    from vfl.cli.join import command
+
+    words = shlex.split(line)
+    assert words[0] == "join"
+    return command.make_context("join", words[1:]).params
+
+
+def settings(name: str) -> dict[str, list[str]]:
+    """Return {key: values} of a systemd unit; a line that ends in a backslash goes on in the next."""
+    text = (DEPLOY / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line and line[0] not in "#[":
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value.strip())
+    return found
+
+
+def test_the_service(tmp_path: Path) -> None:
+    unit = settings("organisations/vfl-join.service")
+    (start,) = unit["ExecStart"]
+    program, _, rest = start.partition(" ")
+    given = told(rest)
+    assert given["as_json"] is True  # for the journal
+    assert given["name"] == "bank"
+    assert unit["KillSignal"] == ["SIGTERM"]
+    assert int(unit["TimeoutStopSec"][0]) > 2 * STOPPING_SECONDS
+    assert unit["RestartPreventExitStatus"] == [str(vfl.SpecificationError.exit_code)]
+    written = {"/var/lib/" + unit["StateDirectory"][0], "/var/cache/" + unit["CacheDirectory"][0]}
+    environment = dict(pair.split("=", 1) for pair in unit["Environment"][0].split())
+    assert set(environment.values()) == written
+    read = set(unit["ReadOnlyPaths"][0].split())
+    files = [Path(given["path"]), Path(given["policy"]), *map(Path, given["sources"])]
+    assert {str(file.parent) for file in files} == read
+    assert unit["NoNewPrivileges"] == unit["ProtectHome"] == ["yes"]
+    assert unit["ProtectSystem"] == ["strict"]
+    assert unit["CapabilityBoundingSet"] == [""]
+    assert unit["LimitCORE"] == unit["MemorySwapMax"] == ["0"]
+    assert "MemoryDenyWriteExecute" not in unit  # Numba compiles at run time
+    if shutil.which("systemd-analyze") is None:
+        return
+    text = (DEPLOY / "organisations" / "vfl-join.service").read_text(encoding="utf-8")
+    copy = tmp_path / "vfl-join.service"
+    copy.write_text(text.replace(program, sys.executable), encoding="utf-8")
+    verified = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True)
+    assert "vfl-join" not in verified.stderr, verified.stderr
+    measured = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--json=short", str(copy)], capture_output=True, text=True
+    )
+    if measured.returncode == 0:
+        open_still = {row["name"] for row in json.loads(measured.stdout) if not row["set"]}
+        assert len(open_still) < 20
 
 
 def test_certificates(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ How a page is read, from the top:
 - `text` is the output of the last block. `…` stands for anything, and a line of `…` for any lines. Under the comment
   `<!-- numbers move -->` numbers, digests and the lengths of spaces are not compared, because noise is fresh in every
   run.
+- `sh` blocks are scripts for several machines, which tests/faults/test_organisations.py follows, with the output after them.
 - Blocks without a language are formulas and drawings.
 """
 
@@ -124,7 +125,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.namespace = {"__name__": "__main__"}
-        self.printed = ""
+        self.printed: str | None = ""
 
     def follow(self, block: Block, page: str) -> None:
         """Execute the block."""
@@ -134,6 +135,10 @@ class Reader:
 
     def _drawing(self, block: Block, where: str) -> None:
         pass
+
+    def _sh(self, block: Block, where: str) -> None:
+        assert block.title, f"{where}: name the machine, title=..."
+        self.printed = None
 
     def _python(self, block: Block, where: str) -> None:
         out = io.StringIO()
@@ -189,6 +194,8 @@ class Reader:
         self.printed += done.stdout
 
     def _text(self, block: Block, where: str) -> None:
+        if self.printed is None:
+            return
         said = matches(block.body, self.printed, moving=block.moving)
         assert said, f"{where}: the page says\n{block.body}\nand what is printed is\n{self.printed}"
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "ledger": "set, show and check the budgets of data sets",
     "identity": "make a key and a certificate for one participant",
     "federation": "write, show or check the file that names all participants",
+    "join": "take part with your data, under your own policy",
     "submit": "send a job to a Ray cluster",
     "status": "show the state of jobs on a cluster",
     "logs": "show the output of a job on a cluster",
@@ -35,7 +36,7 @@ COMMANDS = {
 
 TOLD_TOGETHER = {
     ("export", "report"): "write a model's parts, or a page about a run",
-    ("identity", "federation"): "prepare work across organisations",
+    ("identity", "federation", "join"): "take part across organisations",
     ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
 }
 """Commands that share a line of --help, so that it fits one screen."""

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import json
 import time
+from typing import TYPE_CHECKING
 
 import click
 
+from vfl.cli.federated import asked_sources, federated, federation_options, sources_option, watched, watching_options
 from vfl.cli.jobs import engine_options, job_argument, read_job, require_files
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command("align")
 @job_argument
 @engine_options
+@federation_options
+@sources_option
 @click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores for each party (default: all).")
 @click.option("--again", is_flag=True, help="Make a new alignment, even if the parties still hold a valid one.")
+@watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
     assignments: tuple[str, ...],
     engine: str,
     address: str | None,
+    federation: Path | None,
+    name: str | None,
+    identity: Path | None,
+    sources: tuple[str, ...],
     cores: int | None,
+    metrics: str | None,
+    log: Path | None,
     *,
     again: bool,
     as_json: bool,
@@ -33,26 +47,38 @@ def command(
     """
     from vfl.alignment import reveals
     from vfl.cli.progress import Progress
+    from vfl.cli.run import of_parties
     from vfl.launch.align import align
     from vfl.launch.sources import data_of
 
     spec, environment = read_job(job, assignments)
-    if (address or environment.address) is None:
+    across = federated(
+        federation,
+        name,
+        identity,
+        spec,
+        only={"data": sources, "metrics": metrics, "log": log},
+        address=address,
+        cores=cores,
+    )
+    address = None if across else address or environment.address
+    if address is None and not across:
         require_files(environment)
-    data = data_of(spec, environment)
+    data = asked_sources(sources, spec.partition.parties) if across else data_of(spec, environment)
     started = time.monotonic()
-    with Progress(quiet=as_json) as progress:
+    with (
+        watched(metrics, log, federation=federation, parties=spec.partition.parties, job=spec.name, quiet=as_json),
+        Progress(quiet=as_json) as progress,
+    ):
         aligned = align(
             spec,
             data,
             engine=engine,
-            address=address or environment.address,
-            policies=environment.policies,
-            indexes=environment.indexes,
-            cores=cores or environment.cores,
-            placement=environment.placement,
+            address=address,
+            **({} if across else of_parties(environment) | {"cores": cores or environment.cores}),
             again=again,
             watch=progress,
+            **across,
         )
     seconds, seen = time.monotonic() - started, reveals(len(spec.partition.parties))
     if as_json:

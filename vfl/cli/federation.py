@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,57 @@ def show(path: Path, *, as_json: bool) -> None:
     from vfl.federation.file import read_federation
 
     _say(read_federation(path), path, as_json=as_json)
+
+
+@command.command("check", short_help="Measure the link to each party; touches no data.")
+@FILE
+@click.option("--as", "name", metavar="NAME", help="Who you are (default: the coordinator).")
+@click.option(
+    "--identity", type=click.Path(path_type=Path), metavar="FILE", help="Your key (default: NAME.key beside FILE)."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Wait so long for the others."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+def check(path: Path, name: str | None, identity: Path | None, seconds: float, *, as_json: bool) -> int:
+    """Check the federation of FILE: who is there, versions, clocks, round trip and throughput of each link.
+
+    The coordinator waits for the parties, which run vfl join. A party checks that the coordinator is reached and shows the
+    key that FILE pins. No data are touched. The exit code is 5 if somebody is missing.
+    """
+    from vfl.errors import FederationError
+    from vfl.federation.file import read_federation
+    from vfl.launch.check import SKEW_SECONDS, check_coordinator, check_links
+
+    federation = read_federation(path)
+    if name is not None and name != federation.coordinator.name:
+        seconds_taken = check_coordinator(path, name, identity=identity, seconds=seconds)
+        if as_json:
+            click.echo(json.dumps({"coordinator": federation.coordinator.name, "seconds": seconds_taken}))
+        else:
+            click.echo(
+                f"{federation.coordinator.name} answers at {federation.address} with the key that {path} pins, and accepts the "
+                f"key of {name}: {1e3 * seconds_taken:.1f} ms"
+            )
+        return 0
+    width = max(5, *map(len, federation.parties))
+    if not as_json:
+        click.echo(f"{'party':<{width}}  there  version  clock     round trip  throughput")
+    missing = 0
+    for link in check_links(path, identity=identity, seconds=seconds):
+        missing += bool(link.why)
+        if as_json:
+            click.echo(json.dumps(dataclasses.asdict(link), ensure_ascii=False))
+        elif link.why:
+            click.echo(f"{link.party:<{width}}  no     {link.why}")
+        else:
+            click.echo(
+                f"{link.party:<{width}}  yes    {link.version:<7}  {f'{link.skew:+.2f} s':<8}  "
+                f"{f'{1e3 * link.round_trip:.1f} ms':<10}  {link.throughput / 1e6:.0f} MB/s"
+            )
+            if abs(link.skew) > SKEW_SECONDS:
+                click.echo(f"{'':<{width}}  its clock is off: dates in certificates and ledgers would be wrong")
+    return FederationError.exit_code if missing else 0
 
 
 def _say(federation: Federation, path: Path, *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from vfl.cli.federated import check_parties
 from vfl.cli.jobs import EXPLAIN, job_argument, read_job, require_files
 
 
@@ -27,12 +28,26 @@ from vfl.cli.jobs import EXPLAIN, job_argument, read_job, require_files
     help="Draw noise and cost against ε into an .html, .svg or .png file.",
 )
 @EXPLAIN
+@click.option(
+    "--federation",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Check the job's parties against FILE; take n from an alignment across it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
-    job: str, assignments: tuple[str, ...], records: int | None, plot: Path | None, *, explain: bool, as_json: bool
+    job: str,
+    assignments: tuple[str, ...],
+    records: int | None,
+    plot: Path | None,
+    federation: Path | None,
+    *,
+    explain: bool,
+    as_json: bool,
 ) -> None:
     """Show the releases of JOB, their noise, ε and cost. Reads no party's records."""
     from vfl.alignment import reveals
+    from vfl.federation.file import read_federation
     from vfl.launch.align import remembered_records
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
@@ -40,15 +55,19 @@ def command(
     from vfl.privacy.events import OnPart, bare
 
     spec, environment = read_job(job, assignments)
-    noted = None
-    if records is None and environment.table is None:
-        noted = remembered_records(spec, environment.data)
+    noted, across = None, None
+    if federation is not None:
+        across = read_federation(federation)
+        check_parties(spec, across)
+    if records is None and (across is not None or environment.table is None):
+        noted = remembered_records(spec, environment.data, across)
         if noted is None:
-            first = "; or run vfl align JOB, which records it" if spec.ids else ""
+            align = f"vfl align JOB --federation {federation}" if across is not None else "vfl align JOB"
+            first = f"; or run {align}, which records it" if spec.ids else ""
             raise click.UsageError(f"give the number of records: --records N{first} (a plan reads no party's data)")
     if records is None and noted is None:
         require_files(environment)
-    warnings = row_order_warnings(spec, environment.data)
+    warnings = row_order_warnings(spec, {} if across is not None else environment.data)
     records = records or noted or int(data_of(spec, environment).num_rows)
     planned = plan(spec, records)
     if plot is not None:
@@ -57,6 +76,10 @@ def command(
         write_plan(planned, plot)
     if not as_json:
         click.echo(planned.explain() if explain else str(planned))
+        if across is not None:
+            click.echo(
+                f"  across     federation {across.name}, digest {across.digest}: {', '.join(spec.partition.parties)}"
+            )
         for warning in warnings:
             click.echo(f"  warning    {warning}")
         if noted is not None:

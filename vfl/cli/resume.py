@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from vfl.cli.federated import federated, federation_options, watched, watching_options
 from vfl.cli.run import resumable, show
 
 
@@ -14,9 +15,24 @@ from vfl.cli.run import resumable, show
 @click.option(
     "--key", type=click.Path(), metavar="FILE", help="The key that signs the certificate (default: your own)."
 )
+@federation_options
+@watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
-def command(run: Path, key: str | None, *, as_json: bool) -> None:
-    """Continue the run in the folder RUN after the last release in its log. A finished run is only shown."""
+def command(
+    run: Path,
+    key: str | None,
+    federation: Path | None,
+    name: str | None,
+    identity: Path | None,
+    metrics: str | None,
+    log: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Continue the run in the folder RUN after the last release in its log. A finished run is only shown.
+
+    A run across organisations finds its federation file and key where they were; --federation and --identity name others.
+    """
     from vfl.cli.progress import Progress
     from vfl.job import file as jobfile
     from vfl.job.environment import Environment
@@ -35,10 +51,19 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
     job, _ = jobfile.read(run / jobfile.NAME)
     kept = dict(checkpoint.read(run, job)[0].environment)
     engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
+    began, own, asked = kept.pop("federation", None), kept.pop("identity", None), kept.pop("sources", {})
     environment = Environment(**kept)
-    data = data_of(job, environment)
+    if federation is not None and began is None:
+        raise click.UsageError(f"the run in {str(run)!r} did not begin across organisations: leave out --federation")
+    federation, identity = federation or (began and Path(began)), identity or (own and Path(own))
+    across = federated(federation, name, identity, job, only={"metrics": metrics, "log": log})
+    data = asked if across else data_of(job, environment)
     earlier = checkpoint.charged_before(run, job)
-    with resumable(run), Progress(quiet=as_json, earlier=earlier) as progress:
+    with (
+        resumable(run),
+        watched(metrics, log, federation=federation, parties=job.partition.parties, job=job.name, quiet=as_json),
+        Progress(quiet=as_json, earlier=earlier) as progress,
+    ):
         result = resume(
             run,
             data,
@@ -46,7 +71,8 @@ def command(run: Path, key: str | None, *, as_json: bool) -> None:
             address=address,
             key=key,
             watch=progress,
-            placement=environment.placement,
+            placement=None if across else environment.placement,
             faults=environment.faults,
+            **across,
         )
     show(result, run, as_json=as_json)

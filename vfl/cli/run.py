@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
+from vfl.cli.federated import asked_sources, federated, federation_options, sources_option, watched, watching_options
 from vfl.cli.jobs import EXPLAIN, NETWORK, engine_options, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from vfl.job.environment import Environment
     from vfl.launch.run.result import Result
 
 
 @click.command("run")
 @job_argument
 @engine_options
+@federation_options
+@sources_option
 @click.option(
     "--ledger",
     type=click.Path(),
@@ -40,15 +44,22 @@ if TYPE_CHECKING:
 )
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
 @EXPLAIN
+@watching_options
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
 def command(
     job: str,
     assignments: tuple[str, ...],
     engine: str,
     address: str | None,
+    federation: Path | None,
+    name: str | None,
+    identity: Path | None,
+    sources: tuple[str, ...],
     ledger: str | None,
     key: str | None,
     output: Path | None,
+    metrics: str | None,
+    log: Path | None,
     *,
     allow_network_file_system: bool,
     diagnostics: bool,
@@ -67,36 +78,65 @@ def command(
     from vfl.launch.sources import data_of
 
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
-    address = address or environment.address
-    if engine == "ray":
+    across = federated(
+        federation, name, identity, spec, only={"data": sources, "metrics": metrics, "log": log}, address=address
+    )
+    asked = asked_sources(sources, spec.partition.parties)
+    address = None if across else address or environment.address
+    if engine == "ray" and not across:
         check_address(address)  # before a folder is made
     ledger = ledger or environment.ledger
-    if address is None:
+    if address is None and not across:
         require_files(environment)
-    warnings = row_order_warnings(spec, environment.data)
-    folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    kept = {**environment.to_dict(), "engine": engine, "address": address}
-    with resumable(folder), Progress(quiet=as_json, explain=explain) as progress:
+    warnings = () if across else row_order_warnings(spec, environment.data)
+    kept = {**environment.to_dict(), "engine": engine, "address": address, **kept_federation(across, asked)}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            watched(metrics, log, federation=federation, parties=spec.partition.parties, job=spec.name, quiet=as_json)
+        )
+        folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        stack.enter_context(resumable(folder))
+        progress = stack.enter_context(Progress(quiet=as_json, explain=explain))
         for warning in () if as_json else warnings:
             click.echo(f"warning: {warning}", err=True)
         result = train(
             spec,
-            data_of(spec, environment),
+            asked if across else data_of(spec, environment),
             engine=engine,
             address=address,
             ledger=ledger,
             allow_network_file_system=allow_network_file_system or environment.allow_network_file_system,
-            policies=environment.policies,
-            indexes=environment.indexes,
-            cores=environment.cores,
-            placement=environment.placement,
             faults=environment.faults,
+            **({} if across else of_parties(environment)),
             output=folder,
             key=key,
             watch=progress,
             environment=kept,
+            **across,
         )
     show(result, folder, as_json=as_json, warnings=warnings)
+
+
+def of_parties(environment: Environment) -> dict[str, Any]:
+    """Return what a job's environment states about the parties' processes; across organisations each states its own."""
+    return {
+        "policies": environment.policies,
+        "indexes": environment.indexes,
+        "cores": environment.cores,
+        "placement": environment.placement,
+    }
+
+
+def kept_federation(across: Mapping[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `vfl resume` needs to find the federation again; {} for a run without one."""
+    if not across:
+        return {}
+    identity = across["identity"]
+    return {
+        "federation": str(Path(across["federation"]).absolute()),
+        "identity": None if identity is None else str(Path(identity).absolute()),
+        "sources": dict(asked),
+    }
 
 
 @contextlib.contextmanager

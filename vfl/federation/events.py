@@ -78,8 +78,9 @@ class Refused:
 class Released:
     """Cost of a run so far; at most one per second.
 
-    releases : noised releases that this party made. epsilon : of them at the job's δ; None without privacy. reserved : ε that
-    the owner's book set aside for the run; None without a book.
+    releases : sums to which this party added noise; a pass over disjoint blocks is several sums and one charge.
+    epsilon : of them at the job's δ; None without privacy. reserved : ε that the owner's book set aside for the run; None
+    without a book.
     """
 
     run: str

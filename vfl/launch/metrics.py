@@ -19,6 +19,24 @@ REQUEST_SECONDS = 5.0
 """Time for a client to send its request; then its connection is closed."""
 
 
+class Unmetered:
+    """Meters that nobody reads."""
+
+    def add(self, name: str, amount: float) -> None:
+        """Do nothing."""
+
+    def set(self, name: str, value: float) -> None:
+        """Do nothing."""
+
+
+_served: list[Metrics] = []
+
+
+def meters() -> Metrics | Unmetered:
+    """Return the metrics that this process serves, or a sink that nobody reads."""
+    return _served[-1] if _served else Unmetered()
+
+
 class Metrics:
     """Counters and gauges, which anybody who reaches the address can read while this context is open.
 
@@ -72,9 +90,11 @@ class Metrics:
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, name="vfl metrics", daemon=True).start()
+        _served.append(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _served.remove(self)
         self._server.shutdown()
         self._server.server_close()
 

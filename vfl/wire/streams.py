@@ -200,7 +200,12 @@ class Dialled:
 
 
 def explained(federation: Federation, identity: Identity) -> StreamBroken:
-    """Return the reason why no stream can be opened, found by a handshake that sends nothing else."""
+    """Return the reason why no stream can be opened."""
+    return obstacle(federation, identity) or StreamBroken(f"the stream to {federation.address} broke")
+
+
+def obstacle(federation: Federation, identity: Identity) -> StreamBroken | None:
+    """Return why no stream can be opened, None if the two ends accept each other: a handshake that sends nothing else."""
     where, coordinator = federation.address, federation.coordinator
     try:
         with _handshake(where, identity) as connection:
@@ -212,7 +217,7 @@ def explained(federation: Federation, identity: Identity) -> StreamBroken:
                     refused=True,
                 )
             if connection.recv(1):
-                return StreamBroken(f"the stream to {where} broke")
+                return None
     except ssl.SSLError as error:
         return StreamBroken(f"no TLS 1.3 handshake with {where}: {error.reason or 'the connection was closed'}")
     except OSError as error:

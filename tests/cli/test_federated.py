@@ -1,0 +1,162 @@
+"""--federation on the coordinator's commands: refusals, each in one line and before a folder is made."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vfl.cli.federated import LINKS, watched
+from vfl.errors import OutputError, SpecificationError
+from vfl.federation.file import write_federation
+from vfl.federation.identity import new_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Said
+
+    Call = Callable[..., Said]
+
+JOB = """format = 1
+name = "credit"
+id = "customer"
+partition = { parties = { bank = ["income"], telco = ["calls"] }, label = ["bank", "default"] }
+bounds = { income = [0, 100], calls = [0, 500] }
+privacy = { epsilon = 2.0, delta = 1e-5 }
+[data]
+bank = "nowhere.csv"
+telco = "nowhere.csv"
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    members = {name: new_identity(name, tmp_path) for name in ("hub", "bank", "telco")}
+    write_federation(
+        tmp_path / "credit.toml",
+        name="credit",
+        coordinator=("hub", members["hub"].certificate_pem),
+        address="127.0.0.1:1",
+        parties={name: members[name].certificate_pem for name in ("bank", "telco")},
+    )
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "other.toml").write_text(JOB.replace("telco", "clinic"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))
+    return tmp_path
+
+
+ACROSS = ("--federation", "credit.toml")
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("command", ["run", "align"])
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ((*ACROSS, "--as", "bank"), "its coordinator: a party takes part with vfl join credit.toml --as bank"),
+            ((*ACROSS, "--as", "hob"), "'hob' is no member of the federation 'credit' (did you mean 'hub'?): 'hub' coord"),
+            ((*ACROSS, "--identity", "bank.key"), "the identity 'bank.key' is that of 'bank', not of 'hub'"),
+            ((*ACROSS, "--identity", "none.key"), "there is no key 'none.key'"),
+            ((*ACROSS, "--data", "bank.csv"), "with --federation, --data takes PARTY=NAME, not 'bank.csv'"),
+            ((*ACROSS, "--data", "bnk=x"), "--data bnk=x: there is no party 'bnk' (did you mean 'bank'?)"),
+            ((*ACROSS, "--data", "bank=x", "--data", "bank=y"), "--data names party 'bank' twice"),
+            (("--federation", "none.toml"), "there is no federation file 'none.toml'"),
+            (("--federation", "job.toml"), "the federation file 'job.toml': id is unknown"),
+        ],
+    )  # fmt: skip
+    def test_one_line(self, call: Call, folder: Path, command: str, words: tuple[str, ...], said: str) -> None:
+        done = call(command, "job.toml", *words)
+        assert done.code == 2
+        assert said in done.err
+        assert done.err.count("\n") == 1
+        assert not (folder / "runs").exists()
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--as", "hub"), "--as needs --federation FILE"),
+            (("--identity", "hub.key"), "--identity needs --federation FILE"),
+            (("--data", "bank=x"), "--data needs --federation FILE"),
+            (("--metrics", "127.0.0.1:9464"), "--metrics needs --federation FILE"),
+            (("--log", "log"), "--log needs --federation FILE"),
+            ((*ACROSS, "--metrics", "9464"), "the address of the metrics: '9464' is no address"),
+            ((*ACROSS, "--address", "auto"), "--address does not go with --federation, whose parties run vfl join"),
+        ],
+    )
+    def test_options_that_do_not_fit(self, call: Call, folder: Path, words: tuple[str, ...], said: str) -> None:
+        done = call("run", "job.toml", *words)
+        assert done.code == 2
+        assert said in " ".join(done.err.split())
+        assert not (folder / "runs").exists()
+
+    def test_a_party_that_is_not_in_the_federation(self, call: Call) -> None:
+        for command in (("run", *ACROSS), ("align", *ACROSS), ("plan", *ACROSS, "--records", "100")):
+            done = call(command[0], "other.toml", *command[1:])
+            assert done.code == 2
+            assert "party 'clinic' of job 'credit' is not in the federation 'credit'" in done.err
+            assert "its parties are bank, telco" in done.err
+
+    def test_the_coordinators_key_is_private(self, call: Call, folder: Path) -> None:
+        (folder / "hub.key").chmod(0o644)
+        done = call("run", "job.toml", *ACROSS)
+        assert done.code == 2
+        assert "can be used by others (mode 0644)" in done.err
+
+    def test_a_run_that_began_elsewhere(self, call: Call) -> None:
+        done = call("resume", "none", *ACROSS)
+        assert done.code == 6
+
+
+class TestPlan:
+    def test_it_needs_no_key_and_names_the_digest(self, call: Call, folder: Path) -> None:
+        (folder / "hub.key").unlink()
+        digest = json.loads(call("federation", "show", "credit.toml", "--json").out)["digest"]
+        said = call("plan", "job.toml", *ACROSS, "--records", "1000")
+        assert said.code == 0, said.err
+        assert f"across     federation credit, digest {digest}: bank, telco" in said.out
+
+    def test_it_asks_for_an_alignment_across(self, call: Call) -> None:
+        said = call("plan", "job.toml", *ACROSS)
+        assert said.code == 2
+        assert "vfl align JOB --federation credit.toml" in " ".join(said.err.split())
+
+
+class TestWatched:
+    def test_connections_are_printed(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with watched(None, folder / "log.jsonl", federation=folder / "credit.toml", parties=("bank", "telco")):
+            for line in (
+                {"event": "connected", "party": "bank"},
+                {"event": "disconnected", "party": "bank", "why": "the connection broke"},
+                {"event": "refused", "peer": "ab" * 32, "why": "no"},
+            ):
+                logging.getLogger(LINKS).info(json.dumps(line))
+        assert capsys.readouterr().err.splitlines() == [
+            "waiting for bank, telco: each runs vfl join credit.toml",
+            "bank is connected",
+            "bank is not connected any more: the connection broke",
+            f"a peer with the certificate {'ab' * 32} is refused: no",
+        ]
+        kept = [json.loads(line)["event"] for line in (folder / "log.jsonl").read_text().splitlines()]
+        assert kept == ["connected", "disconnected", "refused"]
+
+    def test_quiet(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with watched(None, None, federation=folder / "credit.toml", quiet=True):
+            logging.getLogger(LINKS).info(json.dumps({"event": "connected", "party": "bank"}))
+        assert capsys.readouterr() == ("", "")
+
+    def test_refusals(self, folder: Path) -> None:
+        with (
+            pytest.raises(OutputError, match="cannot write the log"),
+            watched(None, folder / "no" / "log", federation=folder / "credit.toml"),
+        ):
+            pass
+        with (
+            pytest.raises(SpecificationError, match="write HOST:PORT"),
+            watched("x", None, federation=folder / "credit.toml"),
+        ):
+            pass

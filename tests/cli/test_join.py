@@ -1,0 +1,276 @@
+"""`vfl join`: its screen, its errors, and its end under signals."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+
+from vfl.cli.join import COUNTERS, GAUGES, Screen
+from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested
+from vfl.federation.file import write_federation
+from vfl.federation.identity import new_identity
+from vfl.launch.join import prepare
+from vfl.launch.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.conftest import Said
+
+    Call = Callable[..., Said]
+
+POLICY = 'format = 1\njobs = ["*"]\ntrust = ["trusted"]\ntotal = { epsilon = 4.0, delta = 1e-6 }\n'
+RUN = "0123456789abcdef" * 2
+JOIN = ("join", "credit.toml", "--as", "bank", "--data", "bank.csv", "--policy", "policy.toml")
+MAIN = "from vfl.cli import main; main()"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
+    """Make a federation of which nobody runs the coordinator, and a party's data and policy; run commands there."""
+    members = {name: new_identity(name, tmp_path) for name in ("hub", "bank", "telco")}
+    write_federation(
+        tmp_path / "credit.toml",
+        name="credit",
+        coordinator=("hub", members["hub"].certificate_pem),
+        address=f"127.0.0.1:{port}",
+        parties={name: members[name].certificate_pem for name in ("bank", "telco")},
+    )
+    (tmp_path / "policy.toml").write_text(POLICY)
+    (tmp_path / "bank.csv").write_text("income,default\n1,0\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class TestRefusals:
+    """Each is one line, before anything is connected."""
+
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"--as": "hub"}, "'hub' is the coordinator of the federation 'credit', which starts jobs: vfl run JOB"),
+            ({"--as": "bnk"}, "'bnk' is no member of the federation 'credit' (did you mean 'bank'?)"),
+            ({"--as": "telco", "--identity": "bank.key"}, "the identity 'bank.key' is that of 'bank', not of 'telco'"),
+            ({"--identity": "none.key"}, "there is no key 'none.key'"),
+            ({"--policy": "none.toml"}, "the policy file 'none.toml' cannot be read, so nothing is consented to"),
+            ({"--policy": "bank.csv"}, "is not valid TOML"),
+            ({"credit.toml": "none.toml"}, "there is no federation file 'none.toml'"),
+            ({"credit.toml": "policy.toml"}, "the federation file 'policy.toml': jobs is unknown"),
+            ({"--metrics": "9464"}, "the address of the metrics: '9464' is no address: write HOST:PORT"),
+        ],
+    )
+    def test_one_line(self, call: Call, changed: dict[str, str], said: str) -> None:
+        words = list(JOIN)
+        for key, value in changed.items():
+            if key not in words:
+                words += [key, value]
+            elif key.startswith("--"):
+                words[words.index(key) + 1] = value
+            else:
+                words[words.index(key)] = value
+        done = call(*words)
+        assert done.code == 2
+        assert said in done.err
+        assert done.err.count("\n") == 1
+
+    def test_a_key_that_others_can_read(self, call: Call, folder: Path) -> None:
+        (folder / "bank.key").chmod(0o640)
+        done = call(*JOIN)
+        assert done.code == 2
+        assert "can be used by others (mode 0640)" in done.err
+
+    @pytest.mark.parametrize(
+        ("data", "said"),
+        [
+            (("a.csv", "b.csv"), "--data is given twice with no name: name further files, NAME=FILE"),
+            (("x=a.csv", "x=b.csv"), "--data is given twice with the name 'x'"),
+        ],
+    )
+    def test_sources(self, call: Call, data: tuple[str, ...], said: str) -> None:
+        words = [word for word in JOIN if word not in ("--data", "bank.csv")]
+        done = call(*words, *(word for name in data for word in ("--data", name)))
+        assert done.code == 2
+        assert said in done.err
+
+    def test_missing_options(self, call: Call) -> None:
+        for option in ("--as", "--data", "--policy"):
+            at = JOIN.index(option)
+            done = call(*JOIN[:at], *JOIN[at + 2 :])
+            assert done.code == 2
+            assert f"Missing option '{option}'" in done.err
+
+
+class TestSources:
+    def test_names(self, folder: Path) -> None:
+        one = prepare("credit.toml", "bank", "bank.csv", policy="policy.toml")
+        assert one.sources == {"": str(folder / "bank.csv")}
+        several = prepare("credit.toml", "bank", {"": "a.csv", "new": "warehouse://b"}, policy="policy.toml")
+        assert several.sources == {"": str(folder / "a.csv"), "new": "warehouse://b"}
+
+
+REQUEST = Requested(
+    purpose="train", run=RUN, job="credit", digest="ab" * 32, columns=("income", "default"), trust="trusted",
+    epsilon=1.0, delta=1e-9,
+)  # fmt: skip
+ASKED = (
+    "hub asks to train 'credit' (digest abababababab), run 0123456789ab, columns income default, trust 'trusted', ε = 1 at "
+    "δ = 1e-09"
+)
+COURSE = (
+    Connected(coordinator="hub", address="127.0.0.1:1"),
+    REQUEST,
+    Allowed(run=RUN),
+    Released(run=RUN, releases=12, epsilon=0.25, reserved=1.0),
+    Ended(run=RUN, seconds=3.21, releases=40, epsilon=1.0, records=100, left=3.0),
+    Disconnected(why="the coordinator has ended"),
+)
+
+
+class TestScreen:
+    def test_a_course(self, capsys: pytest.CaptureFixture[str], folder: Path, port: int) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
+        screen.begin()
+        for event in COURSE:
+            screen(event)
+        screen.end()
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].startswith("bank joins federation credit (digest ")
+        assert lines[0].endswith(f"): coordinator hub at 127.0.0.1:{port}")
+        assert lines[1] == f"data {folder}/bank.csv; policy {folder}/policy.toml"
+        assert all(re.match(r"\d\d:\d\d:\d\d  ", line) for line in lines[2:])
+        assert [line[10:] for line in lines[2:]] == [
+            "connected to hub at 127.0.0.1:1; waiting for requests",
+            ASKED,
+            "run 0123456789ab: the policy allows it",
+            "run 0123456789ab: 12 noised sums, ε = 0.25 of ε = 1 set aside",
+            "run 0123456789ab: done after 3.2 s, 100 records, 40 noised sums, ε = 1, ε = 3 left in your book",
+            "not connected: the coordinator has ended; connects again by itself",
+            "stopped; nothing is in flight",
+        ]
+
+    def test_what_is_in_flight_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
+        for event in COURSE[:4]:
+            screen(event)
+        screen(Requested(purpose="predict", run="f" * 32, job="credit", digest="cd" * 32))
+        screen(Refused(run="f" * 32, why="party 'bank' refuses"))
+        screen.end()
+        said = capsys.readouterr().out
+        assert "run ffffffffffff: refused: party 'bank' refuses" in said
+        told = said.partition("stopped; in flight:")[2]
+        assert " ".join(told.split()) == (
+            "run 0123456789ab (train 'credit'), 12 noised sums, ε = 0.25 so far: the coordinator waits for you, or resumes it "
+            "later; charges stay in your book"
+        )
+
+    def test_a_job_without_privacy_is_marked(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
+        screen(Requested(purpose="train", run=RUN, job="credit", digest="ab" * 32))
+        assert "WITHOUT PRIVACY" in capsys.readouterr().out
+
+    def test_lines_of_json(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"), as_json=True)
+        screen.begin()
+        for event in COURSE:
+            screen(event)
+        screen.end()
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [line["event"] for line in lines] == [
+            "joining", "connected", "requested", "allowed", "released", "ended", "disconnected", "left",
+        ]  # fmt: skip
+        assert all(isinstance(line["time"], float) for line in lines)
+        assert lines[2]["columns"] == ["income", "default"]
+        assert lines[-1]["in_flight"] == []
+
+    def test_metrics(self) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"), as_json=True)
+        screen.metrics = metrics = Metrics(f"127.0.0.1:{free_port()}", COUNTERS, GAUGES)
+        with metrics:
+            for event in COURSE[:-1]:
+                screen(event)
+            assert "vfl_party_connected 1.0" in metrics.text()
+            screen(COURSE[-1])
+            screen(REQUEST)
+            screen(Refused(run=RUN, why="no"))
+        said = metrics.text()
+        for line in (
+            "vfl_party_connected 0.0", "vfl_party_requests_total 2.0", "vfl_party_refusals_total 1.0",
+            "vfl_party_releases_total 40.0", "vfl_party_disconnections_total 1.0", "vfl_party_epsilon_left 3.0",
+        ):  # fmt: skip
+            assert line in said
+
+
+class TestProcess:
+    """In a process of its own, at an address at which nobody answers."""
+
+    @pytest.fixture
+    def joined(self, folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+        started = []
+
+        def start(*more: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [sys.executable, "-uc", MAIN, *JOIN, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            started.append(process)
+            return process
+
+        yield start
+        for process in started:
+            process.kill()
+            process.communicate()
+
+    @staticmethod
+    def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if words in line:
+                return lines
+        raise AssertionError(f"it ended after {lines}: {process.stderr.read() if process.stderr else ''}")
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+    def test_it_says_once_that_nobody_answers_and_ends_in_seconds(
+        self, joined: Callable[..., subprocess.Popen[str]], number: int, code: int
+    ) -> None:
+        process = joined()
+        lines = self.read_until(process, "not connected")
+        assert lines[0].startswith("bank joins federation credit")
+        time.sleep(4)  # several attempts
+        began = time.monotonic()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=10)
+        assert time.monotonic() - began < 5
+        assert process.returncode == code
+        assert out.count("\n") == 1
+        assert out.rstrip().endswith("stopped; nothing is in flight")
+        assert err in ("", "interrupted\n")
+
+    def test_metrics_are_served(self, joined: Callable[..., subprocess.Popen[str]]) -> None:
+        port = free_port()
+        process = joined("--metrics", f"127.0.0.1:{port}", "--json")
+        lines = self.read_until(process, "disconnected")
+        assert all(json.loads(line)["time"] for line in lines)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            assert 'vfl_party_connected{party="bank",federation="credit"} 0.0' in answer.read().decode()

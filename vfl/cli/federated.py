@@ -1,0 +1,203 @@
+"""Options of the commands that a federation's coordinator runs, and what they serve and log while they run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from vfl.federation.file import Federation
+    from vfl.job import Job
+
+ROUNDS, LINKS = "vfl.run", "vfl.federation"
+"""Loggers of a run and of its links; each line is one JSON object without data (coordinator.telemetry)."""
+
+
+def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --federation, --as and --identity to a command."""
+    federation = click.option(
+        "--federation",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Parties in other organisations, which run vfl join FILE.",
+    )
+    name = click.option("--as", "name", metavar="NAME", help="With --federation: who you are, its coordinator.")
+    identity = click.option(
+        "--identity",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Your key (default: NAME.key beside the federation file).",
+    )
+    return federation(name(identity(command)))
+
+
+def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --metrics and --log to a command that takes --federation."""
+    metrics = click.option("--metrics", metavar="HOST:PORT", help="With --federation: serve Prometheus metrics there.")
+    log = click.option(
+        "--log", type=click.Path(path_type=Path), metavar="FILE", help="With --federation: append lines of JSON."
+    )
+    return metrics(log(command))
+
+
+def federated(
+    federation: Path | None,
+    name: str | None,
+    identity: Path | None,
+    job: Job | None = None,
+    *,
+    only: Mapping[str, object] | None = None,
+    **others: object,
+) -> dict[str, Any]:
+    """Return the keyword arguments of vfl.train and its like for --federation; {} without it.
+
+    job : whose parties the federation must have. only, others : further options, by name, that have a meaning only with it, or
+        only without it.
+
+    Raises SpecificationError for a party that is no member, for another member than the coordinator, and for a key that
+    cannot be used.
+    """
+    from vfl.errors import SpecificationError, nearest
+    from vfl.federation.file import identity_for, read_federation
+
+    if federation is None:
+        for option, given in {"as": name, "identity": identity, **(only or {})}.items():
+            if given:
+                raise click.UsageError(f"--{option} needs --federation FILE")
+        return {}
+    for option, value in others.items():
+        if value:
+            raise click.UsageError(f"--{option} does not go with --federation, whose parties run vfl join")
+    read = read_federation(federation)
+    own = read.coordinator.name
+    if name is not None and name != own:
+        known = name in read.parties
+        raise SpecificationError(
+            f"{name!r} is a party of the federation {read.name!r}, and {own!r} is its coordinator: a party takes part with "
+            f"vfl join {federation} --as {name}"
+            if known
+            else f"{name!r} is no member of the federation {read.name!r}{nearest(name, read.members)}: {own!r} coordinates it"
+        )
+    if job is not None:
+        check_parties(job, read)
+    identity_for(read, federation, own, identity)
+    return {"federation": federation, "identity": identity}
+
+
+def check_parties(job: Job, federation: Federation) -> None:
+    """Raise SpecificationError unless every party of the job is a party of the federation."""
+    from vfl.errors import SpecificationError, nearest
+
+    for party in job.partition.parties:
+        if party not in federation.parties:
+            raise SpecificationError(
+                f"party {party!r} of job {job.name!r} is not in the federation {federation.name!r}"
+                f"{nearest(party, federation.parties)}; its parties are {', '.join(federation.parties)}"
+            )
+
+
+class Connections(logging.Handler):
+    """Prints which parties connect and leave, and who is refused, to standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one line of the log of the links."""
+        line = json.loads(record.getMessage())
+        who = line.get("party") or f"a peer with the certificate {line.get('peer') or 'unknown'}"
+        match line["event"]:
+            case "connected":
+                click.echo(f"{who} is connected", err=True)
+            case "disconnected":
+                click.echo(f"{who} is not connected any more: {line['why']}", err=True)
+            case "refused":
+                click.echo(f"{who} is refused: {line['why']}", err=True)
+
+
+@contextlib.contextmanager
+def watched(
+    metrics: str | None,
+    log: Path | None,
+    *,
+    federation: Path | None,
+    parties: Iterable[str] = (),
+    job: str = "",
+    quiet: bool = False,
+) -> Iterator[None]:
+    """Print who connects while a command runs; serve metrics and append log lines where they are asked for.
+
+    parties : that the command waits for. quiet : print nothing.
+    """
+    with contextlib.ExitStack() as stack:
+        if federation is not None and not quiet:
+            stack.enter_context(_handling(Connections(), LINKS))
+            click.echo(f"waiting for {', '.join(parties)}: each runs vfl join {federation.name}", err=True)
+        if log is not None:
+            stack.enter_context(_logged(log))
+        if metrics is not None:
+            from coordinator.telemetry import COUNTERS, GAUGES
+            from vfl.launch.metrics import Metrics
+
+            stack.enter_context(Metrics(metrics, COUNTERS, GAUGES, {"job": job}))
+        yield
+
+
+@contextlib.contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    from vfl.errors import OutputError
+
+    try:
+        handler = logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"cannot write the log {str(path)!r}: {error.strerror}") from error
+    with _handling(handler, LINKS), _handling(handler, ROUNDS):
+        yield
+    handler.close()
+
+
+@contextlib.contextmanager
+def _handling(handler: logging.Handler, name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def sources_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --data to a command that takes --federation."""
+    return click.option(
+        "--data",
+        "sources",
+        multiple=True,
+        metavar="PARTY=NAME",
+        help="With --federation: use the source to which its owner gave this name.",
+    )(command)
+
+
+def asked_sources(values: Sequence[str], parties: Sequence[str]) -> dict[str, str]:
+    """Return {party: the owner's name of its source}, from the values PARTY=NAME of --data. Names, never paths."""
+    from vfl.errors import SpecificationError, nearest
+
+    asked: dict[str, str] = {}
+    for value in values:
+        party, equals, name = value.partition("=")
+        if not equals:
+            raise SpecificationError(
+                f"with --federation, --data takes PARTY=NAME, not {value!r}: NAME is the owner's word"
+            )
+        if party not in parties:
+            raise SpecificationError(
+                f"--data {value}: there is no party {party!r}{nearest(party, parties)}; the parties are {', '.join(parties)}"
+            )
+        if party in asked:
+            raise SpecificationError(f"--data names party {party!r} twice")
+        asked[party] = name
+    return asked

@@ -1,0 +1,302 @@
+"""`vfl join FILE`: take part in a federation with one's own data, under one's own policy."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vfl.cli import INTERRUPTED
+from vfl.cli.jobs import CSV, formats_of
+from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested, plain_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from vfl.federation.events import Event
+    from vfl.launch.join import Joining
+    from vfl.launch.metrics import Metrics
+
+DIGITS = 12
+"""Of digests and ids of runs, as other commands print them."""
+
+
+@click.command("join")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--as", "name", required=True, metavar="NAME", help="The party that you are, as FILE names it.")
+@click.option(
+    "--data",
+    "sources",
+    multiple=True,
+    required=True,
+    metavar="[NAME=]FILE",
+    help="Your data; further files need names, by which the coordinator may choose.",
+)
+@CSV
+@click.option(
+    "--policy",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Your policy, asked before your data are opened.",
+)
+@click.option(
+    "--identity",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Your key (default: NAME.key beside FILE).",
+)
+@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores to use (default: all).")
+@click.option(
+    "--index", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to keep the index of aligned records."
+)
+@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics at this address.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and event.")
+def command(
+    path: Path,
+    name: str,
+    sources: tuple[str, ...],
+    formats: tuple[str, ...],
+    policy: Path,
+    identity: Path | None,
+    cores: int | None,
+    index: Path | None,
+    metrics: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Take part in the federation of FILE with your data, job after job, until Ctrl-C or SIGTERM.
+
+    Connects to the coordinator and opens no port for it; reconnects when the connection breaks. Prints each request, what
+    your policy said to it, and what it cost. Data come from --data only, never from a path that the coordinator names.
+    """
+    from vfl.launch.join import prepare, run
+
+    joining = prepare(path, name, _named(sources, formats), policy=policy, identity=identity, cores=cores, index=index)
+    screen = Screen(joining, as_json=as_json)
+    screen.begin()
+    stop = threading.Event()
+    with _stopped_by_signals(stop) as signals, _served(metrics, screen):
+        run(joining, screen, stop)
+    screen.end()
+    if signal.SIGINT in signals:
+        sys.exit(INTERRUPTED)
+
+
+def _named(sources: Sequence[str], formats: Sequence[str]) -> dict[str, Any]:
+    """Return {name: source} of --data; '' names the source without a name. formats : of --csv."""
+    from vfl.csv import formatted
+    from vfl.errors import SpecificationError
+
+    named: dict[str, str] = {}
+    for source in sources:
+        name, equals, file = source.partition("=")
+        name, file = (name, file) if equals and not Path(source).exists() else ("", source)
+        if name in named:
+            said = f"the name {name!r}" if name else "no name"
+            raise SpecificationError(f"--data is given twice with {said}: name further files, NAME=FILE")
+        named[name] = file
+    options = formats_of(formats, tuple(named))
+    shared = options.get(None, {})
+    return {name: formatted(file, shared | options.get(name, {})) for name, file in named.items()}
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[list[int]]:
+    """Set `stop` on SIGTERM and on the first Ctrl-C; the second Ctrl-C ends the process at once."""
+    came: list[int] = []
+
+    def told(number: int, frame: object) -> None:
+        del frame  # the signature of handlers
+        if number in came and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        came.append(number)
+        stop.set()
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _served(address: str | None, screen: Screen) -> Iterator[None]:
+    if address is None:
+        yield
+        return
+    from vfl.launch.metrics import Metrics
+
+    labels = {"party": screen.party, "federation": screen.federation}
+    with Metrics(address, COUNTERS, GAUGES, labels) as metrics:
+        screen.metrics = metrics
+        yield
+
+
+COUNTERS = {
+    "vfl_party_requests": "requests of the coordinator",
+    "vfl_party_refusals": "requests refused by the policy or the book",
+    "vfl_party_releases": "sums with noise, of requests that ended",
+    "vfl_party_disconnections": "times that the stream to the coordinator broke or could not be opened",
+}
+GAUGES = {
+    "vfl_party_connected": "1 while the stream to the coordinator is open",
+    "vfl_party_epsilon_left": "epsilon that the owner's book has left",
+}
+
+
+class Screen:
+    """The owner's screen: one line per event, on standard output. It is called from the thread of the connection."""
+
+    def __init__(self, joining: Joining, *, as_json: bool = False) -> None:
+        self._joining = joining
+        self._as_json = as_json
+        self._open: dict[str, Requested] = {}
+        self._released: dict[str, Released] = {}
+        self._lock = threading.Lock()
+        self.metrics: Metrics | None = None
+        self.party, self.federation = joining.identity.name, joining.federation.name
+
+    def begin(self) -> None:
+        """Say who joins what."""
+        from vfl.job.environment import path_of
+
+        joining = self._joining
+        federation, name = joining.federation, joining.identity.name
+        if self._as_json:
+            self._print(
+                {
+                    "event": "joining",
+                    "party": name,
+                    "federation": federation.name,
+                    "digest": federation.digest,
+                    "coordinator": federation.coordinator.name,
+                    "address": federation.address,
+                    "policy": str(joining.policy),
+                }
+            )
+            return
+        click.echo(
+            f"{name} joins federation {federation.name} (digest {federation.digest[:DIGITS]}): coordinator "
+            f"{federation.coordinator.name} at {federation.address}"
+        )
+        sources = ", ".join(f"{n}={path_of(source)}" if n else path_of(source) for n, source in joining.sources.items())
+        click.echo(f"data {sources}; policy {joining.policy}")
+
+    def __call__(self, event: Event) -> None:
+        """Print one event."""
+        with self._lock:
+            if isinstance(event, Requested):
+                self._open[event.run] = event
+            elif isinstance(event, Released):
+                self._released[event.run] = event
+            if self.metrics is not None:
+                _measure(event, self.metrics)
+            if self._as_json:
+                self._print(plain_of(event))
+            else:
+                click.echo(f"{time.strftime('%H:%M:%S')}  {self._said(event)}")
+            if isinstance(event, Ended | Refused):
+                self._open.pop(event.run, None)
+                self._released.pop(event.run, None)
+
+    def end(self) -> None:
+        """Say what is in flight."""
+        with self._lock:
+            left = list(self._open.values())
+            if self._as_json:
+                self._print({"event": "left", "in_flight": [request.run for request in left]})
+                return
+            click.echo(f"{time.strftime('%H:%M:%S')}  stopped; {'nothing is in flight' if not left else 'in flight:'}")
+            for request in left:
+                charged = self._released.get(request.run)
+                cost = f", {_cost(charged.releases, charged.epsilon)} so far" if charged is not None else ""
+                click.echo(
+                    f"          run {_short(request.run)} ({request.purpose} {request.job!r}){cost}: the coordinator waits for "
+                    "you, or resumes it later; charges stay in your book"
+                )
+
+    def _said(self, event: Event) -> str:
+        coordinator = self._joining.federation.coordinator.name
+        match event:
+            case Connected():
+                return f"connected to {event.coordinator} at {event.address}; waiting for requests"
+            case Disconnected():
+                flight = f"; in flight: run {', '.join(map(_short, event.in_flight))}" if event.in_flight else ""
+                return f"not connected: {event.why}; connects again by itself{flight}"
+            case Requested(purpose="check"):
+                return f"{coordinator} checks the link; no data are touched"
+            case Requested():
+                return f"{coordinator} asks to {_request(event)}"
+            case Allowed():
+                return f"run {_short(event.run)}: {'the policy allows it' if event.policy else 'there is no policy'}"
+            case Refused():
+                return f"run {_short(event.run)}: refused: {event.why}"
+            case Released():
+                reserved = f" of ε = {event.reserved:.4g} set aside" if event.reserved is not None else ""
+                return f"run {_short(event.run)}: {_cost(event.releases, event.epsilon)}{reserved}"
+            case Ended():
+                return f"run {_short(event.run)}: {_outcome(event)}"
+
+    def _print(self, plain: dict[str, Any]) -> None:
+        click.echo(json.dumps({"time": round(time.time(), 3), **plain}, ensure_ascii=False))
+
+
+def _request(event: Requested) -> str:
+    """Return a request in words, with everything that the policy judges."""
+    said = [f"{event.purpose} {event.job!r} (digest {_short(event.digest)}), run {_short(event.run)}"]
+    if event.columns:
+        said.append(f"columns {' '.join(event.columns)}")
+    if event.source:
+        said.append(f"source {event.source!r}")
+    if event.trust:
+        said.append(f"trust {event.trust!r}")
+    if event.epsilon is not None:
+        said.append(f"ε = {event.epsilon:g}" + (f" at δ = {event.delta:.3g}" if event.delta is not None else ""))
+    elif event.purpose == "train":
+        said.append("WITHOUT PRIVACY")
+    return ", ".join(said)
+
+
+def _outcome(event: Ended) -> str:
+    said = [f"{f'ended, {event.why}' if event.why else 'done'} after {event.seconds:.1f} s"]
+    if event.records is not None:
+        said.append(f"{event.records} records")
+    if event.releases:
+        said.append(_cost(event.releases, event.epsilon))
+    if event.left is not None:
+        said.append(f"ε = {event.left:.4g} left in your book")
+    return ", ".join(said)
+
+
+def _measure(event: Event, meters: Metrics) -> None:
+    match event:
+        case Connected():
+            meters.set("vfl_party_connected", 1.0)
+        case Disconnected():
+            meters.set("vfl_party_connected", 0.0)
+            meters.add("vfl_party_disconnections", 1.0)
+        case Requested():
+            meters.add("vfl_party_requests", 1.0)
+        case Refused():
+            meters.add("vfl_party_refusals", 1.0)
+        case Ended():
+            meters.add("vfl_party_releases", float(event.releases))
+            if event.left is not None:
+                meters.set("vfl_party_epsilon_left", event.left)
+
+
+def _short(text: str) -> str:
+    return text[:DIGITS]
+
+
+def _cost(releases: int, epsilon: float | None) -> str:
+    return f"{releases} noised sums" + (f", ε = {epsilon:.4g}" if epsilon is not None else "")

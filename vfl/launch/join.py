@@ -1,0 +1,157 @@
+"""`join`: one party's side of a federation, under its owner's policy, until it is stopped."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parties.consent import Policy
+from vfl.csv import Csv
+from vfl.errors import SpecificationError
+from vfl.federation.file import identity_for, read_federation
+from vfl.job.file import ADDRESS
+from vfl.launch.engines.arrangement import Arrangement
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from vfl.federation.events import Event
+    from vfl.federation.file import Federation
+    from vfl.federation.identity import Identity
+
+UNNAMED = ""
+"""Name of the source that is used unless the coordinator names another."""
+STOPPING_SECONDS = 3.0
+"""Time for the party to end after it was told to. Its book needs none: every charge is on disk before its noise is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Everything that `vfl join` checked before it connects."""
+
+    federation: Federation
+    identity: Identity
+    sources: Mapping[str, Any]
+    policy: Path
+    cores: int
+    index: str | None
+
+
+def prepare(
+    federation: str | os.PathLike[str],
+    name: str,
+    data: Any,
+    *,
+    policy: str | os.PathLike[str],
+    identity: str | os.PathLike[str] | None = None,
+    cores: int | None = None,
+    index: str | os.PathLike[str] | None = None,
+) -> Joining:
+    """Return what `join` needs, checked; opens no data and no connection. Raises SpecificationError."""
+    read = read_federation(federation)
+    if name == read.coordinator.name:
+        raise SpecificationError(
+            f"{name!r} is the coordinator of the federation {read.name!r}, which starts jobs: vfl run JOB --federation "
+            f"{federation}; parties join: {', '.join(read.parties)}"
+        )
+    found = identity_for(read, federation, name, identity)
+    path = Path(policy).expanduser().absolute()
+    Policy.read(path)
+    arrangement = Arrangement(cores=cores)
+    folder = None if index is None else str(Path(index).expanduser().absolute())
+    return Joining(read, found, _sources(data), path, arrangement.cores_each(1), folder)
+
+
+def _sources(data: Any) -> dict[str, Any]:
+    """Return {name: source}; a source without a name is that of UNNAMED."""
+    named = dict(data) if isinstance(data, dict) else {UNNAMED: data}
+    for name in named:
+        if not isinstance(name, str):
+            raise SpecificationError(f"a source is named by text, not by {name!r}")
+    return {name: _absolute(source) for name, source in named.items()}
+
+
+def _absolute(source: Any) -> Any:
+    """Return a source with an absolute path; tables, functions and addresses stay as they are."""
+    if isinstance(source, Csv):
+        return replace(source, path=_absolute(source.path))
+    if isinstance(source, Path) or (isinstance(source, str) and ADDRESS not in source):
+        return str(Path(source).expanduser().absolute())
+    return source
+
+
+def join(
+    federation: str | os.PathLike[str],
+    name: str,
+    data: Any,
+    *,
+    policy: str | os.PathLike[str],
+    identity: str | os.PathLike[str] | None = None,
+    cores: int | None = None,
+    index: str | os.PathLike[str] | None = None,
+    watch: Callable[[Event], None] | None = None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Take part in a federation as party `name`, job after job, until `stop` is set or Ctrl-C.
+
+    The owner's policy is asked before any data are opened, for training, alignment, prediction and evaluation alike. The
+    party connects to the coordinator and opens no port. It reconnects whenever the connection breaks.
+
+    federation : path of the federation file. data : a source as for `vfl.train`, or {name: source}, of which the coordinator
+        may choose by name; '' is the one it gets without choosing. No path ever comes from the coordinator.
+    policy : path of the owner's policy file (parties.consent). Across organisations it must accept the setting of who sees
+        what, trust = ["trusted"].
+    identity : path of the party's key or certificate; None takes NAME.key and NAME.pem beside the federation file.
+    cores : for alignment and training; None takes all. index : folder for the index of aligned records; None takes this
+        user's (parties.alignment.index).
+    watch : called with every event (vfl.federation.events), from another thread.
+
+    Returns when it was stopped. Raises SpecificationError before it connects; FederationError if it can never be accepted.
+    """
+    joining = prepare(federation, name, data, policy=policy, identity=identity, cores=cores, index=index)
+    run(joining, watch, stop or threading.Event())
+
+
+def run(joining: Joining, watch: Callable[[Event], None] | None, stop: threading.Event) -> None:
+    """Serve until `stop` is set; Ctrl-C sets it.
+
+    The connection has a thread of its own, so that signals are handled at once.
+    """
+    from parties.joined import serve  # imports gRPC
+
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            serve(
+                joining.identity,
+                joining.federation,
+                joining.sources,
+                str(joining.policy),
+                watch or _unwatched,
+                stop,
+                cores=joining.cores,
+                indexes=joining.index,
+            )
+        except BaseException as error:  # noqa: BLE001  # raised again in the caller's thread
+            failures.append(error)
+
+    worker = threading.Thread(target=work, name=f"vfl join {joining.identity.name}", daemon=True)
+    worker.start()
+    try:
+        while worker.is_alive() and not stop.is_set():
+            worker.join(0.2)
+    except KeyboardInterrupt:
+        stop.set()
+        worker.join(STOPPING_SECONDS)
+        raise
+    worker.join(STOPPING_SECONDS)
+    if failures:
+        raise failures[0]
+
+
+def _unwatched(event: Event) -> None:
+    del event
