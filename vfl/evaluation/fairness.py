@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 
+OF = " of "
+"""Between the notion and the group in the name of a gap."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupColumn:
     """A column that names groups. party : its owner. categories : the groups, in the order of their codes."""
@@ -170,7 +174,7 @@ class GroupFairness:
     def _each(self, column: GroupColumn) -> Iterator[tuple[int, Notion, str]]:
         for notion in self._notions:
             for group, category in enumerate(column.categories):
-                yield group, notion, f"{notion.name} of {column.name}={category}"
+                yield group, notion, f"{notion.name}{OF}{column.name}={category}"
 
     def _chosen(self, released: Vector, statistic: GroupScores, sigma: float, note: str) -> Findings:
         (column,) = self.columns

@@ -297,6 +297,53 @@ def bars(width: int, rows: Sequence[Bar], x: str) -> Markup:
     return svg(width, height, x, *drawn)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One value with its error to both sides, in front of a grey band from one end to the other if it has one."""
+
+    name: str
+    value: float
+    error: float
+    said: str
+    band: tuple[float, float] | None = None
+    colour: int = 0
+
+
+def spans(width: int, rows: Sequence[Span], x: str) -> Markup:
+    """Return values as points with lines of their errors, row by row, around a common zero."""
+    names = min(0.42 * width, 10 + _widest(row.name for row in rows))
+    left, right, line = names, width - 10 - DIGIT * max(len(row.said) for row in rows), 21.0
+    reach = [row.value + side * row.error for row in rows for side in (-1, 1)]
+    reach += [end for row in rows if row.band is not None for end in row.band]
+    axis = Axis(x, min(-1e-3, *reach), max(1e-3, *reach))
+
+    def across(value: float) -> float:
+        return left + (right - left) * axis.at(value)
+
+    drawn: list[Child] = []
+    shown = told_apart([row.name for row in rows], names - 8)
+    height = len(rows) * line + 40
+    for value in axis.ticks(7 if width > NARROW else 3):
+        drawn.append(element("line", x1=across(value), x2=across(value), y1=0, y2=height - 38, class_="grid"))
+        drawn.append(label(across(value), height - 24, short(value), anchor="middle"))
+    for k, row in enumerate(rows):
+        middle, colour = k * line + line / 2, row.colour % COLOURS
+        said = f"{row.name}: {row.said} ± {short(row.error)}"
+        drawn.append(label(0, middle + 4, shown[k], class_=None))
+        if row.band is not None:
+            low, high = map(across, row.band)
+            said += f", between {short(row.band[0])} and {short(row.band[1])}"
+            drawn.append(element("rect", x=low, y=middle - 7, width=high - low, height=14, class_="noise"))
+        ends = across(row.value - row.error), across(row.value + row.error)
+        drawn.append(element("line", x1=ends[0], x2=ends[1], y1=middle, y2=middle, class_=f"curve s{colour}"))
+        dot = element("title", said)
+        drawn.append(element("circle", dot, cx=across(row.value), cy=middle, r=3.5, class_=f"f{colour}"))
+        drawn.append(label(width, middle + 4, row.said, anchor="end"))
+    drawn.append(element("line", x1=across(0.0), x2=across(0.0), y1=0, y2=height - 38, class_="axis"))
+    drawn.append(label((left + right) / 2, height - 6, x, anchor="middle"))
+    return svg(width, height, x, *drawn)
+
+
 def key(*entries: tuple[str, str]) -> Markup:
     """Return a legend of (class, name)."""
     items = (element("li", element("i", Markup(""), class_=shape), name) for shape, name in entries)

@@ -9,6 +9,7 @@ import numpy as np
 
 from vfl.problem import INTERCEPT
 from vfl.report import charts
+from vfl.report.fairness import NAMES as OWN_SECTION
 from vfl.report.markup import Child, Markup, element, section, table
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def contribution(facts: Facts) -> Markup:
 def findings(facts: Facts) -> Markup | None:
     """Return the section of measures, from the log if there is one; None if the run measured nothing."""
     found = facts.result.findings if facts.told is None else facts.told.findings
+    found = {name: what for name, what in found.items() if name not in OWN_SECTION}
     if not found:
         return None
     rows: list[tuple[Child, ...]] = [

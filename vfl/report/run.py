@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from vfl.launch.run.folder import check_finished, write_whole
 from vfl.report.course import course
 from vfl.report.facts import gathered
+from vfl.report.fairness import fairness
 from vfl.report.guarantee import checks, particulars, promise, tiles, verdict, who
 from vfl.report.markup import Markup, element, page
 from vfl.report.model import choices, coefficients, contribution, findings
@@ -61,6 +62,7 @@ def html(facts: Facts) -> str:
         verdict(facts),
         tiles(facts),
         findings(facts),
+        fairness(facts),
         promise(facts),
         who(facts),
         spent(facts),

@@ -1,0 +1,102 @@
+"""Section on fairness: the gap of each group with its error, and where that of the model without noise lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.evaluation.distance import MEASURE, Distance
+from vfl.evaluation.fairness import OF, GroupFairness
+from vfl.report import charts
+from vfl.report.markup import Child, Markup, element, section, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.evaluation import Findings
+    from vfl.report.facts import Facts
+
+NAMES = (Distance.name, GroupFairness.name)
+"""Findings that this section shows, and no other."""
+SPREAD = 1.96
+"""Standard errors on both sides of a gap that make an interval of 95 %."""
+
+
+def fairness(facts: Facts) -> Markup | None:
+    """Return the section; None for a run that checked no fairness."""
+    found: Mapping[str, Findings] = facts.result.findings if facts.told is None else facts.told.findings
+    told = found.get(GroupFairness.name)
+    if told is None:
+        return None
+    spans = [
+        charts.Span(name, e.value, SPREAD * e.error, _signed(e.value), e.noiseless, k)
+        for k, names in enumerate(_by_notion(told).values())
+        for name in names
+        for e in (told.measures[name],)
+    ]
+    bounded = any(span.band is not None for span in spans)
+    rows: list[tuple[Child, ...]] = [
+        (
+            name,
+            _signed(e.value) if OF in name else f"{e.value:.4g}",
+            f"± {e.error:.2g}",
+            *((_interval(e.noiseless), _interval(e.shift)) if bounded else ()),
+        )
+        for name, e in told.measures.items()
+    ]
+    head = ("measure", "value", "std. error", *(("model without noise", "its difference") if bounded else ()))
+    key = [("f0", "gap of this model, with an interval of 95 %")]
+    if bounded:
+        key.append(("noisekey", "where the gap of the model without noise lies"))
+    return section(
+        "Fairness",
+        element(
+            "p",
+            "The gap of a group is its share of records, for instance of positive records that are predicted positive, minus "
+            "the same share of all records. At 0 the group is treated like all; above 0 it is favoured.",
+        ),
+        charts.both(lambda width: charts.spans(width, spans, "gap")) if spans else None,
+        charts.key(*key) if spans else None,
+        element("p", f"{told.n_records:,} held-out records, {told.note}", class_="note"),
+        _distance(found.get(Distance.name)),
+        _thresholds(told),
+        element("details", element("summary", "All numbers"), table(head, rows, numbers=(1, 2, 3, 4)))
+        if rows
+        else None,
+    )
+
+
+def _by_notion(told: Findings) -> dict[str, list[str]]:
+    """Return {notion: names of its gaps}; each notion has a colour."""
+    by: dict[str, list[str]] = {}
+    for name in told.measures:
+        notion, separator, _ = name.partition(OF)
+        if separator:
+            by.setdefault(notion, []).append(name)
+    return by
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f"{_signed(ends[0])} to {_signed(ends[1])}"
+
+
+def _distance(told: Findings | None) -> Markup | None:
+    if told is None:
+        return None
+    if MEASURE not in told.measures:
+        return element("p", f"The distance to the model without noise is {told.note}.", class_="note")
+    d = told.measures[MEASURE].value
+    said = (
+        f"The coefficients are at most {d:.3g} from those of the model without noise, in Euclidean norm: {told.note}."
+    )
+    return element("p", said, class_="note")
+
+
+def _thresholds(told: Findings) -> Markup | None:
+    if told.thresholds is None:
+        return None
+    rows: list[tuple[Child, ...]] = [(group, f"{value:.4g}") for group, value in told.thresholds.items()]
+    return table(("group", "threshold on the margin"), rows, numbers=(1,))
