@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import vfl
 from vfl.errors import SpecificationError
@@ -13,7 +15,7 @@ from vfl.messages import Tally
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
 from vfl.solvers import defaults
-from vfl.solvers.labels import BINS, LabelCounts, spread_of
+from vfl.solvers.labels import BINS, LabelCounts, LabelMean, shrunk, spread_of
 
 N, P = 4_000, 4
 
@@ -87,7 +89,8 @@ def test_the_plan_charges_the_runs_releases(table) -> None:
         ({"solver": vfl.SkGD(label_share=0.0)}, False),
         ({"intercept": False}, False),
         ({"privacy": None}, False),
-        ({"privacy": vfl.Privacy(epsilon=0.05, delta=1e-8)}, False),  # noise would drown it
+        ({"privacy": vfl.Privacy(epsilon=0.05, delta=1e-8)}, True),  # the mean alone
+        ({"privacy": vfl.Privacy(epsilon=0.05, delta=1e-8), "solver": vfl.SkGD(clip="coordinate")}, False),
         ({"loss": vfl.losses.Huber(width=1.0)}, False),
     ],
 )
@@ -95,6 +98,46 @@ def test_it_is_bought_where_it_helps(changed, share) -> None:
     made = plan(job(**changed), N)
     assert bool(made.solver.label_share) == share
     assert made.solver.resolve(made.problem) == made.solver
+
+
+anything = st.lists(st.floats() | st.floats(-2, 3), min_size=1, max_size=5)
+
+
+@given(labels=anything, other=st.floats())
+def test_replacing_a_label_moves_the_sum_by_at_most_one(labels: list[float], other: float) -> None:
+    """In whole steps of the grid, whatever the floats are."""
+    statistic = LabelMean(-1.0, 2.0)
+    y = np.array(labels)
+    before = int(statistic(y, y)[0])
+    y[0] = other
+    assert abs(int(statistic(y, y)[0]) - before) * statistic.grid <= statistic.sensitivity
+    assert statistic(y, y).dtype == np.int64
+
+
+def test_a_noisy_mean_is_drawn_to_the_middle() -> None:
+    assert shrunk(0.3, 1e-6) == pytest.approx(0.3)
+    assert shrunk(0.3, 1e6) == pytest.approx(0.0, abs=1e-9)
+    assert 0.0 < shrunk(0.3, 0.2) < 0.3
+
+
+def test_with_few_records_the_run_starts_at_the_mean() -> None:
+    """μn = 26: the declared middle is 1.6 deviations from the mean, which would leave 2.6 times the labels' variance."""
+    rng = np.random.default_rng(4)
+    n = 1_000
+    X = rng.uniform(-1, 1, (n, P))
+    y = np.clip(1.6 + 0.3 * X[:, 0] + rng.normal(size=n), -4, 4)
+    table = dict(zip((f"x{j}" for j in range(P)), X.T, strict=True)) | {"y": y}
+    spec = job((-4.0, 4.0))
+    left = []
+    for seed in range(8):
+        private = vfl.Privacy(epsilon=0.1, delta=1e-6, noise=vfl.SeededNoise(seed))
+        found = vfl.train(replace(spec, privacy=private), table, engine="inprocess")
+        left.append(np.mean((X @ found.coef_ + found.intercept_ - y) ** 2) / y.var())
+    assert np.mean(left) < 1.5
+    made = plan(replace(spec, privacy=vfl.Privacy(epsilon=0.1, delta=1e-6)), n)
+    assert [event.dimension for event, count in made.releases[:2]][1] == 1
+    assert made.epsilon <= 0.1
+    assert "mean of the labels for 0.3 of μ²: the intercept starts there." in made.solver.explain(made.problem)
 
 
 def test_the_share_falls_with_the_records() -> None:

@@ -69,6 +69,37 @@ def test_steps_vanish_where_nothing_can_be_learnt():
     assert clear.label_share == 0.01
 
 
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_where_nothing_can_be_learnt_a_run_says_so_and_is_no_worse_than_the_constant_model(loss, intercept):
+    """120 columns of 400 records at ε = 0.3, of which one carries a weak signal."""
+    rng = np.random.default_rng(3)
+    n, p = 400, 120
+    X = rng.uniform(-1, 1, (n, p))
+    f = 0.5 * X[:, 0] + rng.normal(size=n)
+    y = np.clip(f, -3, 3) if loss == "squared" else (f > 0).astype(int)
+    table = dict(zip((f"x{j}" for j in range(p)), X.T, strict=True)) | {"y": y}
+    spec = job(loss, p=p, epsilon=0.3, intercept=intercept, label=(-3.0, 3.0))
+    made = plan(spec, n)
+    assert made.solver.clip == "record"
+    assert "so the run stays near the constant model" in made.solver.explain(made.problem)[0]
+    assert "so the run stays near the constant model" in str(made)
+    objective, values = made.problem, []
+    columns = np.column_stack([X, np.ones(n)]) if intercept else X
+    for seed in range(4):
+        private = replace(spec, privacy=replace(spec.privacy, noise=vfl.SeededNoise(seed)))
+        found = vfl.train(private, table, engine="inprocess")
+        v = columns @ np.append(found.coef_, found.intercept_)[: columns.shape[1]]
+        values.append(objective.loss.value(v, np.where(y > 0, 1.0, -1.0) if loss == "logistic" else y).mean())
+    constant = objective.loss.value(np.zeros(n), np.where(y > 0, 1.0, -1.0) if loss == "logistic" else y).mean()
+    assert np.mean(values) <= 1.06 * constant
+
+
+def test_a_run_that_learns_says_nothing():
+    assert record_defaults.standing_still(problem(epsilon=1.0)) == ""
+    assert record_defaults.standing_still(problem(epsilon=None)) == ""
+
+
 def test_passes_that_are_given_share_the_time():
     whole = plan(job(epsilon=10.0, solver=RECORD), 30_000).solver
     n_passes = whole.outer_rounds * whole.inner_rounds // 9

@@ -9,6 +9,7 @@ from vfl import markup
 from vfl.alignment import reveals
 from vfl.privacy.events import OnPart, bare
 from vfl.solvers.recommend import recommendation
+from vfl.solvers.record_defaults import standing_still
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +64,7 @@ def outline(plan: Plan) -> Lines:
         *_sparse(plan),
         _cost(plan),
         *_alignment(plan),
+        *_faint(plan),
         *_advice(plan),
         ("more", "every release, its noise and every choice: --explain (in Python: plan.explain())"),
     )
@@ -157,6 +159,12 @@ def _alignment(plan: Plan) -> Lines:
     )
     shown = reveals(len(job.ids)).items()
     return (("align", f"by {columns}, {cost}"), *(("shows", f"{who}: {said}") for who, said in shown))
+
+
+def _faint(plan: Plan) -> Lines:
+    """Return the sentence of a plan whose run will learn next to nothing."""
+    said = standing_still(plan.problem) if plan.solver.name in ("SkGD", "CD") else ""
+    return (("signal", said),) if said else ()
 
 
 def _advice(plan: Plan) -> Lines:

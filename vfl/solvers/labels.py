@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released
     from vfl.types import Integers, Vector
 
+APART = 0.2
+"""Distance of a mean from the middle of its declared range, in ranges, and of a share from one half, that is assumed before
+anything is known."""
 BINS = 32
 """Number of bins of equal width over the declared range."""
 
@@ -95,6 +98,50 @@ def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     return Spread(mean, math.sqrt(float(share @ (middle - mean) ** 2) + width**2 / 12.0))
 
 
+@dataclass(frozen=True, slots=True)
+class LabelMean:
+    """Sum of the labels' places in the declared range, 0 at its low end and 1 at its high end.
+
+    A record adds between 0 and 1, so replacing it moves the sum by at most Δ = 1. NaN counts as 0.
+
+    low, high : the declared range.
+    """
+
+    low: float
+    high: float
+
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = 1
+    sensitivity: ClassVar[float] = 1.0
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the sum, (1,), in steps of GRID."""
+        with np.errstate(all="ignore"):
+            place = np.clip((labels - self.low) / (self.high - self.low), 0.0, 1.0)
+        return np.array([np.rint(np.nan_to_num(place) / GRID).sum()]).astype(np.int64)
+
+
+def mean_event(mu: float) -> Gaussian:
+    """Return the event of releasing the labels' mean: μ-GDP."""
+    z = noise_multiplier(mu, 1)
+    require_bearable(z)
+    return Gaussian(Adjacency.REPLACE_ONE, LabelMean.sensitivity, z * LabelMean.sensitivity, LabelMean.dimension)
+
+
+def mean(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
+    """Release the labels' mean; return it, drawn to the middle of the declared range by the part that noise explains."""
+    half = problem.label_range / 2.0
+    statistic = LabelMean(problem.label_centre - half, problem.label_centre + half)
+    ((noisy,),) = yield Tally(statistic, event)
+    apart = shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
+    return problem.label_centre + problem.label_range * min(max(apart, -0.5), 0.5)
+
+
+def shrunk(apart: float, noise: float) -> float:
+    """Return a noisy distance from the middle times the part of it that is probably no noise: APART²/(APART² + noise²)."""
+    return apart * APART**2 / (APART**2 + noise**2)
+
+
 def balance_event(mu: float) -> Gaussian:
     """Return the event of releasing the number of positive labels: μ-GDP."""
     z = noise_multiplier(mu, 1)
@@ -105,8 +152,10 @@ def balance_event(mu: float) -> Gaussian:
 def log_odds(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
     """Spend budget on the number of positive labels; return the log-odds of their share, held between 1 and 99 %.
 
-    This is the best constant model, with which logistic regression starts.
+    This is the best constant model, with which logistic regression starts. The share is drawn to one half by the part that
+    noise explains.
     """
     ((noisy,),) = yield Tally(Positives(), event)
-    share = min(max(float(noisy) / problem.n_records, 0.01), 0.99)
+    share = 0.5 + shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
+    share = min(max(share, 0.01), 0.99)
     return math.log(share / (1.0 - share))

@@ -14,7 +14,7 @@ import math
 from typing import TYPE_CHECKING
 
 from vfl.solvers import counts
-from vfl.solvers.defaults import has_spread, nearly_parallel, off_centre, typical_spread
+from vfl.solvers.defaults import BUYS_LABELS, has_spread, nearly_parallel, off_centre, typical_spread
 
 if TYPE_CHECKING:
     from vfl.problem import Problem
@@ -23,6 +23,10 @@ EARLY = 0.3
 """Share of the passes that are early: the average of the tail leaves them out."""
 EARLY_SHARE = 0.15
 """Share of μ² that the early passes spend: half of what they would by their number."""
+FAINT = 2.0
+"""ρ below which squared loss without an intercept takes few steps under a record cap."""
+STILL = 0.3
+"""Time below which a run stays near its start."""
 FEWEST = 3
 MOST = 400
 """Passes at the most, also where long blocks make short steps."""
@@ -44,8 +48,28 @@ def clear(problem: Problem) -> float:
 
 
 def serves(problem: Problem) -> bool:
-    """Return True if the rules were validated: squared loss needs an intercept that absorbs the residuals' mean."""
-    return problem.private and not off_centre(problem)
+    """Return True if the record cap is the default: squared loss needs an intercept that absorbs the residuals' mean.
+
+    It serves without one where ρ is below FAINT: there a clip per coordinate does not stop early, and leaves more than a model
+    that learnt nothing.
+    """
+    return problem.private and (not off_centre(problem) or signal_to_noise(problem) < FAINT)
+
+
+def buys_mean(problem: Problem) -> bool:
+    """Return True if noise would dominate a histogram of the labels, so that their mean alone is bought."""
+    return has_spread(problem) and clear(problem) < BUYS_LABELS
+
+
+def standing_still(problem: Problem) -> str:
+    """Return a sentence if the rules keep a run at its start, the constant model; '' elsewhere."""
+    if not problem.private or time(problem) >= STILL:
+        return ""
+    return (
+        f"μn/p = {signal_to_noise(problem):.2g}: noise at this ε outweighs what steps along all columns can learn from these "
+        "records, so the run stays near the constant model. Fewer columns, more records or a larger ε let it learn; GCD looks "
+        "for single strong columns."
+    )
 
 
 def has_balance(problem: Problem) -> bool:
@@ -56,6 +80,8 @@ def has_balance(problem: Problem) -> bool:
 def label_share(problem: Problem) -> float:
     """Return the share of the μ² left by the moments to spend on a start for the intercept; 0: none.
 
+    Squared loss: mean and spread; below μn = 100 the mean alone, for as much as keeps its noise at 3 % of the range, at most
+    30 % of μ², or 80 % where steps learn nothing (`standing_still`).
     Logistic loss: the share of positive labels, for 1 % of μ² or as much as keeps its noise at a tenth of the records.
     The run then starts at the constant model, which is where it ends if nothing can be learnt.
     """
@@ -63,7 +89,9 @@ def label_share(problem: Problem) -> float:
         return counts.share(clear(problem))
     if has_balance(problem):
         return min(0.5, max(0.01, (10.0 / clear(problem)) ** 2))
-    if not has_spread(problem) or clear(problem) < 100.0:
+    if buys_mean(problem):
+        return min(0.8 if time(problem) < STILL else 0.3, (33.0 / clear(problem)) ** 2)
+    if not has_spread(problem):
         return 0.0
     return min(max((94.0 / clear(problem)) ** 2, 0.002), 0.05)
 
@@ -112,8 +140,8 @@ def time(problem: Problem) -> float:
     if math.isfinite(problem.loss.slope):
         most = 200.0 if ρ >= (100.0 if parallel else 1000.0) else 100.0
         return float(min(most, 0.3 * ρ**1.2 * max(1.0, 0.5 / _typical(problem)), 0.1 * ρ**2))
-    if off_centre(problem) and not parallel:
-        return float(min(12.0, 0.5 * ρ**1.4))
+    if off_centre(problem) and (not parallel or ρ < FAINT):
+        return float(min(12.0, 0.5 * ρ**1.4, 0.3 * ρ**2, 0.3 * ρ**3))
     most = 200.0 if ρ >= (100.0 if parallel else 150.0) else 100.0
     return float(min(most, 0.5 * ρ**1.4, 0.3 * ρ**2))
 

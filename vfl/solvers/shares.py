@@ -10,7 +10,7 @@ from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.spending import mu_squared
 from vfl.solvers import counts, record_defaults
-from vfl.solvers.labels import balance_event, labels_event
+from vfl.solvers.labels import balance_event, labels_event, mean_event
 from vfl.solvers.residuals import residuals_event
 from vfl.solvers.smoothness import Curvature, buys_moments, moments_event, require_bearable
 from vfl.solvers.visits import Walk
@@ -107,4 +107,11 @@ class Shares:
         mu = split(self._left, self.solver.label_share)[0]
         if counts.has_counts(self.problem):
             return counts.counts_event(self.problem, mu)
-        return balance_event(mu) if self.problem.loss.classification else labels_event(self.problem, mu)
+        if self.problem.loss.classification:
+            return balance_event(mu)
+        return mean_event(mu) if self.buys_mean else labels_event(self.problem, mu)
+
+    @property
+    def buys_mean(self) -> bool:
+        """True if the labels' mean is bought without their spread."""
+        return bool(self.solver.label_share) and self.solver.by_pass and record_defaults.buys_mean(self.problem)

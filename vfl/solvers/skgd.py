@@ -14,7 +14,7 @@ from vfl.errors import BudgetExceeded
 from vfl.messages import Descend
 from vfl.solvers import counts, defaults, record_defaults
 from vfl.solvers.average import Average
-from vfl.solvers.labels import log_odds, spread
+from vfl.solvers.labels import log_odds, mean, spread
 from vfl.solvers.presence import Presence
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.residuals import best_cap
@@ -173,7 +173,8 @@ class SkGD:
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that a rule decided."""
-        return (*defaults.explain(problem, self), *describe(self.tol))
+        still = (record_defaults.standing_still(problem),) if self.by_pass else ()
+        return (*filter(None, still), *defaults.explain(problem, self), *describe(self.tol))
 
     @property
     def adaptive(self) -> bool:
@@ -192,7 +193,8 @@ class SkGD:
 
     def _begin(self, problem: Problem) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
         """Return centres, M and unit, the value that the intercept starts at, and the loss that is descended."""
-        known, event = (yield from curvature(problem)), Shares(self, problem).labels_event
+        shares = Shares(self, problem)
+        known, event = (yield from curvature(problem)), shares.labels_event
         if event is None:
             return known, problem.label_centre, problem.loss
         if counts.has_counts(problem):
@@ -200,6 +202,8 @@ class SkGD:
             return (yield from counts.near_the_mean(problem, known, event, c))
         if problem.loss.classification:
             return known, (yield from log_odds(problem, event)), problem.loss
+        if shares.buys_mean:
+            return known, (yield from mean(problem, event)), problem.loss
         found = yield from spread(problem, event)
         known = replace(known, unit=found.deviation / defaults.typical_spread(problem))
         return known, found.mean, problem.loss
