@@ -50,7 +50,13 @@ from vfl.penalties import (
     GroupLasso as GroupLasso,
     NoPenalty as NoPenalty,
 )
-from vfl.planning import Plan as Plan, plan as plan, recommend as recommend
+from vfl.planning import (
+    Forecast as Forecast,
+    Plan as Plan,
+    forecast as forecast,
+    plan as plan,
+    recommend as recommend,
+)
 from vfl.privacy.ledger import SqliteLedger as SqliteLedger
 from vfl.privacy.noise import SeededNoise as SeededNoise
 from vfl.privacy.specification import Privacy as Privacy

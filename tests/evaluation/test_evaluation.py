@@ -21,7 +21,7 @@ from coordinator.rounds import Log, Round
 from parties.loading import load
 from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError, SpecificationError, VflError
 from vfl.evaluation import estimates
-from vfl.evaluation.inquiries import HeldOut
+from vfl.evaluation.inquiries import EDGES, HeldOut
 from vfl.evaluation.statistics import GRID, Losses, Outcomes, Positives, Residuals, Scores
 from vfl.holdout import Side
 from vfl.launch.engines.inprocess import InProcessTransport
@@ -199,6 +199,19 @@ class TestEstimates:
             assert len(ratios) == runs
             assert 0.8 < np.std(ratios) < 1.2, name
             assert abs(np.mean(ratios)) < 0.3, name
+
+    @pytest.mark.parametrize("share", [0.5, 0.11, 0.03])
+    @pytest.mark.parametrize("width", [0.3, 1.0, 2.0], ids=["scores in few bins", "spread", "wide"])
+    def test_the_error_of_the_area_is_foretold_at_any_class_balance(self, share: float, width: float) -> None:
+        rng = np.random.default_rng(8)
+        n, sigma = 9000, 18.0
+        y = np.where(np.arange(n) < share * n, 1.0, -1.0)
+        v = width * (rng.normal(size=n) + 0.5 * y)
+        statistic = Scores(np.concatenate([-np.array(EDGES)[::-1], [0.0], EDGES]))
+        noisy = statistic(v, y) * GRID + sigma * rng.normal(size=statistic.dimension)
+        stated = estimates.scores(noisy, n, sigma, share * n, 10.0)["auc"].error
+        foretold = estimates.area_error(statistic.bins, n, sigma, share)
+        assert 0.6 < foretold / stated < 1.7
 
     def test_the_area_is_unbiased(self) -> None:
         """Counts projected onto possible values would bias it towards ½ by more than a tenth of this distance."""

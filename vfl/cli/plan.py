@@ -25,7 +25,16 @@ from vfl.cli.jobs import EXPLAIN, job_argument, read_job, require_files
     "--plot",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw noise and cost against ε into an .html, .svg or .png file.",
+    help="Draw expected quality, noise and cost against ε into an .html, .svg or .png file.",
+)
+@click.option(
+    "--positives", type=float, metavar="SHARE", help="Your guess of the share of positive labels (default: 0.5)."
+)
+@click.option(
+    "--signal",
+    type=float,
+    metavar="VALUE",
+    help="Your guess of the AUC, or R², of the best model without noise (default: a weak to a strong one).",
 )
 @EXPLAIN
 @click.option(
@@ -40,18 +49,20 @@ def command(
     assignments: tuple[str, ...],
     records: int | None,
     plot: Path | None,
+    positives: float | None,
+    signal: float | None,
     federation: Path | None,
     *,
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Show the releases of JOB, their noise, ε and cost. Reads no party's records."""
+    """Show the guarantee of JOB, the quality and the cost to expect. Reads no party's records."""
     from vfl.alignment import reveals
     from vfl.federation.file import read_federation
     from vfl.launch.align import remembered_records
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
-    from vfl.planning import plan
+    from vfl.planning import forecast, plan
     from vfl.privacy.events import OnPart, bare
 
     spec, environment = read_job(job, assignments)
@@ -70,12 +81,13 @@ def command(
     warnings = row_order_warnings(spec, {} if across is not None else environment.data)
     records = records or noted or int(data_of(spec, environment).num_rows)
     planned = plan(spec, records)
+    expected = forecast(spec, records, positives=positives, signal=signal)
     if plot is not None:
         from vfl.report import write_plan
 
-        write_plan(planned, plot)
+        write_plan(planned, plot, positives=positives, signal=signal)
     if not as_json:
-        click.echo(planned.explain() if explain else str(planned))
+        click.echo(planned.explain() if explain else planned.outline(expected))
         if across is not None:
             click.echo(
                 f"  across     federation {across.name}, digest {across.digest}: {', '.join(spec.partition.parties)}"
@@ -115,6 +127,7 @@ def command(
                 }
                 if spec.ids
                 else None,
+                "forecast": expected.to_dict(),
                 "objective": planned.problem.describe(),
                 "asks": {inquiry.name: inquiry.explain() for inquiry in planned.inquiries},
                 "choices": list(planned.solver.explain(planned.problem)),

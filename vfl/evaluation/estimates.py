@@ -219,10 +219,14 @@ def scores(released: Vector, n_records: int, sigma: float, positives: float, noi
     A = min(max(0.5 + float(positive @ below) / P, 0.0), 1.0)
     gradient = np.concatenate([above / N, below / P])
     counted = math.hypot(sigma * float(np.linalg.norm(gradient)), noise * (A - 0.5) * (1.0 / P - 1.0 / N))
+    return {"auc": Estimate(A, math.hypot(counted, _area_sampling(A, P, N)), baseline=0.5)}
+
+
+def _area_sampling(A: float, P: float, N: float) -> float:
+    """Return the sampling error of an area A with P positive and N negative records (Hanley & McNeil 1982, eq. 2)."""
     first, second = A / (2.0 - A), 2.0 * A * A / (1.0 + A)
     spread = A * (1.0 - A) + (P - 1.0) * (first - A * A) + (N - 1.0) * (second - A * A)
-    sampling = math.sqrt(max(spread, 0.0) / (P * N))
-    return {"auc": Estimate(A, math.hypot(counted, sampling), baseline=0.5)}
+    return math.sqrt(max(spread, 0.0) / (P * N))
 
 
 def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:
@@ -240,9 +244,17 @@ def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: flo
     return found
 
 
-def area_noise(bins: int, n_records: int) -> float:
-    """Return the noise of the area under the curve per unit of noise of a bin, for balanced classes and uniform scores."""
-    return math.sqrt(2.0 * bins / 3.0) / n_records
+def area_error(bins: int, n_records: int, sigma: float, share: float) -> float:
+    """Return the expected standard error of the area under the curve, noise and sampling together, for an area of ¾.
+
+    A bin's noise moves the area by (share of the other class below it − ½) / (records of its class). The mean square of
+    the bracket is 1/12 for scores that are uniform over the bins and ¼ for scores in one bin; 1/6 is taken.
+
+    bins : of one class. sigma : standard deviation of the noise of a bin. share : of positive labels.
+    """
+    P, N = max(1.0, share * n_records), max(1.0, (1.0 - share) * n_records)
+    noise = sigma * math.sqrt(bins / 6.0 * (1.0 / P**2 + 1.0 / N**2))
+    return min(0.5, math.hypot(noise, _area_sampling(0.75, P, N)))
 
 
 def _share(rate: float, count: float, noise: float) -> Estimate:

@@ -223,11 +223,12 @@ class HeldOut:
         if isinstance(first, Residuals):
             return f"{about}; noise of the mean absolute error {a * first.cap:.2g}, errors clamped at {first.cap:.4g}"
         second = self._scores_event()
-        area = estimates.area_noise(2 * (len(EDGES) + 1), self.n_records) * (second.sigma if second else 0.0)
+        noise = second.sigma if second else 0.0
+        half, tenth = (estimates.area_error(2 * (len(EDGES) + 1), self.n_records, noise, share) for share in (0.5, 0.1))
         b = event.sigma / (first.steps[1] * GRID) / self.n_records * first.cap
         return (
-            f"{about}; noise of the accuracy {a:.2g}, of the loss {b:.2g} (clamped at {first.cap:.3g}), of the AUC "
-            f"about {area:.2g}"
+            f"{about}; noise of the accuracy {a:.2g}, of the loss {b:.2g} (clamped at {first.cap:.3g}); standard error of "
+            f"the AUC about {half:.2g} if half of the labels are positive, {tenth:.2g} if a tenth is"
         )
 
     @property

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from vfl.planning.forecast import Forecast, Range, forecast
+from vfl.planning.public_problem import layout_of, problem_of
 from vfl.planning.run_plan import (
     MANY,
     Plan,
     check,
     inquiries_of,
-    layout_of,
     plan,
-    problem_of,
     recommend,
     unnoised,
     warnings_of,
@@ -17,8 +17,11 @@ from vfl.planning.run_plan import (
 
 __all__ = [
     "MANY",
+    "Forecast",
     "Plan",
+    "Range",
     "check",
+    "forecast",
     "inquiries_of",
     "layout_of",
     "plan",

@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from vfl.arguments import require_whole
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
 from vfl.evaluation.distance import Distance
@@ -17,15 +14,14 @@ from vfl.evaluation.fairness import GroupColumn, GroupFairness
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
 from vfl.holdout import Side
 from vfl.job.flags import flags_of
-from vfl.losses import loss_of
 from vfl.messages import Backward, Moments, Query, Unnoised
 from vfl.planning import words
+from vfl.planning.public_problem import bounds_fairness, budgets_of, problem_of
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, bare, on_part
-from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.zcdp import rho_of
-from vfl.problem import INTERCEPT, Layout, Problem
 from vfl.schema import categories_of
 from vfl.security import psi
 from vfl.solvers.recommend import recommendation
@@ -36,7 +32,9 @@ if TYPE_CHECKING:
     from vfl.evaluation.estimates import Findings
     from vfl.evaluation.inquiries import Inquiry
     from vfl.job import Job
+    from vfl.planning.forecast import Forecast
     from vfl.privacy.events import Event
+    from vfl.problem import Problem
     from vfl.solvers.protocol import Released, Solver
     from vfl.solvers.recommend import Recommendation
     from vfl.types import Vector
@@ -52,109 +50,6 @@ THRESHOLDS = (
     "thresholds per group: predicting with them needs each record's group and treats equal records of two groups "
     "differently, which law may forbid; leave fairness.thresholds out to measure only"
 )
-
-
-def layout_of(job: Job) -> Layout:
-    """Return the layout of the coordinates: explicit blocks in their order, the intercept last at the label party."""
-    partition = job.partition
-    features = job.schema.features
-    intercept = {partition.label_party: (INTERCEPT,)} if job.intercept else {}
-    columns = {q: features(partition.canonical_columns(q)) + intercept.get(q, ()) for q in partition.parties}
-    if partition.blocks is None:
-        return Layout(columns)
-    blocks = (*((q, features(block)) for q, block in partition.blocks), *intercept.items())
-    return Layout(columns, {q: tuple(len(names) for owner, names in blocks if owner == q) for q in partition.parties})
-
-
-def problem_of(job: Job, n_records: int) -> Problem:
-    """Return the public problem for n records, of which some may be held out; δ defaults to 1/n²."""
-    require_whole("n_records", n_records)
-    if n_records < 1:
-        raise SpecificationError(f"n_records must be at least 1, not {n_records!r}")
-    split = job.split
-    layout = layout_of(job)
-    if layout.n_coordinates == 0:
-        raise SpecificationError("nothing to train: no party has a column, and there is no intercept")
-    loss = loss_of(job.loss)
-    scaling = job.scaling_of(job.partition.features)
-    reach_of = dict(zip(scaling.features, scaling.reach, strict=True)) | {INTERCEPT: 1.0}
-    reach = np.array([reach_of[name] for name in layout.names])
-    low, high = job.schema[job.partition.label_column].limits
-    label_range = 2.0 if loss.classification else high - low
-    centre = np.array([0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2])
-    privacy = job.privacy
-    smoothness: str | np.ndarray = "data"
-    if privacy is not None:
-        declared = privacy.smoothness
-        if isinstance(declared, str):
-            smoothness = declared
-        else:
-            smoothness = np.array([loss.curvature if c == INTERCEPT else declared[c] for c in layout.names], float)
-    delta = None if privacy is None else privacy.delta if privacy.delta is not None else 1.0 / max(n_records, 2) ** 2
-    problem = Problem(
-        n_records=n_records if split is None else split.sizes(n_records)[0],
-        layout=layout,
-        loss=loss,
-        penalty=job.penalty,
-        reach=reach,
-        label_range=label_range,
-        # Start from 0 if margins and labels differ in scale, as under Poisson loss, whose margins are logarithms.
-        label_centre=float(centre[0]) if loss.response(centre)[0] == centre[0] else 0.0,
-        epsilon=None if privacy is None else privacy.epsilon,
-        delta=delta,
-        mu=None if privacy is None or delta is None else mu_of(privacy.epsilon, delta),
-        smoothness=smoothness,
-        smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
-        one_sided=bool(2 * np.count_nonzero(np.sign(scaling.lo) * np.sign(scaling.hi) >= 0) > scaling.lo.size),
-        sparse=frozenset(job.sparse),
-        penalise_intercept=getattr(job.solver, "penalises_intercept", False),
-    )
-    if privacy is None or delta is None:
-        return problem
-    budgets = _budgets(job, problem)
-    if budgets.others:  # solvers that divide ε themselves get the ε of their share
-        return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
-    return problem
-
-
-@dataclass(frozen=True, slots=True)
-class _Budgets:
-    """μ of the training part's releases: the solver's, and those bought beside it; None for what is not bought."""
-
-    solver: float
-    class_balance: float | None = None
-    distance: float | None = None
-
-    @property
-    def others(self) -> bool:
-        """True if anything is bought beside the solver's releases."""
-        return self.class_balance is not None or self.distance is not None
-
-
-def _budgets(job: Job, problem: Problem) -> _Budgets:
-    """Return the budgets of the training part of a private job; `problem` gives δ and decides whether a bound exists."""
-    privacy = job.privacy
-    if privacy is None or problem.delta is None:
-        raise PrivacyError("a job without privacy has no budget to divide")
-    left, bought = mu_of(privacy.epsilon, problem.delta), _Budgets(0.0)
-    share = privacy.class_balance
-    if share is not None:
-        balance, left = split_mu(left, share)
-        bought = replace(bought, class_balance=balance)
-    if job.fairness is not None and _bounds(job, problem) and not hasattr(job.solver, "radius"):
-        of_distance = job.fairness.distance_share
-        if of_distance + (share or 0.0) >= 1.0:
-            raise PrivacyError(
-                "fairness.distance_share and privacy.class_balance leave no budget for training: lower one of them"
-            )
-        distance, left = split_mu(left, of_distance / (1.0 - (share or 0.0)))
-        bought = replace(bought, distance=distance)
-    return replace(bought, solver=left)
-
-
-def _bounds(job: Job, problem: Problem) -> bool:
-    """Return True if the job asks for a bound of its fairness without noise, and public facts allow one."""
-    return job.fairness is not None and job.fairness.bound and not distances.why_none(problem)
 
 
 def _evaluation_mu(epsilon: float, delta: float, trained: tuple[tuple[Event, int], ...]) -> float:
@@ -189,7 +84,7 @@ def inquiries_of(
             asked.append(HeldOut(problem, job.evaluation, measured, mu))
             asked += _comparisons(job, problem, solver, measured, compared)
     if privacy is not None and delta is not None and privacy.class_balance is not None:
-        asked.append(ClassBalance(problem.n_records, _budgets(job, problem).class_balance))
+        asked.append(ClassBalance(problem.n_records, budgets_of(job, problem).class_balance))
     if job.diagnostics:
         asked.append(Diagnosis(problem))
     return tuple(asked)
@@ -200,10 +95,10 @@ def _comparisons(job: Job, problem: Problem, solver: Solver, n_records: int, mu:
     spec, partition, asked = job.fairness, job.partition, []
     if spec is None:
         return []
-    if _bounds(job, problem):
+    if bounds_fairness(job, problem):
         public = getattr(solver, "radius", None)
         radius = None if public is None else public(problem, distances.OF_DISTANCE)
-        bought = _budgets(job, problem).distance if problem.private else None
+        bought = budgets_of(job, problem).distance if problem.private else None
         asked.append(Distance(problem, bought, radius))
     columns = tuple(GroupColumn(c, partition.owner(c), categories_of(job.schema[c])) for c in spec.columns)
     why = distances.why_none(problem) if spec.bound else ""
@@ -310,6 +205,10 @@ class Plan:
     def _repr_html_(self) -> str:
         return words.html(words.title(self), words.outline(self))
 
+    def outline(self, expected: Forecast) -> str:
+        """Return the plan as text, with a forecast from guesses of the caller (vfl.forecast)."""
+        return words.text(words.title(self), words.outline(self, expected))
+
     def explain(self) -> str:
         """Return the whole plan as text: the objective as a formula, every release with its noise, and every choice."""
         return words.text(words.title(self), words.whole(self))
@@ -331,7 +230,7 @@ def plan(job: Job, n_records: int) -> Plan:
     planned = Plan(job, problem, solver, releases, n_records, inquiries, name)
     privacy = job.privacy
     if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
-        bought = _budgets(job, problem)
+        bought = budgets_of(job, problem)
         if bought.others:
             option = "class_balance is" if bought.class_balance is not None else "the bound of fairness is"
             remedy = "leave it out" if bought.class_balance is not None else "set its bound to false"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vfl import markup
 from vfl.alignment import reveals
+from vfl.planning.forecast import forecast
 from vfl.privacy.events import OnPart, bare
 from vfl.solvers.recommend import recommendation
 from vfl.solvers.record_defaults import standing_still
@@ -14,6 +15,7 @@ from vfl.solvers.record_defaults import standing_still
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from vfl.planning.forecast import Forecast
     from vfl.planning.run_plan import Plan
     from vfl.privacy.events import Event
 
@@ -53,12 +55,13 @@ def title(plan: Plan) -> str:
     return f"plan of job {plan.job.name!r}: {MODELS.get(loss, f'{loss} loss')}, {columns}, {records}"
 
 
-def outline(plan: Plan) -> Lines:
-    """Return the plan without formulas."""
+def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
+    """Return the plan without formulas. expected : a forecast from the caller's guesses; None takes the usual ones."""
     return (
         *_privacy(plan),
         ("penalty", _penalty(plan)),
         ("training", _training(plan)),
+        *_expected(plan, expected),
         *_asks(plan),
         *_flags(plan),
         *_sparse(plan),
@@ -123,6 +126,16 @@ def _training(plan: Plan) -> str:
     if releases:
         said.append(f"{releases:,} release{'s' * (releases > 1)} with noise")
     return ", ".join(said)
+
+
+def _expected(plan: Plan, expected: Forecast | None) -> Lines:
+    found = forecast(plan.job, plan.n_records) if expected is None else expected
+    first, *others = found.lines
+    lines = [("expect", first), *(("", line) for line in others)]
+    if found.guessed:
+        options = " and ".join(f"--{guess}" for guess in found.guessed)
+        lines.append(("", f"guessed: {' and '.join(found.guessed)}; give your own with {options}"))
+    return tuple(lines)
 
 
 def _flags(plan: Plan) -> Lines:

@@ -11,6 +11,7 @@ from vfl.errors import OutputError, SpecificationError, VflError
 from vfl.launch.run.folder import write_whole
 from vfl.planning import plan as make_plan
 from vfl.report import charts
+from vfl.report.expectation import expectation
 from vfl.report.markup import Child, Markup, element, join, page, section, style, table
 
 if TYPE_CHECKING:
@@ -110,8 +111,16 @@ def unit(plan: Plan) -> str:
     return f"σ/n is in the unit of the clipped values: {planned(plan)['geometry']}."
 
 
-def write_plan(plan: Plan, path: str | Path) -> Path:
+def write_plan(
+    plan: Plan,
+    path: str | Path,
+    *,
+    positives: float | None = None,
+    signal: float | tuple[float, float] | None = None,
+) -> Path:
     """Draw expected noise and cost against ε into an .html, .svg or .png file; return its path. No data are touched.
+
+    The .html page also draws the expected quality against ε and n. positives, signal : guesses, as for `vfl.forecast`.
 
     Raises SpecificationError for another ending, for a job without privacy, and for .png without matplotlib; OutputError
     when the file cannot be written.
@@ -123,7 +132,8 @@ def write_plan(plan: Plan, path: str | Path) -> Path:
     if path.suffix == ".png":
         _draw_png(plan, drawn, path)
     else:
-        write_whole(path, html(plan, drawn) if path.suffix == ".html" else svg(plan, drawn))
+        quality = expectation(plan, positives=positives, signal=signal) if path.suffix == ".html" else None
+        write_whole(path, html(plan, drawn, quality) if path.suffix == ".html" else svg(plan, drawn))
     return path
 
 
@@ -141,8 +151,8 @@ def _panel(width: int, plan: Plan, panel: Panel, drawn: Sequence[Point], height:
     return charts.panel(width, x, y, [curve], marks=marks, height=height)
 
 
-def html(plan: Plan, drawn: Sequence[Point]) -> str:
-    """Return the page."""
+def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> str:
+    """Return the page. quality : section on the expected quality."""
 
     def chart(panel: Panel) -> Markup:
         said = f"{panel.name} against ε"
@@ -157,8 +167,9 @@ def html(plan: Plan, drawn: Sequence[Point]) -> str:
         f"{plan.job.name}: plan of a vfl run",
         element("h1", plan.job.name),
         element(
-            "p", f"Noise and cost against ε, before anything is spent: {plan.solver.name}, {_size(plan)}", class_="soft"
+            "p", f"Expected quality, noise and cost, before anything is spent: {plan.solver.name}, {_size(plan)}", class_="soft"
         ),
+        quality,
         section(
             "Noise",
             element("p", "More privacy is a smaller ε, to the left, and more noise."),

@@ -1,0 +1,155 @@
+"""Forecasts: limits, directions, refusals, and agreement with runs on simulated data."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss, roc_auc_score
+
+import vfl
+from vfl.errors import SpecificationError
+from vfl.planning.forecast import expected, gain_of
+
+NAMES = [f"x{j}" for j in range(8)]
+PARTITION = vfl.FeaturePartition({"a": NAMES[:4], "b": NAMES[4:]}, label=("a", "y"))
+
+
+def job(**options: Any) -> vfl.Job:
+    given = {"bounds": {"*": (-1, 1)}, "privacy": vfl.Privacy(epsilon=1.0), "penalty": vfl.L2(1e-4)} | options
+    return vfl.Job(partition=PARTITION, **given)
+
+
+SQUARED = {"loss": "squared", "bounds": {"*": (-1, 1), "y": (0, 100)}}
+
+
+@pytest.mark.parametrize("options", [{}, SQUARED], ids=["logistic", "squared"])
+def test_few_records_are_noise_and_many_reach_the_best_model(options: dict[str, Any]) -> None:
+    few, many = vfl.forecast(job(**options), 5), vfl.forecast(job(**options), 10**7)
+    name = "r2" if options else "auc"
+    assert few.noise
+    assert str(few).splitlines()[1].startswith("  NOISE: 5 records are too few at ε = 1")
+    assert not many.noise
+    assert many.measures[name].high == pytest.approx(many.signal[1], abs=1e-3)
+    assert few.measures[name].low <= few.measures[name].constant
+
+
+def test_five_hundred_records_of_many_columns_are_noise() -> None:
+    names = [f"x{j}" for j in range(30)]
+    wide = replace(
+        job(), partition=vfl.FeaturePartition({"a": names}, label=("a", "y")), bounds={name: (-1, 1) for name in names}
+    )
+    assert vfl.forecast(wide, 500).noise
+    assert "NOISE: 500 records are too few at ε = 1" in str(vfl.plan(wide, 500))
+
+
+def test_an_area_grows_with_records_and_with_epsilon() -> None:
+    by_records = [expected(job(), n, 0.75, 0.3)["auc"] for n in (100, 1000, 10**4, 10**5)]
+    by_epsilon = [
+        expected(job(privacy=vfl.Privacy(epsilon=epsilon)), 2000, 0.75, 0.3)["auc"] for epsilon in (0.1, 1.0, 10.0)
+    ]
+    for drawn in (by_records, by_epsilon):
+        lows, highs = [r.low for r in drawn], [r.high for r in drawn]
+        assert lows == sorted(lows)
+        assert highs == sorted(highs)
+        assert all(r.low <= r.high <= r.best for r in drawn)
+
+
+def test_records_needed_are_enough_and_no_fewer_are() -> None:
+    strong, weak = vfl.forecast(job(), 1000, signal=(0.6, 0.9)).needed
+    assert strong < weak
+    assert vfl.forecast(job(), weak, signal=0.6).missed[0] <= 0.1
+    assert vfl.forecast(job(), int(0.9 * weak), signal=0.6).missed[0] > 0.1
+    assert vfl.forecast(job(privacy=None), 1000).needed[0] < vfl.forecast(job(), 1000).needed[0]
+
+
+def test_a_rare_class_needs_more_records() -> None:
+    half, rare = (vfl.forecast(job(), 1000, positives=q, signal=0.75) for q in (0.5, 0.02))
+    assert half.needed[0] < rare.needed[0]
+    assert half.missed[0] < rare.missed[0]
+
+
+def test_the_gain_is_that_of_normal_scores() -> None:
+    rng = np.random.default_rng(0)
+    for auc, share in ((0.75, 0.5), (0.9, 0.1)):
+        y = (rng.random(400_000) < share).astype(int)
+        d = math.sqrt(2.0) * norm.ppf(auc)
+        x = rng.normal(size=y.size) + d * y
+        margins = d * (x - d / 2) + math.log(share / (1 - share))
+        entropy, gain = gain_of(auc, share)
+        assert roc_auc_score(y, margins) == pytest.approx(auc, abs=3e-3)
+        assert log_loss(y, expit(margins)) == pytest.approx(entropy - gain, abs=3e-3)
+
+
+def test_held_out_records_are_not_counted() -> None:
+    whole, split = vfl.forecast(job(), 1000), vfl.forecast(job(holdout=0.2), 1000)
+    assert split.n_records < whole.n_records == 1000
+    assert split.missed[0] > whole.missed[0]
+
+
+def test_losses_without_a_rule_give_a_share_alone() -> None:
+    found = vfl.forecast(job(loss="hinge"), 3000)
+    assert (found.measures, found.signal, found.guessed) == ({}, None, ())
+    assert "of what the columns can explain would be learnt" in str(found)
+    with pytest.raises(SpecificationError, match="hinge loss has no rule for it"):
+        vfl.forecast(job(loss="hinge"), 3000, signal=0.8)
+
+
+@pytest.mark.parametrize(
+    ("guess", "message"),
+    [
+        ({"positives": 0.0}, "a share between 0 and 1, not 0.0"),
+        ({"positives": "many"}, "positives must be a number"),
+        ({"signal": 0.4}, "the AUC of the best model, above 0.5 and below 1"),
+        ({"signal": (0.9, 0.6)}, "a pair of a weak and a strong one"),
+        ({"signal": (0.6, 0.7, 0.8)}, "a pair of a weak and a strong one"),
+        ({"signal": "strong"}, "signal must be a number"),
+    ],
+)
+def test_guesses_that_are_refused(guess: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecificationError, match=message):
+        vfl.forecast(job(), 1000, **guess)
+
+
+def test_positives_need_classes() -> None:
+    with pytest.raises(SpecificationError, match="squared loss has no classes"):
+        vfl.forecast(job(**SQUARED), 1000, positives=0.5)
+    assert vfl.forecast(job(**SQUARED), 1000).guessed == ("signal",)
+
+
+def test_plain_values_and_the_plan_hold_the_same_numbers() -> None:
+    found = vfl.forecast(job(), 3000, positives=0.2, signal=0.8)
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["measures"]["auc"]["high"] == found.measures["auc"].high
+    assert plain["guessed"] == []
+    assert found.lines[0] in vfl.plan(job(), 3000).outline(found)
+    assert "guessed: positives and signal; give your own with --positives and --signal" in str(vfl.plan(job(), 3000))
+    assert found._repr_html_().count("<p") == len(found.lines) + 1
+
+
+@pytest.mark.parametrize(("n", "epsilon"), [(3000, 1.0), (20_000, 0.5)])
+def test_a_run_lies_in_its_forecast(n: int, epsilon: float) -> None:
+    """Fixed data and noise; docs/choosing.md has the coverage over twenty problems."""
+    rng = np.random.default_rng(7)
+    beta = np.array([2.0, -1.5, 1.0, 0, 0, 0.5, 0, 0])
+
+    def drawn(size: int) -> tuple[np.ndarray, np.ndarray]:
+        X = rng.uniform(-1, 1, (size, 8))
+        return X, (rng.random(size) < expit(X @ beta - 1.0)).astype(int)
+
+    (X, y), (fresh, truth) = drawn(n), drawn(50_000)
+    best = LogisticRegression(C=np.inf).fit(fresh, truth).decision_function(fresh)
+    spec = job(privacy=vfl.Privacy(epsilon=epsilon, noise=vfl.SeededNoise(1)))
+    found = vfl.forecast(spec, n, positives=float(truth.mean()), signal=float(roc_auc_score(truth, best)))
+    result = vfl.train(spec, {**dict(zip(NAMES, X.T, strict=True)), "y": y}, engine="inprocess")
+    margins = fresh @ result.coef_ + result.intercept_
+    outcome = {"auc": roc_auc_score(truth, margins), "loss": log_loss(truth, expit(margins))}
+    for name, value in outcome.items():
+        assert found.measures[name].low - 0.002 <= value <= found.measures[name].high + 0.002

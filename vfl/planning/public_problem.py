@@ -1,0 +1,123 @@
+"""The public problem of a job: objective, layout and budget for a number of records, before any data is touched."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.arguments import require_whole
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.evaluation import distance as distances
+from vfl.losses import loss_of
+from vfl.privacy.calibration import split as split_mu
+from vfl.privacy.gaussian_dp import epsilon_of, mu_of
+from vfl.problem import INTERCEPT, Layout, Problem
+
+if TYPE_CHECKING:
+    from vfl.job import Job
+
+
+def layout_of(job: Job) -> Layout:
+    """Return the layout of the coordinates: explicit blocks in their order, the intercept last at the label party."""
+    partition = job.partition
+    features = job.schema.features
+    intercept = {partition.label_party: (INTERCEPT,)} if job.intercept else {}
+    columns = {q: features(partition.canonical_columns(q)) + intercept.get(q, ()) for q in partition.parties}
+    if partition.blocks is None:
+        return Layout(columns)
+    blocks = (*((q, features(block)) for q, block in partition.blocks), *intercept.items())
+    return Layout(columns, {q: tuple(len(names) for owner, names in blocks if owner == q) for q in partition.parties})
+
+
+def problem_of(job: Job, n_records: int) -> Problem:
+    """Return the public problem for n records, of which some may be held out; δ defaults to 1/n²."""
+    require_whole("n_records", n_records)
+    if n_records < 1:
+        raise SpecificationError(f"n_records must be at least 1, not {n_records!r}")
+    split = job.split
+    layout = layout_of(job)
+    if layout.n_coordinates == 0:
+        raise SpecificationError("nothing to train: no party has a column, and there is no intercept")
+    loss = loss_of(job.loss)
+    scaling = job.scaling_of(job.partition.features)
+    reach_of = dict(zip(scaling.features, scaling.reach, strict=True)) | {INTERCEPT: 1.0}
+    reach = np.array([reach_of[name] for name in layout.names])
+    low, high = job.schema[job.partition.label_column].limits
+    label_range = 2.0 if loss.classification else high - low
+    centre = np.array([0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2])
+    privacy = job.privacy
+    smoothness: str | np.ndarray = "data"
+    if privacy is not None:
+        declared = privacy.smoothness
+        if isinstance(declared, str):
+            smoothness = declared
+        else:
+            smoothness = np.array([loss.curvature if c == INTERCEPT else declared[c] for c in layout.names], float)
+    delta = None if privacy is None else privacy.delta if privacy.delta is not None else 1.0 / max(n_records, 2) ** 2
+    problem = Problem(
+        n_records=n_records if split is None else split.sizes(n_records)[0],
+        layout=layout,
+        loss=loss,
+        penalty=job.penalty,
+        reach=reach,
+        label_range=label_range,
+        # Start from 0 if margins and labels differ in scale, as under Poisson loss, whose margins are logarithms.
+        label_centre=float(centre[0]) if loss.response(centre)[0] == centre[0] else 0.0,
+        epsilon=None if privacy is None else privacy.epsilon,
+        delta=delta,
+        mu=None if privacy is None or delta is None else mu_of(privacy.epsilon, delta),
+        smoothness=smoothness,
+        smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
+        one_sided=bool(2 * np.count_nonzero(np.sign(scaling.lo) * np.sign(scaling.hi) >= 0) > scaling.lo.size),
+        sparse=frozenset(job.sparse),
+        penalise_intercept=getattr(job.solver, "penalises_intercept", False),
+    )
+    if privacy is None or delta is None:
+        return problem
+    budgets = budgets_of(job, problem)
+    if budgets.others:  # solvers that divide ε themselves get the ε of their share
+        return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
+    return problem
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """μ of the training part's releases: the solver's, and those bought beside it; None for what is not bought."""
+
+    solver: float
+    class_balance: float | None = None
+    distance: float | None = None
+
+    @property
+    def others(self) -> bool:
+        """True if anything is bought beside the solver's releases."""
+        return self.class_balance is not None or self.distance is not None
+
+
+def budgets_of(job: Job, problem: Problem) -> Budgets:
+    """Return the budgets of the training part of a private job; `problem` gives δ and decides whether a bound exists."""
+    privacy = job.privacy
+    if privacy is None or problem.delta is None:
+        raise PrivacyError("a job without privacy has no budget to divide")
+    left, bought = mu_of(privacy.epsilon, problem.delta), Budgets(0.0)
+    share = privacy.class_balance
+    if share is not None:
+        balance, left = split_mu(left, share)
+        bought = replace(bought, class_balance=balance)
+    if job.fairness is not None and bounds_fairness(job, problem) and not hasattr(job.solver, "radius"):
+        of_distance = job.fairness.distance_share
+        if of_distance + (share or 0.0) >= 1.0:
+            raise PrivacyError(
+                "fairness.distance_share and privacy.class_balance leave no budget for training: lower one of them"
+            )
+        distance, left = split_mu(left, of_distance / (1.0 - (share or 0.0)))
+        bought = replace(bought, distance=distance)
+    return replace(bought, solver=left)
+
+
+def bounds_fairness(job: Job, problem: Problem) -> bool:
+    """Return True if the job asks for a bound of its fairness without noise, and public facts allow one."""
+    return job.fairness is not None and job.fairness.bound and not distances.why_none(problem)
