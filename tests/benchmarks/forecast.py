@@ -1,7 +1,7 @@
 """Forecast against outcome on simulated problems: `python -m tests.benchmarks.forecast` prints the table of docs/choosing.md.
 
-The rule of `vfl.forecast` was chosen on 100 problems of this kind from other seeds. Problems differ in the number of records and
-columns, ε, share of positives, signal, correlation, shapes of columns and the number of columns that matter. The guesses of
+The rule of `vfl.forecast` was chosen on 100 problems of this kind from other seeds. Problems differ in the number of records
+and columns, ε, share of positives, signal, correlation, shapes of columns and the number of columns that matter. The guesses of
 each forecast are right: share and best value are those of a large sample from the same distribution.
 """
 

@@ -44,7 +44,7 @@ def test_few_records_are_noise_and_many_reach_the_best_model(options: dict[str, 
 def test_five_hundred_records_of_many_columns_are_noise() -> None:
     names = [f"x{j}" for j in range(30)]
     wide = replace(
-        job(), partition=vfl.FeaturePartition({"a": names}, label=("a", "y")), bounds={name: (-1, 1) for name in names}
+        job(), partition=vfl.FeaturePartition({"a": names}, label=("a", "y")), bounds=dict.fromkeys(names, (-1, 1))
     )
     assert vfl.forecast(wide, 500).noise
     assert "NOISE: 500 records are too few at ε = 1" in str(vfl.plan(wide, 500))

@@ -11,8 +11,8 @@ linear model over a constant one, for classes with normal scores: with z = Φ⁻
     AUC = Φ(√(1 − left)·z)      loss = H − (1 − left)·G      R² = (1 − left)·R²_best
 
 H is the entropy of the labels. The range holds nine of ten of 100 simulated runs of SkGD from which LOW to CHANCE were chosen;
-the page "Choosing" compares forecasts and outcomes on problems that the rule was not fitted on. Where noise outweighs the signal,
-runs stop early: their loss exceeded that of a constant model by at most WORSE.
+the page "Choosing" compares forecasts and outcomes on problems that the rule was not fitted on. Where noise outweighs the
+signal, runs stop early: their loss exceeded that of a constant model by at most WORSE.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 LOW, HIGH = 0.3, 2.0
 """Range of `left`: 1 − exp(−LOW·left), which stays below 1, to HIGH·left."""
 WORSE = 0.1
-"""Largest excess of the loss over that of a constant model, in nats; of the squared error, in shares of the labels' variance."""
+"""Largest excess of the loss over that of a constant model, in nats, or of the squared error, in shares of the
+labels' variance."""
 CHANCE = 1.6
 """Standard deviations of the part that a random direction shares with the best one."""
 GAIN_LOW, GAIN_HIGH = 0.9, 1.15
@@ -127,7 +128,9 @@ class Forecast:
         weak, strong = self.signal
         best = f"{weak:.3g}" if weak == strong else f"{weak:.3g} to {strong:.3g}"
         given = f", where the best linear model has {said(name)} {best}"
-        return given if self.positives is None else f"{given} and a share {self.positives:.3g} of the labels is positive"
+        return (
+            given if self.positives is None else f"{given} and a share {self.positives:.3g} of the labels is positive"
+        )
 
     @property
     def _needs(self) -> str:
@@ -188,7 +191,9 @@ def forecast(
     name = problem.loss.name
     share = _share(positives) if problem.loss.classification else None
     if positives is not None and share is None:
-        raise SpecificationError(f"positives is the share of positive labels, and {name} loss has no classes: leave it out")
+        raise SpecificationError(
+            f"positives is the share of positive labels, and {name} loss has no classes: leave it out"
+        )
     signals = _signals(name, signal)
     open_ = (("positives", share is not None and positives is None), ("signal", signal is None))
     guessed = tuple(guess for guess, left in open_ if left) if signals is not None else ()
@@ -228,7 +233,9 @@ def _signals(name: str, signal: float | tuple[float, float] | None) -> tuple[flo
     """Return a weak and a strong signal; None for losses without a rule."""
     if name not in SIGNALS:
         if signal is not None:
-            raise SpecificationError(f"signal is the AUC or R² of the best model; {name} loss has no rule for it: leave it out")
+            raise SpecificationError(
+                f"signal is the AUC or R² of the best model; {name} loss has no rule for it: leave it out"
+            )
         return None
     values = SIGNALS[name] if signal is None else tuple(signal) if isinstance(signal, Sequence) else (signal, signal)
     low = 0.5 if name == "logistic" else 0.0
@@ -277,9 +284,7 @@ def expected(job: Job, n_records: int, signal: float, positives: float | None) -
     return ranges(problem.n_records, problem.layout.n_coordinates, error, signal, positives)
 
 
-def _measures(
-    problem: Problem, error: float, signals: tuple[float, float], share: float | None
-) -> dict[str, Range]:
+def _measures(problem: Problem, error: float, signals: tuple[float, float], share: float | None) -> dict[str, Range]:
     n, p = problem.n_records, problem.layout.n_coordinates
     low, high = (ranges(n, p, error, signal, share) for signal in signals)
     return {
@@ -330,7 +335,7 @@ def _least(enough: Any) -> int | None:
 
 def _rounded(n: int) -> int:
     """Return n rounded up to two digits."""
-    unit = 10 ** max(0, len(str(n)) - 2)
+    unit = int(10 ** max(0, len(str(n)) - 2))
     return -(-n // unit) * unit
 
 

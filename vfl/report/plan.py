@@ -167,7 +167,9 @@ def html(plan: Plan, drawn: Sequence[Point], quality: Markup | None = None) -> s
         f"{plan.job.name}: plan of a vfl run",
         element("h1", plan.job.name),
         element(
-            "p", f"Expected quality, noise and cost, before anything is spent: {plan.solver.name}, {_size(plan)}", class_="soft"
+            "p",
+            f"Expected quality, noise and cost, before anything is spent: {plan.solver.name}, {_size(plan)}",
+            class_="soft",
         ),
         quality,
         section(
