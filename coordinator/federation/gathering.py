@@ -65,7 +65,7 @@ class Gathering:
         """Return the party's stream; wait until it is there. Raises PartyLost."""
         until = time.monotonic() + seconds
         with self._changed:
-            while (link := self._links.get(party)) is None:
+            while (link := self._links.get(party)) is None or link.ended:
                 left = until - time.monotonic()
                 if left <= 0.0 or not self._changed.wait(left):
                     raise PartyLost(f"{party!r} did not connect within {seconds:g} s: it runs vfl join", party)
@@ -74,7 +74,7 @@ class Gathering:
     def connected(self) -> dict[str, Link]:
         """Return the streams that are open."""
         with self._changed:
-            return dict(self._links)
+            return {party: link for party, link in self._links.items() if not link.ended}
 
     def wait(self, parties: Collection[str], seconds: float) -> dict[str, Link]:
         """Return the streams of these parties once all are connected. Raises PartyLost, which names one that is not."""
@@ -127,7 +127,7 @@ class Gathering:
         """Return False while another process of the party is connected; end an older stream of the same process."""
         with self._changed:
             older = self._links.get(link.party)
-            if older is not None and older.process != link.process:
+            if older is not None and older.process != link.process and not older.ended:
                 return False
             self._links[link.party] = link
             self._changed.notify_all()

@@ -156,14 +156,14 @@ class Desk:
     def _offered(self, offer: Offer) -> Sent:
         work = self._work
         if work is not None and (work.offer.run, work.offer.digest) == (offer.run, offer.digest):
-            if work.coordinator != self._coordinator and not offer.resumed:
+            if work.coordinator == self._coordinator:
+                return work.accepted()
+            if not offer.resumed:
                 raise FederationError(
                     f"run {offer.run!r} was begun by another process of the coordinator: it goes on with vfl resume"
                 )
-            work.coordinator = self._coordinator
-            return work.accepted()
         if work is not None:
-            self.end("the coordinator began other work")
+            self.end("the coordinator began anew")
         if offer.purpose not in PURPOSES or self.party not in offer.parties:
             raise FederationError("an offer came that is not for this party, or for a purpose that is unknown")
         return self._begun(offer)

@@ -1,0 +1,60 @@
+"""One participant of a federation as a process of its own, for tests that kill it.
+
+    python -m tests.faults.member party FOLDER NAME
+    python -m tests.faults.member coordinator FOLDER (new | resume)
+
+FOLDER is that of tests.coordinator.organisations, with NAME.csv for each party and job.toml. The coordinator prints a line for
+each round and, at the end, the digest of the coefficients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import vfl
+from parties.joined import serve
+from vfl.federation.file import identity_for, read_federation
+from vfl.job import file as jobfile
+from vfl.job.faults import Faults
+from vfl.launch.train import resume
+
+FAULTS = Faults(wait_seconds=30.0, answer_seconds=20.0)
+
+
+def party(folder: Path, name: str) -> None:
+    """Join until killed."""
+    file = folder / "credit.toml"
+    federation = read_federation(file)
+    sources = {"": str(folder / f"{name}.csv")}
+    serve(
+        identity_for(federation, file, name),
+        federation,
+        sources,
+        folder / f"{name}.policy.toml",
+        lambda event: print(event, flush=True),
+        longest_pause=0.3,
+        indexes=str(folder / f"{name}-index"),
+    )
+
+
+def coordinator(folder: Path, how: str) -> None:
+    """Train, or go on with the run."""
+
+    def watch(event: object) -> None:
+        print(type(event).__name__, getattr(event, "number", ""), flush=True)
+
+    given = {"federation": folder / "credit.toml", "faults": FAULTS, "watch": watch}
+    job, _ = jobfile.read(folder / "job.toml")
+    ledger = folder / "ledger.db" if job.dataset else None
+    result = (
+        resume(folder / "run", **given)
+        if how == "resume"
+        else vfl.train(job, output=folder / "run", ledger=ledger, **given)
+    )
+    print("coef", hashlib.sha256(result.coef_.tobytes()).hexdigest(), flush=True)
+
+
+if __name__ == "__main__":
+    {"party": party, "coordinator": coordinator}[sys.argv[1]](Path(sys.argv[2]), sys.argv[3])
