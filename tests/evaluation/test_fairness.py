@@ -13,15 +13,18 @@ import pytest
 from scipy.optimize import minimize
 
 import vfl
+from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.loading import load
 from tests.neighbours.harness import compare
-from vfl.errors import ConsentRefused, DataError, PartitionError, PrivacyError, SpecificationError
+from vfl.errors import ConsentRefused, DataError, PartitionError, PartyLost, PrivacyError, SpecificationError
 from vfl.evaluation.distance import Distance
 from vfl.evaluation.fairness import GroupFairness
 from vfl.evaluation.gaps import notions_of
 from vfl.evaluation.specification import NOTIONS
 from vfl.job import file as jobfile
+from vfl.job.faults import Faults
+from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.launch.train import resume
 from vfl.losses import loss_of
@@ -262,6 +265,26 @@ class TestCharged:
         assert unbounded.who_sees_what["coordinator"].endswith("the group of every held-out record")
         assert "group" not in bounded.who_sees_what["party"]
 
+    def test_an_owners_book_admits_it(self, tmp_path: Path) -> None:
+        """The noisy gradient is in the books of the parties that release parts of it; counts are the coordinator's."""
+        policies = {}
+        for party in PARTITION.parties:
+            (tmp_path / party).mkdir()
+            policies[party] = tmp_path / party / "policy.toml"
+            policies[party].write_text('format = 1\njobs = ["*"]\n[total]\nepsilon = 3\ndelta = 1e-4\n')
+        result = train(job(seed=None), policies=policies)
+        assert set(result.certificate.books) == set(PARTITION.parties)
+        assert result.findings["distance"].measures
+
+    @pytest.mark.parametrize("kind", ["bound", "thresholds"])
+    def test_ray_agrees_to_the_bit(self, local_ray: Any, kind: str) -> None:
+        options: dict[str, Any] = {} if kind == "bound" else {"bound": False, "thresholds": True}
+        spec = job(fairness=vfl.Fairness(group="sex", **options))
+        results = [vfl.train(spec, table(), engine=e, watch=lambda event: None) for e in ("ray", "inprocess")]
+        assert results[0].w.tobytes() == results[1].w.tobytes()
+        assert results[0].findings == results[1].findings
+        assert results[0].certificate == results[1].certificate
+
 
 class TestBounded:
     """The model without noise lies where the run says, on records that nobody has seen."""
@@ -340,6 +363,46 @@ class TestBounded:
         assert f"error of a gap about {inquiry.guessed(2):.2g}" in str(make_plan(spec, N))
         found = train(spec).findings["fairness"].measures
         assert 0.3 < np.mean([e.error for e in found.values()]) / inquiry.guessed(2) < 1.5
+
+
+class Losing(InProcessTransport):
+    """Loses a party at the first query of a kind that addresses it, for good."""
+
+    lost: str
+    kind: str
+    gone = False
+
+    def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
+        assert not (self.gone and self.lost in shares), "a party that was given up is asked"
+        if self.lost in shares and type(shares[self.lost]).__name__ == self.kind:
+            self.gone = True
+            raise PartyLost(f"{self.lost!r} died", self.lost)
+        return super().ask(shares, records, key)
+
+
+class TestLost:
+    @pytest.mark.parametrize(
+        ("lost", "kind", "measured", "said"),
+        [
+            ("bank", "Descend", True, "the model without noise is not bounded, because a party"),
+            ("bank", "Backward", False, "not measured, since party 'bank' was lost"),
+            ("bank", "RecordNorms", False, "not measured, since party 'bank' was lost"),
+            ("registry", "Groups", False, "not measured, since party 'registry' was lost"),
+        ],
+    )
+    def test_a_party_that_is_given_up_is_asked_no_more(self, lost: str, kind: str, measured: bool, said: str) -> None:
+        spec = job()
+        parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, table()).items()}
+        transport = Losing(parties)
+        transport.lost, transport.kind = lost, kind
+        faults = Faults(on_party_lost="skip", wait_seconds=0.01)
+        *_, outcome = Coordinator(transport, faults=faults).stream(spec)
+        found = outcome.findings["fairness"]
+        assert transport.gone
+        assert said in found.note
+        assert bool(found.measures) is measured
+        assert all(estimate.noiseless is None for estimate in found.measures.values())
+        assert outcome.statement.epsilon <= 2.0
 
 
 class TestThresholds:

@@ -26,7 +26,7 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping
 
     from vfl.losses import Loss
     from vfl.messages import Query
@@ -40,6 +40,7 @@ ERROR = 0.05
 OF_DISTANCE = ERROR / 2
 """The part of ζ that is spent on d; the rest is for counts (vfl.evaluation.gaps)."""
 MEASURE = "distance"
+LOST = "not bounded, because a party or process was lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +163,21 @@ class Distance:
         event = self._event if self.radius is None else None
         return ((event, 1),) if event is not None else ()
 
-    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+    def schedule(
+        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
+    ) -> Generator[Query, Released, Findings]:
         """Ask for Xw and then for the gradient, unless d is public."""
         n, said = self.problem.n_records, f"holds with probability {1 - OF_DISTANCE:g}"
         if self.radius is not None:
             return Findings({MEASURE: Estimate(self.radius, 0.0)}, n, f"{said}; public, from the noise of the model")
+        if gone:
+            return Findings({}, n, LOST)
         event = self._event
         note = f"{said}; from a gradient with noise, charged" if event is not None else "exact: NOT PRIVATE"
         try:
             d = yield from self._bought(w, event)
         except (BudgetExceeded, PartyLost):
-            return Findings({}, n, "not bounded, because of a party or process that was lost")
+            return Findings({}, n, LOST)
         return Findings({MEASURE: Estimate(d, 0.0)}, n, note)
 
     def _bought(self, w: Vector, event: Gaussian | None) -> Generator[Query, Released, float]:

@@ -23,7 +23,7 @@ from vfl.holdout import Side
 from vfl.messages import Forward, Groups, RecordNorms
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Collection, Generator, Iterator, Mapping
 
     from vfl.evaluation.gaps import Notion
     from vfl.evaluation.specification import Fairness
@@ -79,55 +79,64 @@ class GroupFairness:
     def _sizes(self) -> tuple[int, ...]:
         return tuple(len(column.categories) for column in self.columns)
 
-    def _statistic(self, w: Vector, d: float) -> GroupCells | GroupScores:
+    def _statistic(self, w: Vector, d: float | None) -> GroupCells | GroupScores:
         if self.spec.thresholds:
             return GroupScores(self._sizes[0], edges_of(spread_of(self.problem, w)))
-        return GroupCells(self._sizes, d if self.bounded else None)
+        return GroupCells(self._sizes, d)
 
     @property
     def _event(self) -> Gaussian | None:
         nowhere = np.zeros(self.problem.layout.n_coordinates)
-        return event_of(self._statistic(nowhere, 0.0), self.mu)  # Δ and dimension depend on neither
+        return event_of(self._statistic(nowhere, 0.0 if self.bounded else None), self.mu)  # Δ depends on neither
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
         """Return the one event."""
         event = self._event
         return ((event, 1),) if event is not None else ()
 
-    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+    def schedule(
+        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
+    ) -> Generator[Query, Released, Findings]:
         """Ask for margins, groups and norms, which stay at the coordinator, then count.
 
         found : the findings before, with the distance among them.
         """
         of_distance = (found or {}).get(distances.Distance.name)
-        d = math.inf
-        if of_distance is not None and distances.MEASURE in of_distance.measures:
+        d = math.inf if self.bounded and not gone else None
+        if d is not None and of_distance is not None and distances.MEASURE in of_distance.measures:
             d = of_distance.measures[distances.MEASURE].value
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
+        needed = (
+            *(column.party for column in self.columns),
+            *(q for q, own in moved(self.problem, w).items() if own[1].any()),
+        )
+        lost = next((party for party in needed if party in gone), None)
+        if lost is not None:
+            return Findings({}, self.n_records, f"not measured, since party {lost!r} was lost")
         try:
             released, statistic = yield from self._asked(w, d)
         except BudgetExceeded:
             return Findings({}, self.n_records, f"{note}; a run that was cut off had paid for it")
-        except PartyLost as lost:
-            return Findings({}, self.n_records, f"not measured, since party {lost.party!r} was lost")
+        except PartyLost as error:
+            return Findings({}, self.n_records, f"not measured, since party {error.party!r} was lost")
         event = self._event
         sigma = event.sigma if event is not None else 0.0
         if isinstance(statistic, GroupScores):
             return self._chosen(released, statistic, sigma, note)
         return self._compared(released, statistic, sigma, note, w)
 
-    def _asked(self, w: Vector, d: float) -> Generator[Query, Released, tuple[Vector, GroupCells | GroupScores]]:
+    def _asked(self, w: Vector, d: float | None) -> Generator[Query, Released, tuple[Vector, GroupCells | GroupScores]]:
         yield Forward(moved(self.problem, w), side=self.side)
         owned: dict[str, list[tuple[str, int]]] = {}
         for column, stride in zip(self.columns, strides(self._sizes), strict=True):
             owned.setdefault(column.party, []).append((column.name, stride))
         yield Groups({party: tuple(own) for party, own in owned.items()})
-        if self.bounded:
+        if d is not None:
             whole = self.problem.layout.whole()
             rows = {q: (block, np.zeros(block.size), np.ones(block.size)) for q, block in whole.items()}
             yield RecordNorms(rows, side=self.side)
         statistic = self._statistic(w, d)
-        (released,) = yield tally(statistic, self._event, self.side)
+        (released,) = yield tally(statistic, event_of(statistic, self.mu), self.side)
         return released, statistic
 
     @property
@@ -167,6 +176,8 @@ class GroupFairness:
             note += (
                 f"; nothing is known of the model without noise, which may predict anything ({far}, ‖w‖ = {length:.3g})"
             )
+        elif self.bounded:
+            note += f"; the model without noise is {distances.LOST}"
         elif self.why_unbounded:
             note += f"; no bound for the model without noise: {self.why_unbounded}"
         return Findings(found, self.n_records, note + _left_out(unseen))
@@ -222,7 +233,8 @@ class GroupFairness:
 
     def guessed(self, size: int) -> float:
         """Return the error of a gap for `size` equal groups, half of the labels positive, 0.8 predicted correctly."""
-        event, statistic = self._event, self._statistic(np.zeros(self.problem.layout.n_coordinates), 0.0)
+        nowhere = np.zeros(self.problem.layout.n_coordinates)
+        event, statistic = self._event, self._statistic(nowhere, 0.0 if self.bounded else None)
         each = self.n_records / size / 2 / (2 if isinstance(statistic, GroupScores) else 1)
         counts = np.broadcast_to(each * np.array([[0.8, 0.2], [0.2, 0.8]]), (size, 2, 2))
         merged = statistic.bins / 2 if isinstance(statistic, GroupScores) else statistic.kinds / 4

@@ -23,7 +23,7 @@ from vfl.problem import INTERCEPT
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping
 
     from vfl.evaluation.specification import Evaluation
     from vfl.messages import Block, Query, Statistic
@@ -61,10 +61,12 @@ class Inquiry(Protocol):
         """Return all events that it will charge, as (event, count)."""
         ...
 
-    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+    def schedule(
+        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
+    ) -> Generator[Query, Released, Findings]:
         """Ask; w (p,) is the released model. Deterministic given the released values.
 
-        found : the findings of the inquiries before this one.
+        found : the findings of the inquiries before this one. gone : parties that were given up, which are asked nothing.
         """
         ...
 
@@ -181,7 +183,9 @@ class HeldOut:
         second = self._scores_event() if self.problem.loss.classification else None
         return ((first, 1), *(((second, 1),) if second is not None else ()))
 
-    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+    def schedule(
+        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
+    ) -> Generator[Query, Released, Findings]:
         """Ask for the margins, which stay at the coordinator, then tally."""
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         measured: dict[str, Estimate] = {}
@@ -263,7 +267,9 @@ class ClassBalance:
         event = self._released
         return ((event, 1),) if event is not None else ()
 
-    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+    def schedule(
+        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
+    ) -> Generator[Query, Released, Findings]:
         """Count."""
         event = self._released
         note = NOISED if event is not None else UNNOISED
@@ -304,7 +310,9 @@ class Diagnosis:
         """Return no events: nothing is charged."""
         return ()
 
-    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+    def schedule(
+        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
+    ) -> Generator[Query, Released, Findings]:
         """Ask for Xw at the final w, then for the mean loss."""
         problem = self.problem
         yield Forward(moved(problem, w), into="reset")

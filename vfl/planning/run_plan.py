@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import PartyLost, PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
 from vfl.evaluation.distance import Distance
 from vfl.evaluation.fairness import GroupColumn, GroupFairness
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released, Solver
     from vfl.solvers.recommend import Recommendation
     from vfl.types import Vector
+
+T = TypeVar("T")
 
 ROUND_TRIP_SECONDS = 0.8e-3
 BYTES_A_SECOND = 1.2e9
@@ -116,6 +118,25 @@ def warnings_of(delta: float, n_records: int) -> tuple[str, ...]:
     return (warning,)
 
 
+def _noting(schedule: Generator[Query, Released, T], gone: set[str]) -> Generator[Query, Released, T]:
+    """Run a schedule, and add the parties that are given up meanwhile to `gone`."""
+    try:
+        query = next(schedule)
+        while True:
+            try:
+                released = yield query
+            except PartyLost as lost:
+                gone.add(lost.party)
+                query = schedule.throw(lost)
+            except Exception as error:  # noqa: BLE001 - the schedule decides
+                query = schedule.throw(error)
+            else:
+                query = schedule.send(released)
+    except StopIteration as end:
+        outcome: T = end.value
+        return outcome
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """A job with every open option decided.
@@ -136,10 +157,11 @@ class Plan:
 
     def schedule(self) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings]]]:
         """Train, then run the evaluation queries; return w (p,) and {inquiry: findings}."""
-        w = yield from self.solver.schedule(self.problem)
+        gone: set[str] = set()
+        w = yield from _noting(self.solver.schedule(self.problem), gone)
         found: dict[str, Findings] = {}
         for inquiry in self.inquiries:
-            found[inquiry.name] = yield from inquiry.schedule(w, found)
+            found[inquiry.name] = yield from _noting(inquiry.schedule(w, found, frozenset(gone)), gone)
         return w, found
 
     @property
