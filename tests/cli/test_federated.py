@@ -112,6 +112,27 @@ class TestRefusals:
         assert done.code == 6
 
 
+class TestModels:
+    """A run that is not there: the federation's options are checked first for predict, since it reads the run afterwards."""
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ((*ACROSS, "--engine", "ray"), "--engine does not go with --federation"),
+            ((*ACROSS, "--policy", "bank=x"), "--policy does not go with --federation"),
+            ((*ACROSS, "--cores", "2"), "--cores does not go with --federation"),
+            (("--as", "hub", "--data", "x"), "--as needs --federation FILE"),
+            (("--part", "bank=x", *ACROSS), "--part does not go with --federation"),
+            (ACROSS, "with --federation, name the folder RUN of the model: each party is sent its own part"),
+            ((), "Missing option '--data'"),
+        ],
+    )
+    def test_predict(self, call: Call, words: tuple[str, ...], said: str) -> None:
+        done = call("predict", *words)
+        assert done.code == 2
+        assert said in " ".join(done.err.split())
+
+
 class TestPlan:
     def test_it_needs_no_key_and_names_the_digest(self, call: Call, folder: Path) -> None:
         (folder / "hub.key").unlink()

@@ -54,10 +54,10 @@ class Hosts:
         (self.scratch / "site").mkdir()
         (self.scratch / "ray").mkdir()
         (self.scratch / "bin").mkdir()
-        vfl = self.scratch / "bin" / "vfl"
-        vfl.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from vfl.cli import main; main()' \"$@\"\n")
-        vfl.chmod(0o755)
-        (self.scratch / "bin" / "python").symlink_to(sys.executable)
+        for name, before in (("vfl", "-c 'from vfl.cli import main; main()' "), ("python", "")):
+            program = self.scratch / "bin" / name  # a link to Python would not find its packages
+            program.write_text(f'#!/bin/sh\nexec {sys.executable} {before}"$@"\n')
+            program.chmod(0o755)
         self._ip("netns", "add", f"{self.tag}s")
         self._ip("-n", f"{self.tag}s", "link", "add", "br0", "type", "bridge")
         self._ip("-n", f"{self.tag}s", "link", "set", "br0", "up")

@@ -1,7 +1,8 @@
 """Following docs/organisations.md to the letter, on three machines: folders of this one, or hosts in network namespaces.
 
 Its blocks `sh title="NAME"` are scripts for one machine; a line `# send FILE to NAME` copies a file. A script with `vfl join`
-keeps running. `text` is the output of the last script, and `text title="NAME"` the screen of a machine's `vfl join`.
+keeps running; after a line `# stop vfl join` the earlier one is stopped by SIGTERM. `text` is the output of the last script,
+and `text title="NAME"` the screen of a machine's `vfl join`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ PAGE = ROOT / "docs" / "organisations.md"
 HOST = "hub.example.org"
 NAMES = ("hub", "bank", "telco")
 SENT = re.compile(r"^# send (?P<file>\S+) to (?P<name>\S+)$", re.M)
+STOP = "# stop vfl join"
 JOIN = "vfl join "
 
 
@@ -104,7 +106,10 @@ class Walk:
         """Run a script on a machine and return its output; one that joins keeps running."""
         text = self._local(text)
         if JOIN in text:
-            before, join = text.split(JOIN)
+            before, _, join = text.partition(JOIN)
+            if STOP in before:
+                self.joined[name].send_signal(signal.SIGTERM)
+                assert self.joined[name].wait(10) == 0
             self.joined[name] = self.machines.popen(name, f"{before}exec {JOIN}{join}", self.screen_file(name))
             return ""
         output = self.machines.folder(name) / "output.txt"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from vfl.cli.federated import asked_sources, federated, federation_options, watched
 from vfl.cli.jobs import CSV, named_sources, party_files
 
 
@@ -29,14 +30,24 @@ from vfl.cli.jobs import CSV, named_sources, party_files
     metavar="PARTY=FILE",
     help="The policy of a party's owner, checked before its data are opened; once for each party.",
 )
+@federation_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
-    run: Path, sources: tuple[str, ...], formats: tuple[str, ...], policies: tuple[str, ...], *, as_json: bool
+    run: Path,
+    sources: tuple[str, ...],
+    formats: tuple[str, ...],
+    policies: tuple[str, ...],
+    federation: Path | None,
+    name: str | None,
+    identity: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Print the released measures of the run in the folder RUN, or measure its model on other records.
 
     Printing released measures costs no privacy. Measures on --data are exact and have no privacy protection. If the job
-    aligns records by ids, the records of --data are aligned too.
+    aligns records by ids, the records of --data are aligned too. With --federation, --data PARTY=NAME takes the source to
+    which its owner gave this name.
     """
     from vfl.errors import SpecificationError
     from vfl.launch.evaluate import evaluate
@@ -44,7 +55,12 @@ def command(
 
     result = Result.load(run)
     found = dict(result.findings)
-    if sources:
+    across = federated(federation, name, identity, result.job, policy=policies)
+    if across:
+        asked = asked_sources(sources, result.job.partition.parties)
+        with watched(None, None, federation=federation, parties=result.job.partition.parties, quiet=as_json):
+            found = {"data": evaluate(result, asked, **across)}
+    elif sources:
         data = named_sources(sources, result.job.partition.parties, formats)
         found = {"data": evaluate(result, data, policies=party_files("--policy", policies))}
     elif not found:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vfl.cli.federated import asked_sources, federated, federation_options, watched
 from vfl.cli.jobs import CSV, named_sources, party_files
 
 if TYPE_CHECKING:
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
     "--data",
     "sources",
     multiple=True,
-    required=True,
     type=click.Path(),
     metavar="[PARTY=]FILE",
-    help="One table of all columns, or PARTY=FILE once per party.",
+    help="One table of all columns, or PARTY=FILE once per party; with --federation PARTY=NAME, the owner's name of a source.",
 )
 @CSV
 @click.option(
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     help="Run each party in a Ray actor, or all in this process (default: inprocess; with --address: ray).",
 )
 @click.option("--address", metavar="ADDRESS", help="A Ray cluster, where each party's actor opens its own FILE.")
+@federation_options
 @click.option(
     "--policy",
     "policies",
@@ -62,6 +63,9 @@ def command(
     parts: tuple[str, ...],
     engine: str | None,
     address: str | None,
+    federation: Path | None,
+    name: str | None,
+    identity: Path | None,
     policies: tuple[str, ...],
     cores: int | None,
     output: Path | None,
@@ -77,11 +81,19 @@ def command(
     from vfl.errors import OutputError
     from vfl.launch.predict import predict
     from vfl.launch.run.folder import write_whole
+    from vfl.launch.run.result import Result
 
-    model, data = _model(run, parts, sources, formats)
+    across = federated(
+        federation, name, identity, address=address, engine=engine, part=parts, policy=policies, cores=cores
+    )
+    model, data = _across(run, sources) if across else _model(run, parts, sources, formats)
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
-    with Progress(quiet=as_json) as progress:
+    parties = model.job.partition.parties if isinstance(model, Result) else ()
+    with (
+        watched(None, None, federation=federation, parties=parties, quiet=as_json),
+        Progress(quiet=as_json) as progress,
+    ):
         found = predict(
             model,
             data,
@@ -90,6 +102,7 @@ def command(
             policies=party_files("--policy", policies),
             cores=cores,
             watch=progress,
+            **across,
         )
     if output is not None:
         write_whole(output, _table(found))
@@ -108,6 +121,8 @@ def _model(
     from vfl.errors import SpecificationError
     from vfl.launch.run.result import Result
 
+    if not sources:
+        raise click.UsageError("Missing option '--data'.")
     if (run is None) != bool(parts):
         raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
     if run is not None:
@@ -115,6 +130,17 @@ def _model(
         return result, named_sources(sources, result.job.partition.parties, formats)
     split = party_files("--part", parts)
     return split, named_sources(sources, tuple(split), formats)
+
+
+def _across(run: Path | None, sources: tuple[str, ...]) -> tuple[Result, dict[str, str]]:
+    """Return the model, of which each party is sent its part, and the owners' names of the sources."""
+    from vfl.errors import SpecificationError
+    from vfl.launch.run.result import Result
+
+    if run is None:
+        raise SpecificationError("with --federation, name the folder RUN of the model: each party is sent its own part")
+    result = Result.load(run)
+    return result, asked_sources(sources, result.job.partition.parties)
 
 
 def _rows(found: Predictions) -> list[list[Any]]:

@@ -15,6 +15,7 @@ from vfl.alignment import Aligned
 from vfl.errors import SpecificationError
 from vfl.job.plain import encode
 from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.metrics import meters
 from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, Done, Finish, Offer
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def run(
     """
     from coordinator.coordinator import Coordinator, Outcome
     from coordinator.federation.transport import FederationTransport
+    from coordinator.telemetry import Telemetry
 
     arrangement = arrangement or Arrangement()
     there = tuple(party for party in job.partition.parties if party not in log.left.values())
@@ -78,7 +80,9 @@ def run(
         )
         if job.id is not None:
             yield from _aligned(gathering, there, place, arrangement)
+        telemetry = Telemetry(job.name, budget.run, meters(), lambda: (transport.n_bytes, transport.party_seconds))
         for event in Coordinator(transport, faults=place.faults).stream(job, budget, log):
+            telemetry(event)
             if isinstance(event, Outcome):
                 complete()
             yield event
