@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.97
 """Reach at which the search for a canary ends."""
+SEARCH_SECONDS = 30.0
+"""Time after which the search takes the best canary so far."""
 WEAK = 0.9
 """Reach below which an audit warns of its canary."""
 PROBES = 2
@@ -329,9 +331,10 @@ def _canary(plan: Plan, side: Side | None, claim: Claim, public: dict[str, Any] 
     job, n = plan.job, plan.n_records
     held_out = np.zeros(n, dtype=bool) if job.split is None else job.split.held_out(n)
     eligible = np.flatnonzero(held_out if side is Side.HELD_OUT else ~held_out)
-    size = 1 if claim.sampled else group_size(claim.mu, len(eligible))
+    size = group_size(claim, len(eligible))
     positions: Integers = eligible[:size]
     best: tuple[float, Canary] | None = None
+    started = time.perf_counter()
     for number, canary in enumerate(candidates(len(job.partition.features))):
         if public is not None and canary.rest is not None:
             break
@@ -347,7 +350,7 @@ def _canary(plan: Plan, side: Side | None, claim: Claim, public: dict[str, Any] 
         reach = _reach(probe, size, claim)
         if best is None or reach > best[0]:
             best = reach, canary
-        if reach >= ENOUGH:
+        if reach >= ENOUGH or time.perf_counter() - started > SEARCH_SECONDS:
             break
     if best is None:
         raise SpecificationError("no canary fits the job")

@@ -18,11 +18,14 @@ from vfl.schema import BinaryLabel, Boolean, Categorical
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from vfl.auditing.bounds import Claim
     from vfl.job import Job
     from vfl.types import Integers, Vector
 
 FARTHEST = 1e3
 """Label of a canary if the job declares no bounds for the label; the clip caps what it adds."""
+EASIEST, MOST_ACCURATE = 2.75, 0.93
+"""μ of the group at which guesses tell most, and the share of right guesses that a claim about a group may allow."""
 MEAN_AND_SQUARE = 0.146
 """x = 1 and x' = −0.146 move the mean and the square of a column together the most (vfl.privacy.geometry.PAIR)."""
 
@@ -47,9 +50,10 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Canary:
-    """Two data sets: k canaries are `first` in D1 and `second` in D0; all other records are `rest` in both.
+    """Two data sets: k canaries are `first` in D1 and `second` in D0; all other records are the same in both.
 
-    rest : None for records at the scaled 0, whose labels alternate.
+    rest : the other records are in turn (cells, label 1) and (−cells, label −1), which pull the model along the cells and leave
+        the means at 0. None for records at the scaled 0.
     name : description of the pair, for print.
     """
 
@@ -70,28 +74,46 @@ def candidates(columns: int) -> Iterator[Canary]:
     one, last = np.zeros(columns), np.zeros(columns)
     one[0] = last[-1] = 1.0
     along, aside = np.where(np.arange(columns) == 0, 0.1, 1.0), np.where(np.arange(columns) == 0, 0.1, -1.0)
-    whole = {"equal signs": ones, "random signs": signs}
-    for size in (1.0, 0.3, 0.1):
-        for name, cells in {**whole, "one column": one}.items():
+    for size in (1.0, 0.3, 0.1, 0.03):
+        for name, cells in (("equal signs", ones), ("one column", one), ("random signs", signs)):
             x = Record(size * cells, 1)
-            yield Canary(f"x of size {size:g}, labels differ, {name}", x, -x)
-    for name, cells in {**whole, "alternating signs": turns}.items():
+            yield Canary(f"x and x of size {size:g}, labels differ, {name}", x, -x)
+    for name, cells in (("equal signs", ones), ("random signs", signs), ("alternating signs", turns)):
         x = Record(cells, 1)
         yield Canary(f"x and −x, {name}", x, x.times(-1.0))
-        yield Canary(f"x and −{MEAN_AND_SQUARE}x, {name}", x, x.times(-MEAN_AND_SQUARE))
         yield Canary(f"x and {MEAN_AND_SQUARE}x, labels differ, {name}", x, -x.times(MEAN_AND_SQUARE))
+    yield Canary("x and 0, equal signs", Record(ones, 1), Record(0.0 * ones, 1))
     yield Canary("orthogonal rows", Record(ones, 0), Record(turns, 0))
     yield Canary("one column and another", Record(one, 0), Record(last, 0))
-    pull, pull_one = Record(ones, 1), Record(one, 1)
-    yield Canary("x, labels differ; the others pull along x", Record(ones, 1), Record(ones, -1), pull)
-    x = Record(turns, 1)
-    yield Canary("x and −x, alternating signs; the others pull along equal signs", x, x.times(-1.0), pull)
-    yield Canary("both sides of the direction that the others pull along", Record(along, 1), Record(aside, 1), pull_one)
+    pull, said = Record(0.3 * ones, 1), "the others pull along equal signs"
+    x, turned = Record(signs, 1), Record(turns, 1)
+    yield Canary(f"x and −x, random signs; {said}", x, x.times(-1.0), pull)
+    yield Canary(f"x and x of size 0.3, labels differ, random signs; {said}", x.times(0.3), -x.times(0.3), pull)
+    yield Canary(
+        f"x and {MEAN_AND_SQUARE}x, labels differ, alternating signs; {said}",
+        turned,
+        -turned.times(MEAN_AND_SQUARE),
+        pull,
+    )
+    yield Canary(f"x and x, labels differ, equal signs; {said}", Record(ones, 1), Record(ones, -1), Record(ones, 1))
+    yield Canary(f"x and −x, equal signs; {said}", Record(ones, 1), Record(-ones, 1), Record(ones, 1))
+    yield Canary(
+        f"the farthest and the nearest label, equal signs; {said}", Record(-ones, 1), Record(0.0 * ones, 0), pull
+    )
+    yield Canary("both sides of the others' column", Record(along, 1), Record(aside, 1), Record(one, 1))
 
 
-def group_size(mu: float, most: int) -> int:
-    """Return k, the number of canaries that makes a μ-GDP run easiest to audit: kμ about 2.75; at most `most`."""
-    return max(1, min(most, math.ceil(2.75 / mu))) if mu > 0 else most
+def group_size(claim: Claim, most: int) -> int:
+    """Return k, the number of canaries for which the fewest runs find too little noise: kμ about 2.75; at most `most`.
+
+    Sampled releases are audited with one canary, because their cost for several is not known.
+    """
+    if claim.sampled:
+        return 1
+    size = max(1, min(most, math.ceil(EASIEST / claim.mu)))
+    while size > 1 and not claim.gaussian and claim.accuracy(size) > MOST_ACCURATE:
+        size -= 1
+    return size
 
 
 def tables(
@@ -102,27 +124,29 @@ def tables(
     positions : (k,) positions of the canaries. public : {column: n cells} of records that are declared public, which stand in
         for all other records; None simulates them.
     """
-    columns = job.partition.features
-    label = job.partition.label_column
+    columns, label = job.partition.features, job.partition.label_column
+    wanted = dict.fromkeys(column for party in job.partition.parties for column in job.wanted(party))
+    others = [column for column in wanted if column not in columns and column != label]  # of groups, for fairness
     made = []
     for record in (canary.first, canary.second):
         whole: dict[str, Any] = {}
         for j, column in enumerate(columns):
-            filler = _cell(job, column, 0.0 if canary.rest is None else float(canary.rest.cells[j]))
-            cells = [filler] * n_records if public is None else list(public[column])
-            own = _cell(job, column, float(record.cells[j]))
-            for i in positions:
-                cells[i] = own
-            whole[column] = cells
-        if public is not None:
-            labels = list(public[label])
-        elif canary.rest is not None:
-            labels = [_label(job, canary.rest.label)] * n_records
-        else:
-            labels = [_label(job, _alternating(job, i)) for i in range(n_records)]
+            if public is None:
+                share = 0.0 if canary.rest is None else float(canary.rest.cells[j])
+                ends = _cell(job, column, -share), _cell(job, column, share)
+                whole[column] = [ends[i % 2] for i in range(n_records)]
+            else:
+                whole[column] = list(public[column])
+        for column in others:
+            whole[column] = [_cell(job, column, 0.0)] * n_records if public is None else list(public[column])
+        labels = [_label(job, _alternating(job, canary, i)) for i in range(n_records)]
+        whole[label] = labels if public is None else list(public[label])
         for i in positions:
-            labels[i] = _label(job, record.label)
-        whole[label] = labels
+            for j, column in enumerate(columns):
+                whole[column][i] = _cell(job, column, float(record.cells[j]))
+            for column in others:
+                whole[column][i] = _cell(job, column, 1.0 if record is canary.first else -1.0)
+            whole[label][i] = _label(job, record.label)
         made.append(whole)
     return made
 
@@ -172,5 +196,8 @@ def _label(job: Job, which: int) -> Any:
     return {-1: low, 0: low / 2 + high / 2, 1: high}[which]
 
 
-def _alternating(job: Job, i: int) -> int:
-    return (1 if i % 2 else -1) if job.classification else 0
+def _alternating(job: Job, canary: Canary, i: int) -> int:
+    """Return the label of record i of the rest: both classes in turn, and numbers in the middle unless the rest pulls."""
+    if canary.rest is None and not job.classification:
+        return 0
+    return 1 if i % 2 else -1

@@ -50,7 +50,7 @@ class Release:
     exact : (s,) sums, or all scores times ε/2Δ for a selection, on D0 and on D1.
     true : (s,) the same for the data that the run used. Of a sampled release, given the drawn batch.
     absent : (s,) sums without the canary, for a sampled release; None otherwise.
-    selection : True for a selection.
+    selection : True for a selection. paid : True if a charge of the run pays for it.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Release:
     true: Vector
     absent: Vector | None = None
     selection: bool = False
+    paid: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,15 +217,21 @@ class Rehearsal:
         # One schedule for each data set. They put the same queries, unless un-noised answers were sealed in them before.
         going, queries = self._begun()
         number = len(self._solved[side]) if self._solved else 0
+        passes_charged = False
         while True:
             query = queries[side]
-            released, _ = execute(query)
+            released, charges = execute(query)
+            capped = getattr(query, "capped", None) is not None
+            passes_charged |= capped and bool(charges)
+            # A charge pays for the releases of its query, for the later batches of its pass, or for the rest of its pass.
+            paid = bool(charges) or (query.batch is not None and query.batch.number > 0) or (capped and passes_charged)
             if query.batch is not None:
                 folds[query.batch] = None
             if isinstance(query, Local) and not query.sizes():
                 self._kept(query, margins, shadows, truth, batches)
             else:
-                releases += self._releases(queries, number, released, shadows, truth, side)
+                found = self._releases(queries, number, released, shadows, truth, side)
+                releases += found if paid else [replace(release, paid=False) for release in found]
             try:
                 queries = [schedule.send(released) for schedule in going]
             except StopIteration:

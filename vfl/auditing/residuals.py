@@ -49,12 +49,20 @@ def checks_of(runs: Sequence[Transcript], *, size: int, paid: float, level: floa
 
     size : k, number of canaries. paid : √Σ (Δ/σ)² of all charges to one record.
     """
-    found = [_shifts(runs, size, paid)]
+    found = [_charges(runs), _shifts(runs, size, paid)]
     made = [check for check in (_variance(runs), _repeats(runs), _choices(runs), _batches(runs)) if check is not None]
     return (*found, *(Check(name, p, p >= level / len(made), said) for name, p, said in made))
 
 
 Made = tuple[str, float, str]
+
+
+def _charges(runs: Sequence[Transcript]) -> Check:
+    """Every release is paid for."""
+    unpaid = [release.name for run in runs for release in run.releases if not release.paid]
+    made = sum(len(run.releases) for run in runs)
+    said = f"{unpaid[0]}: nothing is charged for it" if unpaid else f"all {made:,} releases are paid for"
+    return Check("charges", 0.0 if unpaid else 1.0, not unpaid, said)
 
 
 def _shifts(runs: Sequence[Transcript], size: int, paid: float) -> Check:
