@@ -31,6 +31,18 @@ from vfl.estimators import (
 from vfl.evaluation import Evaluation as Evaluation, Fairness as Fairness
 from vfl.federation.file import write_federation as write_federation
 from vfl.federation.identity import new_identity as new_identity
+from vfl.features import (
+    Binned as Binned,
+    Cyclic as Cyclic,
+    DateParts as DateParts,
+    Hashed as Hashed,
+    Interaction as Interaction,
+    Log as Log,
+    Ordinal as Ordinal,
+    Power as Power,
+    Scaled as Scaled,
+    Spline as Spline,
+)
 from vfl.job import Job as Job
 from vfl.launch.align import align as align
 from vfl.launch.bounds import private_bounds as private_bounds
@@ -60,7 +72,7 @@ from vfl.planning import (
 from vfl.privacy.ledger import SqliteLedger as SqliteLedger
 from vfl.privacy.noise import SeededNoise as SeededNoise
 from vfl.privacy.specification import Privacy as Privacy
-from vfl.schema import (
+from vfl.columns import (
     Boolean as Boolean,
     Categorical as Categorical,
     Dropped as Dropped,

@@ -28,6 +28,7 @@ class Csv:
     decimal : the character before the fraction of a number, '.' or ','.
     thousands : the character between groups of three digits, as in 1'000'000; None refuses such numbers.
     quote : the character around fields that hold a delimiter or a line break; doubled inside of them. '' is for none.
+    dates : the format of dates, in the directives of Python's strptime, as '%d.%m.%Y'; None is ISO, as 2026-01-31.
 
     Raises SpecificationError.
     """
@@ -39,6 +40,7 @@ class Csv:
     decimal: str = "."
     thousands: str | None = None
     quote: str = '"'
+    dates: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("path", "delimiter", "encoding", "decimal", "quote"):
@@ -62,6 +64,8 @@ class Csv:
             raise SpecificationError(
                 f"thousands of a CSV file is one character that is neither a digit nor the decimal sign, not {self.thousands!r}"
             )
+        if self.dates is not None and (not isinstance(self.dates, str) or "%" not in self.dates):
+            raise SpecificationError(f"dates of a CSV file are a format such as '%d.%m.%Y', not {self.dates!r}")
         try:
             codecs.lookup(self.encoding)
         except LookupError:

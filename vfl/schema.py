@@ -1,252 +1,86 @@
 """Public declarations about each column, and the scaling that follows from them. Nothing here is taken from data.
 
-A column becomes one coordinate of the model (numeric, boolean) or one for each declared category (categorical). What a
-declaration says of its coordinates (`features`, `limits`) is all that scaling, sensitivities and storage need to know.
+A column becomes one coordinate of the model (numeric, boolean), one for each declared category (categorical), or those of a
+feature that its owner makes (vfl.features). What a declaration says of its coordinates, their names and ranges, is all that
+scaling, sensitivities and storage need to know.
 """
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from vfl.columns import (
+    INDICATOR as INDICATOR,
+)
+from vfl.columns import (
+    TRUTHS as TRUTHS,
+)
+from vfl.columns import (
+    UNBOUNDED as UNBOUNDED,
+)
+from vfl.columns import (
+    Boolean as Boolean,
+)
+from vfl.columns import (
+    Bounds as Bounds,
+)
+from vfl.columns import (
+    Categorical as Categorical,
+)
+from vfl.columns import (
+    Category as Category,
+)
+from vfl.columns import (
+    Dropped as Dropped,
+)
+from vfl.columns import (
+    Numeric as Numeric,
+)
+from vfl.columns import (
+    canonical_category as canonical_category,
+)
+from vfl.columns import (
+    categories_of as categories_of,
+)
+from vfl.columns import (
+    checked_bounds as checked_bounds,
+)
+from vfl.columns import (
+    indicators,
+    repeated,
+)
+from vfl.columns import (
+    nearest_double as nearest_double,
+)
 from vfl.errors import SpecificationError, entry, nearest
+from vfl.features import FEATURES, Crossed, Feature, FeatureKind, Interaction, contents_of, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from vfl.types import Vector
 
-Bounds: TypeAlias = tuple[float, float]
-Category: TypeAlias = str | int | float | bool
-
-UNBOUNDED: Bounds = (-math.inf, math.inf)
-INDICATOR = "indicator"
-
-
-def nearest_double(value: Any) -> float:
-    """Return the float64 of a real number of any type; an infinity for one beyond the largest."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-def canonical_category(value: object) -> str:
-    """Return the text by which categories and classes are compared, a function of the value alone.
-
-    Numbers of any type are equal where their float64 are: 1, 1.0, Decimal('1.00') and the text '1' are one category. Truth
-    values equal the texts 'true' and 'false'. Other text stays as it is: '01' and '1.0' differ from '1'.
-    """
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, numbers.Real | Decimal):
-        number = nearest_double(value)
-        return str(int(number)) if number.is_integer() else str(number)
-    return str(value)
-
-
-def _repeated(names: Iterable[str]) -> str | None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            return name
-        seen.add(name)
-    return None
-
-
-def checked_bounds(bounds: Sequence[float]) -> Bounds:
-    """Return (lo, hi) as finite floats, lo < hi. Raises SpecificationError with the remedy."""
-    numbers = isinstance(bounds, tuple | list) and [
-        float(x) for x in bounds if isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
-    ]
-    if not numbers or len(bounds) != 2 or len(numbers) != 2:
-        raise SpecificationError(f"bounds are two numbers, low and high, not {bounds!r}")
-    lo, hi = numbers
-    if not (math.isfinite(lo) and math.isfinite(hi)):
-        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are not finite: declare a range, values outside are clamped")
-    if lo > hi:
-        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are reversed: write [{hi:g}, {lo:g}]")
-    if lo == hi:
-        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] leave a constant: widen the range, or leave the column out")
-    if hi / 2 - lo / 2 == 0:
-        raise SpecificationError(f"bounds [{lo!r}, {hi!r}] are too close to scale by: change the column's unit")
-    return lo, hi
-
-
-def _check_missing(missing: str | None) -> None:
-    if missing not in (None, INDICATOR):
-        raise SpecificationError(f"missing is 'indicator' or left out, not {missing!r}; a fill= is a value")
-
-
-def _indicators(column: str, missing: str | None) -> tuple[str, ...]:
-    return () if missing is None else (f"{column}=(missing)",)
-
-
-@dataclass(frozen=True, slots=True)
-class Numeric:
-    """A column of numbers, one coordinate.
-
-    bounds : (lo, hi); values outside are clamped, infinities too. None declares nothing.
-    fill : value for missing cells, within the bounds; None makes a missing cell an error at the owner.
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell and 0 otherwise. Without a fill,
-        a missing cell then becomes the number within the bounds that is nearest to 0.
-    """
-
-    kind: ClassVar[str] = "numeric"
-    bounds: Bounds | None = None
-    fill: float | None = None
-    missing: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_missing(self.missing)
-        if self.bounds is not None:
-            object.__setattr__(self, "bounds", checked_bounds(self.bounds))
-        if self.fill is None:
-            return
-        if isinstance(self.fill, bool | str) or not math.isfinite(self.fill):
-            raise SpecificationError(f"fill must be a finite number, not {self.fill!r}")
-        lo, hi = self.bounds or UNBOUNDED
-        if not lo <= self.fill <= hi:
-            raise SpecificationError(f"fill {self.fill:g} lies outside the bounds [{lo:g}, {hi:g}]")
-        object.__setattr__(self, "fill", float(self.fill))
-
-    def features(self, column: str) -> tuple[str, ...]:
-        """Return the names of the column's coordinates."""
-        return (column, *_indicators(column, self.missing))
-
-    @property
-    def limits(self) -> Bounds:
-        """The range of the column's values; infinite if no bounds are declared."""
-        return self.bounds or UNBOUNDED
-
-    @property
-    def instead(self) -> float | None:
-        """Replacement for a missing value; None if a missing value is an error."""
-        if self.fill is None and self.missing is not None:
-            lo, hi = self.limits
-            return min(max(0.0, lo), hi)
-        return self.fill
-
-
-@dataclass(frozen=True, slots=True)
-class Boolean:
-    """A column of true and false (or 1 and 0), which becomes one coordinate, 1 or 0.
-
-    fill : value for missing cells; None makes a missing cell an error at the owner.
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without a fill, the column's
-        own coordinate is then 0.
-    """
-
-    kind: ClassVar[str] = "boolean"
-    fill: bool | None = None
-    missing: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_missing(self.missing)
-        if self.fill is not None and self.fill not in (0, 1):
-            raise SpecificationError(f"fill of a boolean column is true or false, not {self.fill!r}")
-
-    def features(self, column: str) -> tuple[str, ...]:
-        """Return the names of the column's coordinates."""
-        return (column, *_indicators(column, self.missing))
-
-    @property
-    def limits(self) -> Bounds:
-        """The range of the column's values."""
-        return 0.0, 1.0
-
-    @property
-    def instead(self) -> float | None:
-        """Replacement for a missing value; None if a missing value is an error."""
-        if self.fill is None:
-            return None if self.missing is None else 0.0
-        return float(self.fill)
-
-
-@dataclass(frozen=True, slots=True)
-class Categorical:
-    """A column of declared categories, which becomes one coordinate 'column=category' per category, 1 or 0.
-
-    categories : at least two, in the order of the coordinates; compared as text (`canonical_category`).
-    fill : category for missing cells; None makes a missing cell an error at the owner.
-    unknown : treatment of values that are not declared: 'refuse' (an error at the owner) or 'zero' (no category).
-    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without a fill, a missing cell
-        is then in no category.
-    """
-
-    kind: ClassVar[str] = "categorical"
-    categories: tuple[Category, ...]
-    fill: Category | None = None
-    unknown: str = "refuse"
-    missing: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_missing(self.missing)
-        if not isinstance(self.categories, tuple | list) or len(self.categories) < 2:
-            raise SpecificationError(f"categories are a list of at least two, not {self.categories!r}")
-        object.__setattr__(self, "categories", tuple(self.categories))
-        texts = self.texts
-        if twice := _repeated(texts):
-            raise SpecificationError(f"category {twice!r} is declared twice (categories are compared as text)")
-        if self.fill is not None and canonical_category(self.fill) not in texts:
-            raise SpecificationError(f"fill {self.fill!r} is not a declared category{nearest(str(self.fill), texts)}")
-        if self.unknown not in ("refuse", "zero"):
-            raise SpecificationError(f"unknown must be 'refuse' or 'zero', not {self.unknown!r}")
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The categories as text, for comparisons."""
-        return tuple(canonical_category(category) for category in self.categories)
-
-    def features(self, column: str) -> tuple[str, ...]:
-        """Return the names of the column's coordinates."""
-        return (*(f"{column}={text}" for text in self.texts), *_indicators(column, self.missing))
-
-    @property
-    def limits(self) -> Bounds:
-        """The range of every coordinate of the column."""
-        return 0.0, 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A column that its party holds and the model does not use. It is not read; the job equals one that never named it."""
-
-    kind: ClassVar[str] = "dropped"
-
-    def features(self, column: str) -> tuple[str, ...]:
-        """Return (): the column has no coordinate."""
-        return ()
-
-
-TRUTHS = ("false", "true")
-
-
-def categories_of(declared: Declaration | Dropped) -> tuple[str, ...]:
-    """Return the categories of a column in order, as text; () for a column of numbers."""
-    if isinstance(declared, Boolean):
-        return TRUTHS
-    return declared.texts if isinstance(declared, Categorical) else ()
-
-
-Declaration: TypeAlias = Numeric | Boolean | Categorical
+Declaration: TypeAlias = Numeric | Boolean | Categorical | FeatureKind | Crossed
 """Declaration of a column that is read."""
 
 _UNDECLARED = Numeric()
-KINDS: dict[str, type[Declaration | Dropped]] = {kind.kind: kind for kind in (Numeric, Boolean, Categorical, Dropped)}
+KINDS: dict[str, type[Declaration | Dropped]] = {
+    kind.kind: kind for kind in (Numeric, Boolean, Categorical, Dropped, *FEATURES)
+}
+CHOSEN = ("categorical", "ordinal")
+"""Kinds whose categories may not be taken from the data."""
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schema:
     """The declarations of all columns. A column that is not named is numeric, without bounds and without a fill.
 
-    columns : {column: Numeric(...), Boolean(...) or Categorical(...)}; Dropped() columns are not part of a schema.
+    columns : {column: Numeric(...), Boolean(...), Categorical(...) or a feature (vfl.features)}; Dropped() columns are not
+        part of a schema.
     bounds : {column: (lo, hi)}, short for Numeric(bounds=(lo, hi)).
     fill : {column: value}, for any declaration without a fill of its own.
 
@@ -255,6 +89,7 @@ class Schema:
 
     _declared: tuple[tuple[str, Declaration], ...]
     _of: Mapping[str, Declaration] = field(compare=False, repr=False)
+    _local: Mapping[str, str] = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -278,16 +113,17 @@ class Schema:
     def _keep(self, declared: Sequence[tuple[str, Declaration]]) -> None:
         object.__setattr__(self, "_declared", tuple(declared))
         object.__setattr__(self, "_of", dict(declared))
+        object.__setattr__(self, "_local", {})
 
     def __getitem__(self, column: str) -> Declaration:
         return self._of.get(column, _UNDECLARED)
 
     def bounded(self, columns: Iterable[str], bounds: Sequence[float]) -> Schema:
-        """Return a schema with these bounds for the numeric columns among `columns` that have none."""
+        """Return a schema with these bounds for the columns of numbers among `columns` that take bounds and have none."""
         plain, declared = Numeric(bounds=checked_bounds(bounds)), dict(self._of)
         for column in columns:
             found = declared.get(column, _UNDECLARED)
-            if isinstance(found, Numeric) and found.bounds is None:
+            if "bounds" in {f.name for f in fields(found)} and found.limits == UNBOUNDED:
                 declared[column] = (
                     plain
                     if found == _UNDECLARED
@@ -296,6 +132,58 @@ class Schema:
         whole = Schema()
         whole._keep(sorted(declared.items()))
         return whole
+
+    def placed(self, party_of: Mapping[str, str], local: Mapping[str, str]) -> Schema:
+        """Return a schema that knows the partition: the sources of each column, and both sides of each interaction.
+
+        party_of : {column: its party}. local : {column: its name in its party's data} where the two names differ.
+
+        Raises SpecificationError for an interaction with an unknown column, with one of another party, or without a range.
+        """
+        whole = Schema()
+        object.__setattr__(whole, "_declared", self._declared)
+        object.__setattr__(whole, "_local", dict(local))
+        sides = _Sides(self, party_of, local)
+        crossed = {c: sides.crossed(c, found) for c, found in self._declared if isinstance(found, Interaction)}
+        object.__setattr__(whole, "_of", {**self._of, **crossed})
+        whole._check_contents(party_of)
+        for column in party_of:
+            if isinstance(found := whole[column], Feature) and not np.isfinite(found.limits).all():
+                if isinstance(found, Crossed):
+                    raise SpecificationError(
+                        f"interaction {column!r}: its products have no finite range: narrow the bounds"
+                    )
+                raise SpecificationError(
+                    f"no bounds for column {column!r}, of kind {found.kind}: declare "
+                    + entry("bounds", column, "(low, high)", "[LOW, HIGH]")
+                )
+        return whole
+
+    def _check_contents(self, party_of: Mapping[str, str]) -> None:
+        """Check that all features of a party read a column in the same form."""
+        read: dict[tuple[str, str], tuple[str, str]] = {}
+        for column, party in party_of.items():
+            for source, content in self.contents(column).items():
+                first, form = read.setdefault((party, source), (column, content))
+                if form != content:
+                    raise SpecificationError(
+                        f"column {source!r} of party {party!r} is read as {form} for {first!r} and as {content} for "
+                        f"{column!r}: declare both of the same form"
+                    )
+
+    def sources(self, column: str) -> tuple[str, ...]:
+        """Return the columns of the party's data that a column of the partition is made of; most are made of themselves."""
+        found, own = self[column], self._local.get(column, column)
+        return found.sources(own) if isinstance(found, Feature) else (own,)
+
+    def contents(self, column: str) -> dict[str, Any]:
+        """Return {source: form of its cells}: 'number', 'boolean', 'text' or 'date'."""
+        return dict(zip(self.sources(column), contents_of(self[column]), strict=True))
+
+    def bases(self) -> tuple[str, ...]:
+        """Return the columns that interactions name."""
+        named = [side for _, found in self._declared if isinstance(found, Interaction) for side in (found.a, found.b)]
+        return tuple(dict.fromkeys(named))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -348,11 +236,11 @@ def _read(column: str, declaration: Declaration | Dropped) -> Declaration:
 
 
 def _arguments(column: str, declaration: Declaration | Dropped) -> dict[str, Any]:
-    if not isinstance(declaration, Numeric | Boolean | Categorical | Dropped):
+    if not isinstance(declaration, Numeric | Boolean | Categorical | Dropped | Feature):
         raise SpecificationError(
-            f"column {column!r}: declare Numeric, Boolean, Categorical or Dropped, not {declaration!r}"
+            f"column {column!r}: declare Numeric, Boolean, Categorical, a feature or Dropped, not {declaration!r}"
         )
-    given = {field.name: getattr(declaration, field.name) for field in fields(declaration)}
+    given = {f.name: getattr(declaration, f.name) for f in fields(declaration)}
     return {"kind": declaration.kind, **{name: value for name, value in given.items() if value is not None}}
 
 
@@ -365,18 +253,62 @@ def _declaration(column: str, arguments: Mapping[str, Any]) -> Declaration | Dro
             f"column {column!r}: unknown kind {kind!r}{nearest(str(kind), KINDS)}; known: {', '.join(KINDS)}"
         )
     given = {name: value for name, value in arguments.items() if name != "kind"}
-    known = [field.name for field in fields(KINDS[kind])]
+    known = [f.name for f in fields(KINDS[kind])]
     for name in given:
         if name not in known:
             raise SpecificationError(
                 f"column {column!r}: a {kind} column has no {name!r}{nearest(name, known)}; known: {', '.join(known)}"
             )
-    if kind == Categorical.kind and "categories" not in given:
+    if kind in CHOSEN and "categories" not in given:
         raise SpecificationError(f"column {column!r}: declare its categories: they may not be taken from the data")
+    for field_ in fields(KINDS[kind]):
+        if field_.default is MISSING and field_.name not in given:
+            raise SpecificationError(f"column {column!r}: a {kind} column needs {field_.name}")
     try:
         return KINDS[kind](**given)
     except (SpecificationError, TypeError) as error:
         raise SpecificationError(f"column {column!r}: {error}") from None
+
+
+class _Sides:
+    """Looks up the columns that interactions name."""
+
+    def __init__(self, schema: Schema, party_of: Mapping[str, str], local: Mapping[str, str]) -> None:
+        self._schema, self._party_of, self._local = schema, party_of, local
+
+    def crossed(self, column: str, found: Interaction) -> Crossed:
+        """Return the interaction with the declarations of its columns. Raises SpecificationError."""
+        return Crossed(self._side(column, found.a, ()), self._side(column, found.b, ()))
+
+    def _side(self, column: str, name: str, above: tuple[str, ...]) -> tuple[str, Any, tuple[str, ...]]:
+        party = self._party_of.get(column)
+        known = {**{c: c for c in self._schema.columns}, **{c: c for c in self._party_of}}
+        # A name that several parties use is the column of this party.
+        known |= {self._local[c]: c for c in self._local if self._party_of.get(c) == party}
+        if name not in known:
+            raise SpecificationError(
+                f"interaction {column!r}: there is no column {name!r}{nearest(name, known)}; declare it, with bounds or "
+                "categories"
+            )
+        key = known[name]
+        if self._party_of.get(key, party) != party:
+            raise SpecificationError(
+                f"interaction {column!r} of party {party!r} names column {key!r} of party {self._party_of[key]!r}: a product "
+                "is made where both columns are"
+            )
+        declared = self._schema[key]
+        if key in (*above, column):
+            raise SpecificationError(f"interaction {column!r} is made of itself")
+        if isinstance(declared, Interaction):
+            both = (self._side(key, side, (*above, column)) for side in (declared.a, declared.b))
+            declared = Crossed(*both)
+        if not all(np.isfinite(ends).all() for ends in ranges_of(declared)):
+            raise SpecificationError(
+                f"interaction {column!r}: no bounds for column {key!r}: declare "
+                + entry("bounds", key, "(low, high)", "[LOW, HIGH]")
+            )
+        own = self._local.get(key, key)
+        return name, declared, declared.sources(own) if isinstance(declared, Feature) else (own,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -421,13 +353,13 @@ class Scaling:
             )
         declared = {column: schema[column] for column in columns}
         limits = [
-            (0.0, 1.0) if name in _indicators(column, found.missing) else found.limits
+            limits
             for column, found in declared.items()
-            for name in found.features(column)
+            for limits in (*ranges_of(found), *(((0.0, 1.0),) * len(indicators(column, found.missing))))
         ]
         lo, hi = np.array(limits, dtype=np.float64).reshape(-1, 2).T
         names = schema.features(columns)
-        if twice := _repeated(names):
+        if twice := repeated(names):
             raise SpecificationError(f"two columns yield a coordinate {twice!r}: rename one")
         shift, width = np.zeros(len(names)), np.ones(len(names))
         if scaling == "none":

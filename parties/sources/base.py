@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Content: TypeAlias = Literal["number", "boolean", "text", "id"]
+Content: TypeAlias = Literal["number", "boolean", "text", "date", "id"]
 """Reading of cells without a type, according to the column's declaration. Columns of typed sources keep their type.
 'id' is the column by which records are aligned; a sparse matrix has no such column."""
 
@@ -120,6 +120,13 @@ class Origin:
     def not_boolean(self, column: str) -> DataError:
         """Return the error for other values in a boolean column."""
         return self.error(f"column {column!r} is declared boolean but holds values other than true, false, 1 and 0")
+
+    def no_date(self, column: str) -> DataError:
+        """Return the error for other cells in a column of dates."""
+        return self.error(
+            f"column {column!r} holds text that is no date: clean the cells, or declare the format of the file's dates "
+            '(dates = "%d.%m.%Y")'
+        )
 
     def undeclared_category(self, column: str) -> DataError:
         """Return the error for another category than the declared ones."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import io
 import re
 import sys
@@ -28,7 +29,7 @@ MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 2 << 20, 64 << 20
 PIECE_BYTES = 1 << 18
 _NEW_LINE, _RETURN = b"\n\r"
 
-_TYPES = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "id": pa.string()}
+_TYPES = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "date": pa.string(), "id": pa.string()}
 _ENCODING = (
     'is not text in the encoding {!r}: save it as UTF-8, or declare its encoding, encoding = "..." in its table of [data] '
     "(in Python vfl.Csv(path, encoding=...))"
@@ -105,7 +106,7 @@ class CsvSource:
             if count > self.at_most:
                 raise self.origin.error("changed while it was read")
             for start in range(0, batch.num_rows, step):
-                yield self._ungrouped(batch.slice(start, step))
+                yield self._converted(batch.slice(start, step))
         if count < self.at_most and self._quotes and not self.origin.attempt(self._ends, _SHAPE):
             raise self.origin.error("has a quote that is never closed, so the records after it cannot be told apart")
         self.n_records = count
@@ -201,17 +202,19 @@ class CsvSource:
         """Return the type in which Arrow reads a field; it has no digit groups, so that those numbers are read as text."""
         return pa.string() if content == "number" and self._spec.thousands else _TYPES[content]
 
-    def _ungrouped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with numbers in digit groups converted, each field by itself."""
-        if not self._spec.thousands:
-            return batch
-        arrays = batch.columns
+    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with numbers in digit groups, and dates in a format, converted; each field by itself."""
+        spec, arrays = self._spec, batch.columns
         for j, name in enumerate(batch.schema.names):
-            if self._contents.get(name) == "number":
-                found = _grouped_numbers(arrays[j], self._spec)
-                if found is None:
+            content = self._contents.get(name)
+            if content == "number" and spec.thousands:
+                arrays[j] = _grouped_numbers(arrays[j], spec)
+                if arrays[j] is None:
                     raise self.origin.not_a_number(name)
-                arrays[j] = found
+            elif content == "date" and spec.dates:
+                arrays[j] = dates_of(arrays[j], spec)
+                if arrays[j] is None:
+                    raise self.origin.no_date(name)
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
     def _explain(self, names: list[str]) -> DataError:
@@ -242,6 +245,18 @@ def numbers_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
         return pc.utf8_trim_whitespace(_plain(fields, "number", spec)).cast(pa.float64())
     except pa.ArrowInvalid:
         return None
+
+
+def dates_of(fields: pa.Array, spec: Csv) -> pa.Array | None:
+    """Return text as timestamps by a file's format of dates, null where it is; None if a field is no such date."""
+    found = fields.dictionary_encode()
+    form = spec.dates or "%Y-%m-%d"
+    try:
+        dates = [dt.datetime.strptime(text.strip(), form) for text in found.dictionary.to_pylist()]  # noqa: DTZ007 - as written
+    except ValueError:
+        return None
+    whole = [date.replace(microsecond=0, tzinfo=None) for date in dates]
+    return pa.array(whole, pa.timestamp("s")).take(found.indices)
 
 
 def _grouped_numbers(fields: pa.Array, spec: Csv) -> pa.Array | None:

@@ -7,6 +7,7 @@ would give a list of objects one common type, so that one record could decide ho
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import math
 import numbers
 from decimal import Decimal
@@ -39,7 +40,9 @@ def object_array(cells: Iterable[Any]) -> np.ndarray[Any, Any]:
 
 
 def converted(cells: Any, content: Content | None, column: str, origin: Origin) -> pa.Array:
-    """Return cells as float64 ('number'), bool ('boolean'), binary ('text', in UTF-8) or ids; null where one is missing.
+    """Return cells as float64 ('number'), bool ('boolean'), binary ('text', in UTF-8), ISO text ('date') or ids.
+
+    A missing cell is null.
 
     cells : (m,) a list, or a NumPy array of objects or text.
     content : None is a column that nobody reads, of which only the length counts.
@@ -52,6 +55,11 @@ def converted(cells: Any, content: Content | None, column: str, origin: Origin) 
         return _texts(cells, column, origin)
     if content == "id":
         return _ids(cells, column, origin)
+    if content == "date":
+        return origin.attempt(
+            lambda: pa.array([None if is_missing(cell) else _date(cell) for cell in cells], type=pa.string()),
+            f"column {column!r} holds values that are not dates: convert or leave it out",
+        )
     if content == "boolean":
         truths = [None if is_missing(cell) else _truth(cell) for cell in cells]
         if any(truth is NotImplemented for truth in truths):
@@ -95,6 +103,17 @@ def _truth(cell: Any) -> Any:
     if isinstance(cell, numbers.Real | Decimal | np.bool_):
         return bool(cell) if cell in (0, 1) else NotImplemented
     return NotImplemented
+
+
+def _date(cell: Any) -> str:
+    """Return a date as ISO text; text as it is."""
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, dt.date):
+        return cell.isoformat()
+    if isinstance(cell, np.datetime64):
+        return str(cell)
+    raise TypeError
 
 
 def _texts(cells: Any, column: str, origin: Origin) -> pa.Array:

@@ -5,6 +5,7 @@ A new kind of data is a module in this folder and a line in `_opened`. This modu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from parties.sources import databases, files, plugins, sparse, stores, tables
 from parties.sources.base import BY_POSITION, Origin
 from parties.sources.sparse import SparseSource
 from vfl.csv import Csv
+from vfl.errors import PartitionError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,33 +94,66 @@ def split_table(
     parts: Mapping[str, Mapping[str, Content]],
     *,
     label: bool = True,
-    groups: bool | None = None,
 ) -> dict[str, Any]:
     """Give every party its columns of one table, to simulate from a single frame.
 
     A cell is read as its column is declared, as its party reads a source of its own: no cell decides about another.
 
-    table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are all features in
-        the partition's order, then the label.
+    table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are what features are made
+        of in the partition's order, then the label. A column whose name several parties hold is 'PARTY.COLUMN'.
     parts : {party: {column: content}} of all that the party is to be given; an id column not of a 2-D array or sparse
         matrix.
-    label : whether the label is among them. groups : whether group columns are; None takes the value of `label`.
+    label : whether the label is among them.
 
     Returns {party: Arrow table, or sparse matrix of one}, without a party of which nothing is wanted. Raises
     PartitionError when the table lacks a column, else as `open_source`.
     """
-    held = {column: content for part in parts.values() for column, content in part.items()}
-    first = (*partition.features, *((partition.label_column,) if label else ()))
+    named = _names_in_one_table(parts)
+    late = {partition.label, *((partition.owner(column), column) for column in partition.group_columns)}
+    held = {named[q][column]: content for q, part in parts.items() for column, content in part.items()}
+    early = [
+        named[q][column]
+        for q, part in parts.items()
+        for column, content in part.items()
+        if (q, column) not in late and content != "id"
+    ]
+    first = (*early, *((named[partition.label_party][partition.label[1]],) if label else ()))
     contents = {column: held[column] for column in (*first, *held)}
     source = _opened(table, contents, None)
     if isinstance(source, SparseSource):
-        return {party: source.select(tuple(part)) for party, part in parts.items() if part}
-    partition.check(source.names, label=label, groups=groups)
+        return {q: source.select(tuple(named[q].values())) for q, part in parts.items() if part}
+    for party, part in parts.items():
+        for column, content in part.items():
+            if content != "id" and named[party][column] not in source.names:
+                role = "label" if (party, column) == partition.label else "column"
+                raise PartitionError(
+                    f"{role} {named[party][column]!r} of party {party!r} is not in the table"
+                    + nearest(named[party][column], source.names)
+                )
     source.origin.check_columns(source.names, contents)
     whole = _whole(source, contents)
+    made = {q: whole.select(list(named[q].values())).rename_columns(list(part)) for q, part in parts.items() if part}
     if source.origin.by_position:
-        whole = whole.replace_schema_metadata({BY_POSITION: ""})
-    return {party: whole.select(list(part)) for party, part in parts.items() if part}
+        return {q: part.replace_schema_metadata({BY_POSITION: ""}) for q, part in made.items()}
+    return made
+
+
+def in_one_table(parts: Mapping[str, Mapping[str, Content]]) -> dict[str, Content]:
+    """Return {column: content} of one table that holds the columns of all parties."""
+    named = _names_in_one_table(parts)
+    return {named[party][column]: content for party, part in parts.items() for column, content in part.items()}
+
+
+def _names_in_one_table(parts: Mapping[str, Mapping[str, Content]]) -> dict[str, dict[str, str]]:
+    """Return {party: {its column: name in one table of all parties}}: 'PARTY.COLUMN' where several parties hold the name.
+
+    An id column is the same for all.
+    """
+    held = Counter(column for part in parts.values() for column, content in part.items() if content != "id")
+    return {
+        party: {c: f"{party}.{c}" if content != "id" and held[c] > 1 else c for c, content in part.items()}
+        for party, part in parts.items()
+    }
 
 
 def _whole(source: Source, contents: Mapping[str, Content]) -> pa.Table:

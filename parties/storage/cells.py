@@ -5,13 +5,14 @@ An error names the column and the remedy; it holds neither cells nor counts.
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from vfl.errors import entry
-from vfl.schema import BinaryLabel, Boolean, Categorical, Numeric, canonical_category
+from vfl.schema import BinaryLabel, canonical_category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,17 +25,22 @@ if TYPE_CHECKING:
 
 MISSING = -1
 UNKNOWN = -2
-_CONTENTS: dict[type, Content] = {Numeric: "number", Boolean: "boolean", Categorical: "text"}
+UNREADABLE = -3
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a date is taken as it is written
 
 
 def contents_of(
     schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None, groups: Sequence[str] = ()
 ) -> dict[str, Content]:
     """Return the contents that `open_source` reads: a party's columns in order, its label (column, declaration), its groups."""
-    contents: dict[str, Content] = {column: _CONTENTS[type(schema[column])] for column in columns}
+    contents: dict[str, Content] = {}
+    for column in columns:
+        contents |= schema.contents(column)
     if label is not None:
         contents[label[0]] = "text" if isinstance(label[1], BinaryLabel) else "number"
-    return contents | {column: _CONTENTS[type(schema[column])] for column in groups}
+    for column in groups:
+        contents |= schema.contents(column)
+    return contents
 
 
 def toward_zero(bounds: npt.ArrayLike, dtype: np.dtype[Any]) -> Any:
@@ -73,6 +79,41 @@ def truths(cells: pa.Array, column: str, origin: Origin) -> Vector:
         if cells is None:
             raise origin.not_boolean(column)
     return numbers(cells, column, origin)
+
+
+def dates(cells: pa.Array, column: str, origin: Origin) -> Any:
+    """Return a column's cells as (m,) datetime64[s], as written in their own time zone, NaT where missing. Raises DataError."""
+    cells = _decoded(cells)
+    kind = cells.type
+    if _is_text(kind):
+        found = codes(cells, _twice_seconds, column, origin)
+        if (found == UNREADABLE).any():
+            raise origin.no_date(column)
+        return np.where(found == MISSING, np.datetime64("NaT"), (found // 2).astype("M8[s]"))
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_null(kind)):
+        raise origin.error(f"column {column!r} holds values of type {kind}, not dates: convert or leave it out")
+    import pyarrow.compute as pc  # imported here so that a party starts faster
+
+    def convert() -> Any:
+        local = pc.local_timestamp(cells) if getattr(kind, "tz", None) else cells
+        whole = pc.floor_temporal(local, unit="second") if pa.types.is_timestamp(local.type) else local
+        return whole.cast(pa.timestamp("s"), safe=False).to_numpy(zero_copy_only=False)
+
+    return np.array(origin.attempt(convert, f"column {column!r} holds dates that cannot be read"))
+
+
+def _twice_seconds(cell: object) -> int:
+    """Return twice the seconds of ISO text since 1970, as written: even, so that it is never MISSING or UNREADABLE."""
+    if cell is None or cell != cell:
+        return MISSING
+    text = text_of(cell)
+    try:
+        found = dt.datetime.fromisoformat(text.strip()) if isinstance(text, str) else None
+    except ValueError:
+        found = None
+    if found is None:
+        return UNREADABLE
+    return 2 * ((found.replace(tzinfo=None) - _EPOCH) // dt.timedelta(seconds=1))
 
 
 def _decoded(cells: pa.Array) -> pa.Array:

@@ -24,6 +24,8 @@ from parties.storage.cells import (
     truths,
 )
 from parties.storage.labels import LabelReader
+from parties.storage.made import reader_of
+from vfl.features import Feature
 from vfl.kernels import dense as kernels
 from vfl.problem import INTERCEPT
 from vfl.schema import Boolean, Categorical, Numeric, Schema
@@ -115,12 +117,13 @@ def read_columns(
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
     # If the party needs no column, read any one to count the records.
     listed = groups.columns if groups else ()
-    wanted = list(dict.fromkeys([*columns, *([label[0]] if label else []), *listed])) or source.names[:1]
+    own = [s for column in columns for s in schema.sources(column)]
+    wanted = list(dict.fromkeys([*own, *([label[0]] if label else []), *listed])) or source.names[:1]
     count = 0
     for batch in source.batches(wanted):
         rows = slice(count, count + batch.num_rows)
-        for column, write in writers.items():
-            write(batch.column(column), array[rows])
+        for write in writers:
+            write(batch, array[rows])
         if labels:
             labels.add(batch.column(labels.column), rows)
         if groups:
@@ -159,13 +162,14 @@ def check_types(
     labels = LabelReader(label, source.origin, 0) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
     listed = groups.columns if groups else ()
-    wanted = [*dict.fromkeys([*columns, *([label[0]] if label else []), *listed])]
+    own = [s for column in columns for s in schema.sources(column)]
+    wanted = [*dict.fromkeys([*own, *([label[0]] if label else []), *listed])]
     batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
     if batch is None:
         return
     nothing = np.empty((0, len(scaling.features)))
-    for column, write in writers.items():
-        write(batch.column(column).slice(0, 0), nothing)
+    for write in writers:
+        write(batch.slice(0, 0), nothing)
     if labels:
         labels.add(batch.column(labels.column).slice(0, 0), slice(0, 0))
     if groups:
@@ -174,21 +178,43 @@ def check_types(
 
 def _writers(
     columns: Sequence[str], schema: Schema, scaling: Scaling, origin: Origin, dtype: np.dtype[Any]
-) -> dict[str, Callable[[pa.Array, Matrix], None]]:
-    """Return {column: function that writes a chunk of it to its coordinates in rows of the array}."""
+) -> list[Callable[[pa.RecordBatch, Matrix], None]]:
+    """Return a function per column, which writes a chunk of it to its coordinates in rows of the array."""
     kinds: dict[type, Callable[..., Callable[[pa.Array, Matrix], None]]] = {
         Numeric: _number_writer,
         Boolean: _boolean_writer,
         Categorical: _category_writer,
     }
-    writers = {}
+    writers = []
     first = 0
     for column in columns:
-        declared = schema[column]
+        declared, sources = schema[column], schema.sources(column)
         coordinates = [_Coordinate(scaling, first + k, dtype) for k in range(len(declared.features(column)))]
-        writers[column] = kinds[type(declared)](column, declared, coordinates, origin)
+        if isinstance(declared, Feature):
+            writers.append(_feature_writer(declared, sources, coordinates, origin))
+        else:
+            writers.append(_of_one(sources[0], kinds[type(declared)](sources[0], declared, coordinates, origin)))
         first += len(coordinates)
     return writers
+
+
+def _of_one(source: str, write: Callable[[pa.Array, Matrix], None]) -> Callable[[pa.RecordBatch, Matrix], None]:
+    return lambda batch, rows: write(batch.column(source), rows)
+
+
+def _feature_writer(
+    declared: Feature, sources: Sequence[str], coordinates: Sequence[_Coordinate], origin: Origin
+) -> Callable[[pa.RecordBatch, Matrix], None]:
+    read = reader_of(declared, sources, origin)
+    own = coordinates[: len(declared.ranges)]
+
+    def write(batch: pa.RecordBatch, rows: Matrix) -> None:
+        absent, vectors = read([batch.column(source) for source in sources])
+        _indicate(absent, coordinates[len(own) :], rows)
+        for coordinate, vector in zip(own, vectors, strict=True):
+            rows[:, coordinate.j] = coordinate.scale(vector)
+
+    return write
 
 
 class _Coordinate:

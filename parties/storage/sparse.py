@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from parties.storage.cells import infinite, missing, toward_zero
 from parties.storage.labels import LabelReader
+from vfl.features import Feature
 from vfl.kernels import sparse as kernels
 from vfl.kernels.sparse import SparseBlock
 from vfl.problem import INTERCEPT
@@ -102,6 +103,8 @@ def read_sparse(
     for column in columns:
         if isinstance(schema[column], Categorical):
             raise origin.error(f"column {column!r} is declared categorical: a sparse matrix holds numbers only")
+        if isinstance(schema[column], Feature):
+            raise origin.error(f"column {column!r} is declared {schema[column].kind}: give a dense table for features")
         if schema[column].missing is not None:
             raise origin.error(
                 f"column {column!r} is to have an indicator of missing cells, and a sparse matrix stores none: declare a fill, "

@@ -65,6 +65,17 @@ FILES: dict[str, tuple[bytes, dict[str, object], tuple[str, ...]]] = {
         {"missing": [*MISSING, "?"]},
         ("? taken for missing cells",),
     ),
+    "dates": (
+        b"a,b\n31.01.2026,1\n01.12.2025,2\n",
+        {"dates": "%d.%m.%Y"},
+        ("looks like dates as %d.%m.%Y",),
+    ),
+    "dates that may be either": (
+        b"a,b\n01/02/2026,1\n03/04/2026,2\n",
+        {"dates": "%d/%m/%Y"},
+        ("looks like dates as %d/%m/%Y, check: day and month may be exchanged",),
+    ),
+    "ISO dates": (b"a,b\n2026-01-31,1\n2025-12-01,2\n", {}, ()),
     "tabulators": (b"a\tb\n1\tx\n", {"delimiter": "\t"}, ("fields separated by tabulators",)),
 }  # fmt: skip
 
@@ -171,6 +182,21 @@ def test_answers_make_declarations(files: dict[str, Path], tmp_path: Path) -> No
 def test_labels_of_other_kinds(cells: list[str], said: str, tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("x,y\n" + "".join(f"{k},{cell}\n" for k, cell in enumerate(cells)))
     assert said in draft({"a": tmp_path / "d.csv"})
+
+
+def test_dates_are_drafted_as_parts(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("a,b,c,y\n31.01.2026,x,,0\n01.12.2025,y,2,1\n")
+    pd.DataFrame({"a": pd.to_datetime(["2026-01-31", "2025-12-01"]), "y": [0, 1]}).to_parquet(tmp_path / "d.parquet")
+    (tmp_path / "iso.csv").write_text("a,y\n2026-01-31 10:00,0\n2025-12-01,1\n")
+    for name in ("d.csv", "d.parquet", "iso.csv"):
+        text = draft({"bank": tmp_path / name}, folder=tmp_path)
+        assert '[columns.a]\nkind = "date"\nparts = ["year", "month"]' in text
+        (tmp_path / "job.toml").write_text(
+            text.replace("# c = [2, 2]", "c = [0, 2]").replace("# c = 0", "c = 0").replace("# cat", "cat")
+        )
+        job, environment = jobfile.read(tmp_path / "job.toml", ["privacy=none"])
+        assert job.schema["a"] == vfl.DateParts(("year", "month"))
+        assert vfl.train(job, dict(environment.data), engine="inprocess", cores=1).certificate.n_records == 2
 
 
 def test_empty_texts_and_missing_labels_are_said(tmp_path: Path) -> None:

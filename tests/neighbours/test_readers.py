@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,6 +31,16 @@ DECLARED: dict[str, Any] = {
     "numbered": vfl.Categorical((1, 2, 3), unknown="zero", missing="indicator"),
     "truths": vfl.Categorical((True, False), unknown="zero", fill=False),
     "refused": vfl.Categorical(("1", "1.0"), unknown="refuse"),
+    "numbers, binned": vfl.Binned((-0.5, 0.0, 0.5), missing="indicator"),
+    "numbers, splined": vfl.Spline((-1.0, 0.0, 1.0), fill=0.1),
+    "numbers, logged": vfl.Log(offset=2.0, bounds=(-1.0, 1.0)),
+    "numbers, squared": vfl.Power(2, bounds=(-1.0, 1.0), missing="indicator"),
+    "numbers, scaled": vfl.Scaled(0.0, 0.5),
+    "numbers, turned": vfl.Cyclic(2.0),
+    "numbers, crossed": vfl.Interaction("a0", "a0"),
+    "codes, ordered": vfl.Ordinal(("01", "02", "2A"), unknown="missing", missing="indicator"),
+    "codes, hashed": vfl.Hashed(4, signed=True, missing="indicator"),
+    "dates": vfl.DateParts(("month", "days"), cyclic=True, missing="indicator"),
 }
 ORDINARY: dict[str, tuple[Any, ...]] = {
     "numbers": (0, 1, 0.5, True, Decimal("0.10"), "0.5"),
@@ -37,13 +49,18 @@ ORDINARY: dict[str, tuple[Any, ...]] = {
     "numbered": (1, 2, 3.0, "1", "1.0", Decimal(1), Decimal("2.0"), True),
     "truths": (True, False, "true", "False", 1, 0),
     "refused": ("1", "1.0", 1, 1.0, Decimal("1.0")),
+    "dates": ("2026-01-31", "2025-12-01", dt.date(2026, 1, 31), dt.datetime(2026, 2, 1), np.datetime64("2026-01-01")),  # noqa: DTZ001
 }
 """Cells of the other records: each of them is read otherwise by a reader that looks at the whole column."""
 
 
 def of_job(declared: str, **options: Any) -> vfl.Job:
     bounds = {"b": (-1.0, 1.0), "c": (-1.0, 1.0)}
-    return job(vfl.SkGD(passes=3), columns={"a": DECLARED[declared]}, bounds=bounds, **options)
+    made = DECLARED[declared]
+    if isinstance(made, vfl.Interaction):  # of the varied column with itself
+        made = {"a": vfl.Interaction("a0", "a0"), "a0": vfl.Binned((0.0,), of="a", fill=0.0)}
+    columns = made if isinstance(made, dict) else {"a": made}
+    return job(vfl.SkGD(passes=3), columns=columns, bounds=bounds, **options)
 
 
 def columns(cells: list[Any]) -> dict[str, Any]:

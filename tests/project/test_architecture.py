@@ -30,6 +30,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.version",
         "vfl.messages",
         "vfl.partition",
+        "vfl.columns",
+        "vfl.features",
         "vfl.schema",
         "vfl.holdout",
         "vfl.markup",

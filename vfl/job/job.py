@@ -258,13 +258,19 @@ class Job:
         }
         named = {column: limits for column, limits in self.bounds.items() if column in known or column not in groups}
         schema = Schema(self.columns, bounds=named, fill=self.fill)
-        schema.check(known)
+        schema.check({*known, *schema.bases()})
         for group, columns in groups.items():
             if group in self.bounds and group not in known:
                 try:
                     schema = schema.bounded(columns, self.bounds[group])
                 except SpecificationError as error:
                     raise SpecificationError(f"bounds [{group!r}]: {error}") from None
+        schema = schema.placed({column: self.partition.owner(column) for column in known}, {})
+        for column in self.partition.columns(self.partition.label_party):
+            if self.partition.label[1] in schema.sources(column):
+                raise SpecificationError(
+                    f"column {column!r} is made of the label {self.partition.label[1]!r}: a feature may not know it"
+                )
         return schema
 
     def _check_sparse(self) -> None:
@@ -359,7 +365,8 @@ class Job:
 
     def wanted(self, party: str) -> tuple[str, ...]:
         """Return all columns that the job reads of a party: its features, the label if it is held, its groups, the id."""
-        return (*self.partition.wanted(party), *((self.ids[party],) if party in self.ids else ()))
+        made_of = [source for column in self.partition.wanted(party) for source in self.schema.sources(column)]
+        return tuple(dict.fromkeys([*made_of, *((self.ids[party],) if party in self.ids else ())]))
 
     @property
     def classification(self) -> bool:

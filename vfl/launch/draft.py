@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parties.sources.csv import numbers_of
+from parties.sources.csv import dates_of, numbers_of
 from parties.sources.opening import open_source
 from parties.sources.sparse import SparseSource
 from vfl.csv import Csv
@@ -67,7 +67,7 @@ Ask: TypeAlias = "Callable[[Question], str | None]"
 class Found:
     """Summary of a column's cells.
 
-    kind : 'numeric', 'boolean', 'text' or 'other'.
+    kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
     values : the first distinct cells as text, one more than MANY if there are more. empty : whether a text has no characters.
     """
 
@@ -119,6 +119,8 @@ def _kind_of(kind: pa.DataType) -> str:
         return "boolean"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return "numeric"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "date"
     return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "other"
 
 
@@ -143,18 +145,36 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
             if not opened.typed and numbers is None:
                 textual.add(name)
             summary.add(cells, numbers)
-    return found if not textual else _again(names, textual, opened.batches(sorted(textual)), found)
+    return found if not textual else _again(names, textual, opened.batches(sorted(textual)), found, spec)
 
 
 def _again(
-    names: Any, textual: set[str], batches: Iterator[pa.RecordBatch], found: dict[str, Found]
+    names: Any,
+    textual: set[str],
+    batches: Iterator[pa.RecordBatch],
+    found: dict[str, Found],
+    spec: Csv | None,
 ) -> dict[str, Found]:
     """Read columns again that turned out to hold text after their first values were taken for numbers."""
     texts = {name: Found("text") for name in textual}
+    dated = set(textual) if spec is not None else set()
     for batch in batches:
         for name in textual:
             texts[name].add(batch.column(name))
+            if name in dated and spec is not None and not _are_dates(batch.column(name), spec):
+                dated.discard(name)
+    for name in dated:
+        texts[name] = Found("date", missing=texts[name].missing)
     return {name: texts.get(name, found[name]) for name in names}
+
+
+def _are_dates(cells: pa.Array, spec: Csv) -> bool:
+    """Return True if all cells of a text file are dates in its format, and there are some."""
+    cells = cells.drop_null()
+    if spec.dates is None and len(cells):
+        iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"
+        return bool(pc.all(pc.match_substring_regex(cells, iso)).as_py())
+    return len(cells) > 0 and dates_of(cells, spec) is not None
 
 
 def draft(
@@ -426,6 +446,11 @@ def _declarations(columns: Mapping[str, tuple[str, Found]], ask: Ask) -> list[st
         lines += ["", f"[columns.{_key(column)}]"]
         if found.kind == "boolean":
             lines.append('kind = "boolean"')
+        elif found.kind == "date" and not named_as_id(column):
+            lines += [
+                'kind = "date"',
+                'parts = ["year", "month"]  # or quarter, day, weekday, yearday, hour, minute, days',
+            ]
         elif found.kind == "text" and 2 <= len(found.values) <= MANY and not named_as_id(column):
             listed = f"[{', '.join(map(_text, sorted(found.values)))}]"
             lines.append('kind = "categorical"')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import datetime as dt
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,19 @@ NUMBERS: tuple[tuple[str, str | None], ...] = (
     *((".", " "), (",", " "), (",", "\u00a0"), (",", "\u202f"), (".", "\u00a0"), (".", "_")),
 )
 """Decimal signs with the characters between groups of digits, the plainest first."""
+DATES = (
+    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
+    *(
+        "%d.%m.%Y %H:%M",
+        "%d.%m.%Y %H:%M:%S",
+        "%d/%m/%Y %H:%M",
+        "%d/%m/%Y %H:%M:%S",
+        "%m/%d/%Y %H:%M",
+        "%m/%d/%Y %H:%M:%S",
+    ),
+    *("%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y"),
+)
+"""Formats of dates beside ISO, which needs no declaration."""
 _NAMES = {" ": "spaces", "\u00a0": "no-break spaces", "\u202f": "narrow no-break spaces"}
 
 
@@ -75,6 +89,7 @@ def _recognised(path: str, *, plain: bool) -> Recognised:
     width = len(rows[0])
     columns = [[row[j].strip() for row in rows[1:] if len(row) == width] for j in range(width)]
     decimal, thousands, marks, unsure = _numbers(columns, spec.delimiter)
+    dates, doubtful = _dates(columns)
     usual = "\t" if is_tabbed(path) else ","
     options: dict[str, Any] = {}
     said = []
@@ -98,6 +113,9 @@ def _recognised(path: str, *, plain: bool) -> Recognised:
     if marks:
         options["missing"] = [*MISSING, *marks]
         said.append(f"{' and '.join(marks)} taken for missing cells")
+    if dates is not None:
+        options["dates"] = dates
+        said.append(f"looks like dates as {dates}" + (", check: day and month may be exchanged" if doubtful else ""))
     return Recognised(formatted(path, options), tuple(said))
 
 
@@ -162,6 +180,26 @@ def _numbers(columns: Iterable[list[str]], delimiter: str) -> tuple[str, str | N
         unsure = len(fits[",", None]) == len(fits[".", ","])
     marks = [mark for mark in MARKS if any(mark in held[j] for j in fits[form])]
     return form[0], form[1], marks, unsure
+
+
+def _dates(columns: Iterable[list[str]]) -> tuple[str | None, bool]:
+    """Return the format that makes dates of most columns, None if there is none, and True if another one does as well."""
+    texts = [[field for field in column if field not in MISSING] for column in columns]
+    texts = [fields for fields in texts if fields and all(any(c.isdigit() for c in field) for field in fields)]
+    fits = {form: sum(all(_is_date(field, form) for field in fields) for fields in texts) for form in DATES}
+    best = max(DATES, key=lambda form: fits[form])
+    if not fits[best]:
+        return None, False
+    turned = best.replace("%d", "?").replace("%m", "%d").replace("?", "%m")
+    return best, turned != best and fits.get(turned, 0) == fits[best]
+
+
+def _is_date(text: str, form: str) -> bool:
+    try:
+        dt.datetime.strptime(text, form)  # noqa: DTZ007 - as it is written
+    except ValueError:
+        return False
+    return True
 
 
 def _all(form: tuple[str, str | None], fields: Sequence[str]) -> bool:

@@ -21,13 +21,12 @@ def data_of(job: Job, environment: Environment) -> Any:
     """Return the data to train on: {party: source}, or the one table of a simulated job, which is read here."""
     if environment.table is None:
         return dict(environment.data)
-    from parties.sources.opening import read_table
+    from parties.sources.opening import in_one_table, read_table
 
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         return examples.table(environment.table.removeprefix(EXAMPLE))
     ask_owners(job, environment.table, environment.policies)
-    contents = {column: content for part in _contents(job, ids=True).values() for column, content in part.items()}
-    return read_table(environment.table, contents)
+    return read_table(environment.table, in_one_table(_contents(job, ids=True)))
 
 
 def named_for(partition: FeaturePartition, data: Any) -> dict[str, Any]:
@@ -109,7 +108,7 @@ def sources_of(
         return {name: data[name] for name in parties if name in data}
     from parties.sources.opening import split_table
 
-    return split_table(data, partition, _contents(job, label=label, groups=groups, ids=ids), label=label, groups=groups)
+    return split_table(data, partition, _contents(job, label=label, groups=groups, ids=ids), label=label)
 
 
 def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = False) -> dict[str, dict[str, Content]]:

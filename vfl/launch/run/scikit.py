@@ -1,7 +1,8 @@
 """Export of a result as a scikit-learn Pipeline, which can be pickled and needs no vfl.
 
-The pipeline takes a pandas frame with the columns of all parties by name. It fills, clamps and one-hot encodes as declared,
-then applies `coef_` and `intercept_` in original units. Its margins agree with `Result.decision_function` up to rounding.
+The pipeline takes a pandas frame with the columns of all parties by name. It fills, clamps, one-hot encodes and makes features
+as declared, with scikit-learn's own transformers, then applies `coef_` and `intercept_` in original units. Its margins agree
+with `Result.decision_function` up to rounding.
 
 It does not join parties or ids, strip or respell text, or read booleans that are spelt as text: categories have to be spelt as
 declared, and numbers have to be numbers. It carries no certificate, and fitting it again would have no guarantee.
@@ -14,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.errors import SpecificationError
+from vfl.features import Feature
+from vfl.launch.run.scikit_features import example_of, feature_steps, function_step
 from vfl.losses import loss_of
 from vfl.schema import Boolean, Categorical, Numeric
 
 if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.launch.run.result import Result
-    from vfl.schema import Category, Declaration
+    from vfl.schema import Category
 
 
 def pipeline_of(result: Result) -> Any:
@@ -39,16 +42,22 @@ def pipeline_of(result: Result) -> Any:
     from sklearn.pipeline import make_pipeline
 
     job, coefficients = result.job, dict(zip(result.feature_names, result.coef_, strict=True))
-    steps, names = [], []
+    steps: list[tuple[str, Any, Any]] = []
+    names: list[str] = []
     for column in job.partition.features:
-        declared = job.schema[column]
-        transformers, own = _steps(column, declared, pd)
-        steps.append((column, make_pipeline(*transformers) if len(transformers) > 1 else transformers[0], [column]))
+        declared, sources = job.schema[column], job.schema.sources(column)
+        if isinstance(declared, Feature):
+            made = feature_steps(column, declared, sources, pd)
+            steps += made.steps
+            names += made.names
+            continue
+        transformers, own = plain_steps(column, declared, pd)
+        steps.append((column, make_pipeline(*transformers) if len(transformers) > 1 else transformers[0], [*sources]))
         names += own
         if declared.missing is not None and not isinstance(declared, Categorical):
-            steps.append((f"{column}=(missing)", _function(pd.DataFrame.isna), [column]))
+            steps.append((f"{column}=(missing)", function_step(pd.DataFrame.isna), [*sources]))
             names.append(f"{column}=(missing)")
-    columns = ColumnTransformer(steps, verbose_feature_names_out=False)
+    columns = ColumnTransformer(steps, verbose_feature_names_out=False, sparse_threshold=0)
     columns.fit(_example(job, pd))
     model = _fitted(job, np.array([coefficients[name] for name in names]), result.intercept_)
     from sklearn.pipeline import Pipeline
@@ -56,22 +65,16 @@ def pipeline_of(result: Result) -> Any:
     return Pipeline([("columns", columns), ("model", model)])
 
 
-def _function(function: Any, **arguments: Any) -> Any:
-    from sklearn.preprocessing import FunctionTransformer
-
-    return FunctionTransformer(function, kw_args=arguments or None, feature_names_out="one-to-one")
-
-
-def _steps(column: str, declared: Declaration, pd: Any) -> tuple[list[Any], list[str]]:
+def plain_steps(column: str, declared: Numeric | Boolean | Categorical, pd: Any) -> tuple[list[Any], list[str]]:
     """Return the transformers of a column and the names of the coordinates they make, without the missing indicator."""
     frame = pd.DataFrame
     if isinstance(declared, Categorical):
         return _categories(column, declared, pd)
-    steps = [_function(frame.astype, dtype=float)]
+    steps = [function_step(frame.astype, dtype=float)]
     if isinstance(declared, Numeric) and declared.bounds is not None:
-        steps.append(_function(frame.clip, lower=declared.bounds[0], upper=declared.bounds[1]))
+        steps.append(function_step(frame.clip, lower=declared.bounds[0], upper=declared.bounds[1]))
     if declared.instead is not None:
-        steps.append(_function(frame.fillna, value=declared.instead))
+        steps.append(function_step(frame.fillna, value=declared.instead))
     return steps, [column]
 
 
@@ -86,10 +89,10 @@ def _categories(column: str, declared: Categorical, pd: Any) -> tuple[list[Any],
     names = [name for _, name in listed]
     steps = []
     if declared.missing is not None and declared.fill is None:
-        steps.append(_function(pd.DataFrame.fillna, value=np.nan))
+        steps.append(function_step(pd.DataFrame.fillna, value=np.nan))
         categories, names = [*categories, np.nan], [*names, f"{column}=(missing)"]
     elif declared.fill is not None:
-        steps.append(_function(pd.DataFrame.fillna, value=declared.fill))
+        steps.append(function_step(pd.DataFrame.fillna, value=declared.fill))
     kind = float if all(isinstance(c, int | float) for c in declared.categories) else object
     encoder = OneHotEncoder(
         categories=[np.array(categories, dtype=kind)],
@@ -100,15 +103,11 @@ def _categories(column: str, declared: Categorical, pd: Any) -> tuple[list[Any],
 
 
 def _example(job: Job, pd: Any) -> Any:
-    """Return a frame with one record that is made from the declarations, so that fitting on it learns nothing."""
+    """Return a frame with records that are made from the declarations, so that fitting on it learns nothing."""
     record: dict[str, Any] = {}
     for column in job.partition.features:
-        declared = job.schema[column]
-        if isinstance(declared, Categorical):
-            record[column] = declared.categories[0]
-        else:
-            record[column] = False if isinstance(declared, Boolean) else 0.0
-    return pd.DataFrame([record])
+        record |= example_of(job.schema[column], job.schema.sources(column), pd)
+    return pd.DataFrame([record, record])  # SplineTransformer wants two
 
 
 def _fitted(job: Job, coef: Any, intercept: float) -> Any:

@@ -1,0 +1,135 @@
+"""Features that the owner makes of its columns (vfl.features): read, filled and made record by record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parties.storage.cells import MISSING, UNKNOWN, codes, dates, filled, lookup, missing, numbers, text_of, truths
+from vfl.features import Crossed, DateParts, Feature, Hashed, Ordinal
+from vfl.schema import Boolean, Categorical, Numeric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from parties.sources.base import Origin
+    from vfl.types import Vector
+
+    Reader = Callable[[Sequence[pa.Array]], tuple[npt.NDArray[np.bool_], Iterable[Vector]]]
+    """Returns the missing cells (m,) and the coordinates (m,) each, within their ranges, of the cells of a column's sources."""
+
+
+def reader_of(declared: Any, sources: Sequence[str], origin: Origin) -> Reader:
+    """Return the reader of a column as a feature, or as one side of an interaction.
+
+    It raises DataError for cells that the declaration does not allow: they are found at their owner.
+    """
+    if isinstance(declared, Crossed):
+        return _crossed(declared, origin)
+    (source,) = sources
+    read = _values_of(declared, source, origin)
+
+    def made(cells: Sequence[pa.Array]) -> tuple[npt.NDArray[np.bool_], Iterable[Vector]]:
+        values, absent = read(cells[0])
+        if declared.missing is None and declared.fill is None and absent.any():
+            raise origin.error(missing(source))
+        if isinstance(declared, Feature):
+            return absent, declared.made(values)
+        return absent, _plain(declared, values)
+
+    return made
+
+
+def _plain(declared: Numeric | Boolean | Categorical, values: Any) -> Iterable[Vector]:
+    """Yield the coordinates of a column that is no feature, clamped, for an interaction."""
+    if isinstance(declared, Categorical):
+        return ((values == code).astype(np.float64) for code in range(len(declared.texts)))
+    return (np.clip(values, *declared.limits),)
+
+
+def _crossed(declared: Crossed, origin: Origin) -> Reader:
+    (_, one, first), (_, other, second) = declared.a, declared.b
+    left, right = reader_of(one, first, origin), reader_of(other, second, origin)
+
+    def made(cells: Sequence[pa.Array]) -> tuple[npt.NDArray[np.bool_], Iterable[Vector]]:
+        absent, ours = left(cells[: len(first)])
+        lacking, theirs = right(cells[len(first) :])
+        return absent | lacking, declared.product(list(ours), list(theirs))
+
+    return made
+
+
+def _values_of(declared: Any, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
+    """Return the function from cells to values (m,), filled, and which of them were missing (m,)."""
+    if isinstance(declared, Categorical | Ordinal):
+        return _categories(declared, source, origin)
+    if isinstance(declared, Hashed):
+        return _hashed(declared, source, origin)
+    if isinstance(declared, DateParts):
+        return _dates(declared, source, origin)
+    read = truths if isinstance(declared, Boolean) else numbers
+    fill = declared.instead if isinstance(declared, Numeric | Boolean) else declared.fill
+
+    def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+        values = read(cells, source, origin)
+        absent = np.isnan(values)
+        if fill is not None:
+            values = filled(values, float(fill), source, origin)
+        if isinstance(declared, Boolean) and not ((values == 0) | (values == 1) | np.isnan(values)).all():
+            raise origin.not_boolean(source)
+        return values, absent
+
+    return values_of
+
+
+def _categories(
+    declared: Categorical | Ordinal, source: str, origin: Origin
+) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
+    code_of = lookup(declared.categories)
+    fill = None if declared.fill is None else code_of(declared.fill)
+
+    def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+        found = codes(cells, code_of, source, origin)
+        if declared.unknown == "refuse" and (found == UNKNOWN).any():
+            raise origin.undeclared_category(source)
+        if declared.unknown == "missing":
+            found[found == UNKNOWN] = MISSING
+        absent = found == MISSING
+        if fill is not None:
+            found[absent] = fill
+        return found, absent
+
+    return values_of
+
+
+def _hashed(declared: Hashed, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
+    def code_of(cell: object) -> int:
+        if cell is None or cell != cell:  # NaN
+            return MISSING
+        return declared.code(text_of(cell))
+
+    fill = None if declared.fill is None else code_of(declared.fill)
+
+    def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+        found = codes(cells, code_of, source, origin)
+        absent = found == MISSING
+        if fill is not None:
+            found[absent] = fill
+        return found, absent
+
+    return values_of
+
+
+def _dates(declared: DateParts, source: str, origin: Origin) -> Callable[[pa.Array], tuple[Any, npt.NDArray[np.bool_]]]:
+    def values_of(cells: pa.Array) -> tuple[Any, npt.NDArray[np.bool_]]:
+        found = dates(cells, source, origin)
+        absent = np.isnat(found)
+        if declared.fill is not None:
+            found[absent] = np.datetime64(declared.fill, "s")
+        return found, absent
+
+    return values_of

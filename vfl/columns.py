@@ -1,0 +1,231 @@
+"""Declarations of columns that are read as they are: numbers, truth values, categories; and of columns that are left out."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from vfl.errors import SpecificationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Bounds: TypeAlias = tuple[float, float]
+Category: TypeAlias = str | int | float | bool
+
+UNBOUNDED: Bounds = (-math.inf, math.inf)
+INDICATOR = "indicator"
+
+
+def nearest_double(value: Any) -> float:
+    """Return the float64 of a real number of any type; an infinity for one beyond the largest."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def canonical_category(value: object) -> str:
+    """Return the text by which categories and classes are compared, a function of the value alone.
+
+    Numbers of any type are equal where their float64 are: 1, 1.0, Decimal('1.00') and the text '1' are one category. Truth
+    values equal the texts 'true' and 'false'. Other text stays as it is: '01' and '1.0' differ from '1'.
+    """
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, numbers.Real | Decimal):
+        number = nearest_double(value)
+        return str(int(number)) if number.is_integer() else str(number)
+    return str(value)
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """Return the first name that is there twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
+def checked_bounds(bounds: Sequence[float]) -> Bounds:
+    """Return (lo, hi) as finite floats, lo < hi. Raises SpecificationError with the remedy."""
+    numbers = isinstance(bounds, tuple | list) and [
+        float(x) for x in bounds if isinstance(x, int | float | np.integer | np.floating) and not isinstance(x, bool)
+    ]
+    if not numbers or len(bounds) != 2 or len(numbers) != 2:
+        raise SpecificationError(f"bounds are two numbers, low and high, not {bounds!r}")
+    lo, hi = numbers
+    if not (math.isfinite(lo) and math.isfinite(hi)):
+        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are not finite: declare a range, values outside are clamped")
+    if lo > hi:
+        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] are reversed: write [{hi:g}, {lo:g}]")
+    if lo == hi:
+        raise SpecificationError(f"bounds [{lo:g}, {hi:g}] leave a constant: widen the range, or leave the column out")
+    if hi / 2 - lo / 2 == 0:
+        raise SpecificationError(f"bounds [{lo!r}, {hi!r}] are too close to scale by: change the column's unit")
+    return lo, hi
+
+
+def check_missing(missing: str | None) -> None:
+    """Check the treatment of missing cells. Raises SpecificationError."""
+    if missing not in (None, INDICATOR):
+        raise SpecificationError(f"missing is 'indicator' or left out, not {missing!r}; a fill= is a value")
+
+
+def indicators(column: str, missing: str | None) -> tuple[str, ...]:
+    """Return the name of the coordinate that marks missing cells, if there is one."""
+    return () if missing is None else (f"{column}=(missing)",)
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """A column of numbers, one coordinate.
+
+    bounds : (lo, hi); values outside are clamped, infinities too. None declares nothing.
+    fill : value for missing cells, within the bounds; None makes a missing cell an error at the owner.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell and 0 otherwise. Without a fill,
+        a missing cell then becomes the number within the bounds that is nearest to 0.
+    """
+
+    kind: ClassVar[str] = "numeric"
+    bounds: Bounds | None = None
+    fill: float | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        check_missing(self.missing)
+        if self.bounds is not None:
+            object.__setattr__(self, "bounds", checked_bounds(self.bounds))
+        if self.fill is None:
+            return
+        if isinstance(self.fill, bool | str) or not math.isfinite(self.fill):
+            raise SpecificationError(f"fill must be a finite number, not {self.fill!r}")
+        lo, hi = self.bounds or UNBOUNDED
+        if not lo <= self.fill <= hi:
+            raise SpecificationError(f"fill {self.fill:g} lies outside the bounds [{lo:g}, {hi:g}]")
+        object.__setattr__(self, "fill", float(self.fill))
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return the names of the column's coordinates."""
+        return (column, *indicators(column, self.missing))
+
+    @property
+    def limits(self) -> Bounds:
+        """The range of the column's values; infinite if no bounds are declared."""
+        return self.bounds or UNBOUNDED
+
+    @property
+    def instead(self) -> float | None:
+        """Replacement for a missing value; None if a missing value is an error."""
+        if self.fill is None and self.missing is not None:
+            lo, hi = self.limits
+            return min(max(0.0, lo), hi)
+        return self.fill
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """A column of true and false (or 1 and 0), which becomes one coordinate, 1 or 0.
+
+    fill : value for missing cells; None makes a missing cell an error at the owner.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without a fill, the column's
+        own coordinate is then 0.
+    """
+
+    kind: ClassVar[str] = "boolean"
+    fill: bool | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        check_missing(self.missing)
+        if self.fill is not None and self.fill not in (0, 1):
+            raise SpecificationError(f"fill of a boolean column is true or false, not {self.fill!r}")
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return the names of the column's coordinates."""
+        return (column, *indicators(column, self.missing))
+
+    @property
+    def limits(self) -> Bounds:
+        """The range of the column's values."""
+        return 0.0, 1.0
+
+    @property
+    def instead(self) -> float | None:
+        """Replacement for a missing value; None if a missing value is an error."""
+        if self.fill is None:
+            return None if self.missing is None else 0.0
+        return float(self.fill)
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    """A column of declared categories, which becomes one coordinate 'column=category' per category, 1 or 0.
+
+    categories : at least two, in the order of the coordinates; compared as text (`canonical_category`).
+    fill : category for missing cells; None makes a missing cell an error at the owner.
+    unknown : treatment of values that are not declared: 'refuse' (an error at the owner) or 'zero' (no category).
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. Without a fill, a missing cell
+        is then in no category.
+    """
+
+    kind: ClassVar[str] = "categorical"
+    categories: tuple[Category, ...]
+    fill: Category | None = None
+    unknown: str = "refuse"
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        check_missing(self.missing)
+        if not isinstance(self.categories, tuple | list) or len(self.categories) < 2:
+            raise SpecificationError(f"categories are a list of at least two, not {self.categories!r}")
+        object.__setattr__(self, "categories", tuple(self.categories))
+        texts = self.texts
+        if twice := repeated(texts):
+            raise SpecificationError(f"category {twice!r} is declared twice (categories are compared as text)")
+        if self.fill is not None and canonical_category(self.fill) not in texts:
+            raise SpecificationError(f"fill {self.fill!r} is not a declared category{nearest(str(self.fill), texts)}")
+        if self.unknown not in ("refuse", "zero"):
+            raise SpecificationError(f"unknown must be 'refuse' or 'zero', not {self.unknown!r}")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The categories as text, for comparisons."""
+        return tuple(canonical_category(category) for category in self.categories)
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return the names of the column's coordinates."""
+        return (*(f"{column}={text}" for text in self.texts), *indicators(column, self.missing))
+
+    @property
+    def limits(self) -> Bounds:
+        """The range of every coordinate of the column."""
+        return 0.0, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A column that its party holds and the model does not use. It is not read; the job equals one that never named it."""
+
+    kind: ClassVar[str] = "dropped"
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return (): the column has no coordinate."""
+        return ()
+
+
+TRUTHS = ("false", "true")
+
+
+def categories_of(declared: object) -> tuple[str, ...]:
+    """Return the categories of a column in order, as text; () for a column of numbers."""
+    if isinstance(declared, Boolean):
+        return TRUTHS
+    return declared.texts if isinstance(declared, Categorical) else ()
