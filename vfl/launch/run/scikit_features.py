@@ -29,6 +29,7 @@ from vfl.features import (
     Spline,
     own_of,
 )
+from vfl.launch.run.scikit_columns import function_step, plain_steps
 from vfl.schema import Boolean, Categorical
 
 if TYPE_CHECKING:
@@ -44,13 +45,6 @@ class Made:
 
     steps: list[tuple[str, Any, Any]]
     names: list[str]
-
-
-def function_step(function: Any, **arguments: Any) -> Any:
-    """Return a transformer that calls a function with these keyword arguments."""
-    from sklearn.preprocessing import FunctionTransformer
-
-    return FunctionTransformer(function, kw_args=arguments or None, feature_names_out="one-to-one")
 
 
 def _series_step(function: Any, **arguments: Any) -> Any:
@@ -264,8 +258,6 @@ def _crossed(declared: Crossed, pd: Any) -> Any:
 
 def _side(name: str, side: Any, sources: Sequence[str], pd: Any) -> list[tuple[str, Any, Any]]:
     from sklearn.pipeline import make_pipeline
-
-    from vfl.launch.run.scikit import plain_steps
 
     if isinstance(side, Feature):
         made = feature_steps(name, side, sources, pd)
