@@ -42,6 +42,8 @@ class Budget:
     resumed : True if an earlier process of this run may have reserved and charged.
     head : head of the chain that this run noted after reserving; a ledger whose chain lacks it is refused.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost.
+    sealed : the run is one trial of a private selection, which was charged whole before. Its own releases are charged to a book
+        in memory, whose cap is the trial's budget, and no record of a round holds a released value.
     """
 
     run: str
@@ -49,6 +51,7 @@ class Budget:
     resumed: bool = False
     head: Head | None = None
     allow_network_file_system: bool = False
+    sealed: bool = False
 
     def open(self) -> SqliteLedger | None:
         """Return the run's ledger; None for a budget in memory."""
@@ -75,7 +78,7 @@ class Budget:
 
     def check(self, job: Job) -> None:
         """Refuse a data set without a ledger, and a job without a guarantee in a ledger that other jobs rely on."""
-        if job.dataset is not None and self.ledger is None and job.privacy is not None:
+        if job.dataset is not None and self.ledger is None and job.privacy is not None and not self.sealed:
             raise SpecificationError(
                 f"the job names data set {job.dataset!r} but no ledger: name the file in which its budget is kept "
                 "(ledger=..., or --ledger), or leave dataset out to cover this one fit only"
@@ -165,7 +168,7 @@ class Budget:
 
     def account(self, job: Job) -> str:
         """Return the name of the ledger account that the run is charged to."""
-        return job.dataset if job.dataset is not None else f"run {self.run}"
+        return job.dataset if job.dataset is not None and not self.sealed else f"run {self.run}"
 
     def _status(self, ledger: SqliteLedger) -> str:
         """Return the status of the run's reservation; '' if the earlier process did not reserve."""

@@ -128,7 +128,8 @@ class Coordinator:
         if log.n_records not in (None, plan.n_records):
             raise DataError("the parties hold different records from those at the start of this run: start a new run")
         problem = plan.problem
-        if plan.solver.sealed and problem.private:  # its log holds no round, so the run begins again
+        sealed = budget.sealed or (plan.solver.sealed and problem.private)
+        if sealed:  # its log holds no round, so the run begins again
             log = replace(log, released=(), rebuilt=0, left={})
         if self._faults.on_party_lost == "skip" and not getattr(plan.solver, "goes_on_without", False):
             raise SpecificationError(
@@ -161,7 +162,7 @@ class Coordinator:
             books.reopen(party)
 
         recovery = Recovery(self._transport, self._faults, welcome, keep=job.partition.label_party)
-        sealed, left = plan.solver.sealed and problem.private, list(log.left.values())
+        left = list(log.left.values())
         going = rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)
         while True:
             try:

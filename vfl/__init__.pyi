@@ -89,4 +89,5 @@ from vfl.solvers import (
     OutputPerturbation as OutputPerturbation,
     SkGD as SkGD,
 )
+from vfl.tuning.run import tune as tune
 from vfl.version import __version__ as __version__

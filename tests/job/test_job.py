@@ -690,7 +690,8 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "an unknown key of evaluation": (
         ("[ray]", "[evaluation]\nepsilom = 1.0\n[ray]"),
         JobFileError,
-        "unknown key 'epsilom' in [evaluation] (did you mean 'epsilon'?); known: epsilon, loss_cap, error_cap, public",
+        "unknown key 'epsilom' in [evaluation] (did you mean 'epsilon'?); known: epsilon, loss_cap, error_cap, public, "
+        "score",
     ),
     "a table that is no path": (
         ("[ray]", "[simulation]\ntable = 3\n[ray]"),

@@ -51,8 +51,8 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.certificate",
     ),
     ("coordinator", "parties"),
-    ("vfl.launch", "vfl.examples"),
-    ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.tune", "vfl.auditing"),
+    ("vfl.launch", "vfl.examples", "vfl.tuning"),
+    ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.auditing"),
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}
 # Scripts written like a user's; nothing imports them.

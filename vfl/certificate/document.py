@@ -58,7 +58,8 @@ class Certificate:
     basis : releases from which ε is computed. 'charged' for those made. 'reserved' for all that were planned, if
         released values could decide how many were made: a budget spent adaptively is a privacy filter, whose guarantee
         is its cap and not the sum at some moment. 'none' without privacy.
-    accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixes), 'pld' (a plan fixed beforehand) or 'none'.
+    accounting : 'gdp' (exact for Gaussian releases), 'zcdp' (mixes), 'pld' (a plan fixed beforehand), 'selection' (a private
+        choice among candidates) or 'none'.
     scope : other uses of the same data that the guarantee covers or leaves out.
     flags : sentences on data-dependent values that were not charged, and on noise that can be repeated.
     releases : number of charges.
@@ -76,6 +77,8 @@ class Certificate:
     ledger : {run, account, entries, head}: position of the ledger's chain when the run was settled; {} for a budget in
         memory.
     books : {party: {entries, head}} of the parties that keep their own books.
+    selection : {candidates, winner, score, inclusion, withheld} of a private choice: the SHA-256 of every candidate's job and
+        of the winner's, and the sentence on what is withheld; {} for a run. Files of runs leave it out.
     signature : None until the certificate is signed; dataclasses.replace returns an unsigned copy.
     """
 
@@ -106,6 +109,7 @@ class Certificate:
     findings_digest: str
     ledger: Mapping[str, Any] = field(default_factory=dict)
     books: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    selection: Mapping[str, Any] = field(default_factory=dict)
     code_version: str = __version__
     signature: Signature | None = field(default=None, init=False)
 
@@ -182,6 +186,8 @@ class Certificate:
 
 def _plain(certificate: Certificate) -> dict[str, Any]:
     plain = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
+    if not certificate.selection:
+        del plain["selection"]
     signature = certificate.signature
     return plain | {
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
@@ -257,7 +263,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "delta": lambda v: type(v) is float and 0 <= v < 1,
     "adjacency": lambda v: v in ("replace-one", "none"),
     "basis": lambda v: v in ("charged", "reserved", "none"),
-    "accounting": lambda v: v in ("gdp", "zcdp", "pld", "none"),
+    "accounting": lambda v: v in ("gdp", "zcdp", "pld", "selection", "none"),
     "scope": _is_text,
     "flags": lambda v: isinstance(v, list) and all(map(_is_text, v)),
     "releases": _is_count,
@@ -278,6 +284,15 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "findings_digest": lambda v: v == "" or _is_digest(v),
     "ledger": lambda v: v == {} or _is_head(v, run=True),
     "books": lambda v: _is_table(v, None, lambda head: _is_head(head, run=False)),
+    "selection": lambda v: (
+        _is_table(v, {"candidates", "winner", "score", "inclusion", "withheld"}, lambda _: True)
+        and isinstance(v["candidates"], list)
+        and all(map(_is_digest, v["candidates"]))
+        and _is_digest(v["winner"])
+        and _is_text(v["score"])
+        and _is_count(v["inclusion"])
+        and _is_text(v["withheld"])
+    ),
     "code_version": _is_text,
     "signature": lambda v: v is None or _is_table(v, {f.name for f in dataclasses.fields(Signature)}, _is_text),
 }
@@ -288,6 +303,8 @@ def _read(plain: Any) -> Certificate:
     if not isinstance(plain, dict):
         raise TypeError("it is not a JSON object")
     for name in (*FIELDS, *plain):
+        if name == "selection" and name not in plain:
+            continue
         if name not in plain or name not in FIELDS:
             raise KeyError(f"the field {name!r} is {'unknown' if name in plain else 'missing'}")
         if not FIELDS[name](plain[name]):

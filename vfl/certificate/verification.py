@@ -20,6 +20,7 @@ from vfl.certificate.issue import (
     moments_digest,
     planned,
 )
+from vfl.certificate.selection import digest_of, fault_of, is_selection, seen
 from vfl.certificate.words import sentences
 from vfl.errors import OutputError, VflError
 from vfl.job.flags import NOT_PRIVATE, UNCHARGED, flags_of
@@ -27,6 +28,7 @@ from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger import Accounting, SqliteLedger
 from vfl.privacy.ledger.codec import as_json, from_json
 from vfl.privacy.ledger.composition import epsilon_of, plan_cost
+from vfl.privacy.ledger.fit import FIXED
 from vfl.privacy.noise import CryptographicNoise
 from vfl.security import signatures
 from vfl.version import __version__
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from vfl.planning import Plan
     from vfl.solvers.protocol import Released
 
-TOLERANCE = {"gdp": 1e-9, "zcdp": 1e-9, "pld": 1e-6}
+TOLERANCE = {"gdp": 1e-9, "zcdp": 1e-9, "pld": 1e-6, "selection": 1e-6}
 """Relative difference allowed for ε, since special functions differ between machines."""
 
 MARKS = {True: "ok", False: "FAIL", None: "--"}
@@ -124,6 +126,7 @@ def verify(
         ("findings", lambda: _findings(certificate, findings), "not checked: only the certificate was given"),
         ("job", lambda: _job(certificate, plan), "not checked: only the certificate was given"),
         ("plan", lambda: _plan(certificate, plan), "not checked: only the certificate was given"),
+        *((("choice", lambda: _choice(certificate, plan), ""),) if _chosen(certificate) else ()),
         ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
         ("ledger", lambda: _ledger(certificate, ledger), _why_no_ledger(certificate)),
         ("cap", lambda: _cap(certificate, ledger), _why_no_ledger(certificate)),
@@ -202,10 +205,10 @@ def _epsilon(certificate: Certificate) -> str | None:
 
 def recomputed(accounting: str, events: Events, delta: float) -> float:
     """Return ε of events at δ under the accounting of the book; 'gdp' is exact for Gaussian releases."""
-    if accounting == "pld":
-        from vfl.privacy.accountants import PldAccountant
+    if accounting in FIXED:
+        from vfl.privacy.accountants import choose_accountant
 
-        accountant = PldAccountant()
+        accountant = choose_accountant(events, committed=True)
         for event, count in events:
             accountant.compose(event, count)
         return accountant.epsilon(delta)
@@ -264,13 +267,17 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
     elsewhere = (
         "" if made == __version__ else f"; vfl {made} issued it and this is {__version__}: verify it with vfl {made}"
     )
-    for name, value in planned(plan).items():
+    expected = planned(plan)
+    if _chosen(certificate):  # its charges are those of all candidates, and `_choice` compares them
+        del expected["reserved"]
+        expected["who_sees_what"] = seen(expected["who_sees_what"])
+    for name, value in expected.items():
         if name != "flags" and not alike(getattr(certificate, name), value):
             raise _Mismatch(f"the field {name!r} is not the one that follows from the job and n{elsewhere}")
     missing = [flag for flag in flags_of(plan.job) if flag not in certificate.flags]
     if missing:
         raise _Mismatch(f"the certificate lacks a flag that the job requires: {missing[0]}")
-    own = not certificate.dataset or is_exact(certificate.reserved)
+    own = not certificate.dataset or is_exact(certificate.reserved) or _chosen(certificate)
     if own and certificate.basis != "none" and not alike(certificate.delta, plan.problem.delta):
         raise _Mismatch(
             f"δ = {plan.problem.delta!r} follows from the job and n, but the certificate states {certificate.delta!r}"
@@ -295,6 +302,19 @@ def _fields(event: Event) -> dict[str, Any]:
     return {name: getattr(event, name, text) for name, text in as_json(event).items()}
 
 
+def _chosen(certificate: Certificate) -> bool:
+    return bool(certificate.selection) or is_selection((*certificate.events, *certificate.reserved))
+
+
+def _choice(certificate: Certificate, plan: Plan | None) -> str:
+    """Compare the charges of a private choice with its candidates, its winner and the winner's plan."""
+    if fault := fault_of(certificate, plan):
+        raise _Mismatch(fault)
+    stated = certificate.selection
+    number = stated["candidates"].index(stated["winner"]) + 1
+    return f"candidate {number} of {len(stated['candidates'])} by {stated['score']}; ε covers all of them; {stated['withheld']}"
+
+
 def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Released]) -> str | None:
     if plan is None or not released or not certificate.moments_digest:
         return None
@@ -304,6 +324,8 @@ def _moments(certificate: Certificate, plan: Plan | None, released: Sequence[Rel
 
 
 def _why_no_moments(certificate: Certificate) -> str:
+    if certificate.selection:
+        return "not checked: withheld with the other releases of the trials"
     return (
         "not checked: there is no log of the run" if certificate.moments_digest else "of the columns: none were bought"
     )
@@ -356,8 +378,10 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
     caps = [entry for entry in _of(document["entries"], "cap") if entry["dataset"] == account]
     delta = next(e["body"]["delta"] for e in reversed(caps) if e["seq"] < reserve["seq"])
     body = reserve["body"]
+    choice = certificate.selection
+    named = digest_of(choice["candidates"], choice["score"], choice["inclusion"]) if choice else certificate.job_digest
     stated = {
-        "job": (body["job"], certificate.job_digest),
+        "job": (body["job"], named),
         "releases reserved": (_counts(body["plan"]), Counter(dict(certificate.reserved))),
         "releases charged": (
             _counts([entry["body"], 1] for entry in _of(entries, "charge")),
@@ -365,7 +389,7 @@ def _ledger(certificate: Certificate, ledger: str | Path | None) -> str | None:
         ),
         "end of the run": (settle["body"]["stopped_early"], certificate.basis == "reserved"),
     }
-    if not is_exact(certificate.reserved):  # then the certificate states the ledger's ε
+    if not is_exact(certificate.reserved) and not choice:  # then the certificate states the ledger's ε
         stated["accounting"] = (body["accounting"], certificate.accounting)
         stated["δ"] = (float.fromhex(delta), certificate.delta)
     for name, (kept, said) in stated.items():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _LARGEST = 700.0
 """ε above which the factor e^ε is not printed."""
@@ -74,6 +77,11 @@ class Stated(Protocol):
         ...
 
     @property
+    def selection(self) -> Mapping[str, Any]:
+        """Candidates, winner and score of a private choice; {} for a run."""
+        ...
+
+    @property
     def signature(self) -> Signed | None:
         """None until the certificate is signed."""
         ...
@@ -94,6 +102,11 @@ def described(certificate: Stated) -> str:
         lines = ["NOT PRIVATE: trained without noise"]
     if certificate.basis == "reserved":
         lines.append(WHOLE)
+    if certificate.selection:
+        chosen = certificate.selection
+        lines.append(
+            f"ε covers the choice among {len(chosen['candidates'])} candidates by {chosen['score']}; {chosen['withheld']}"
+        )
     lines += [f"flag: {flag}" for flag in certificate.flags]
     if certificate.signature is not None:
         lines.append(f"signed {certificate.signature.signed} with key {certificate.signature.public_key[:_SHOWN]}…")

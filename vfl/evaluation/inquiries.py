@@ -140,19 +140,19 @@ class HeldOut:
     @property
     def _first(self) -> Outcomes | Residuals:
         if not self.problem.loss.classification:
-            return Residuals(self.problem.loss, self._error_cap, (weight(0.5, 1.0), weight(0.5, 1.0)))
+            return Residuals(self.problem.loss, self.error_cap(), (weight(0.5, 1.0), weight(0.5, 1.0)))
         total = SHARES["cells"] + SHARES["loss"]
         steps = (weight(SHARES["cells"] / total, 2.0), weight(SHARES["loss"] / total, 1.0))
-        return Outcomes(self.problem.loss, self._loss_cap, steps)
+        return Outcomes(self.problem.loss, self.loss_cap(), steps)
 
-    @property
-    def _loss_cap(self) -> float:
+    def loss_cap(self) -> float:
+        """Return the cap on a record's loss."""
         if self.spec.loss_cap is not None:
             return self.spec.loss_cap
         return 4.0 * float(self.problem.loss.value(np.zeros(2), np.array([-1.0, 1.0])).max())
 
-    @property
-    def _error_cap(self) -> float:
+    def error_cap(self) -> float:
+        """Return the cap on a record's error; SpecificationError if nothing declares one."""
         cap = self.spec.error_cap or self.problem.label_range
         if not math.isfinite(cap):
             raise SpecificationError(

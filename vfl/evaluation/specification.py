@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 8
 """Largest number of group columns: the sum of their codes has to be exact."""
+SCORES = ("loss", "accuracy", "mae", "mse")
+"""Measures that can be released alone: two of classes, then two of numbers."""
 NOTIONS = ("opportunity", "odds", "parity", "accuracy")
 """Notions of fairness. Each compares a share of a group's records with the same share of all records."""
 
@@ -29,6 +31,8 @@ class Evaluation:
         costs the larger of the two and not their sum (vfl.holdout). A smaller value adds noise and does not lower the run's ε.
     loss_cap : cap on a record's loss; None is four times the loss at margin 0.
     error_cap : cap on a record's error, without classes; None is the width of the label's bounds.
+    score : the one measure to release, with the whole budget, instead of all: 'loss' or 'accuracy' with classes, 'mae' or 'mse'
+        (mean absolute or mean squared clamped error) without. None releases all.
     public : True declares the held-out records public. Measures are then un-noised and uncharged, these records have no
         protection, and the certificate says NOT PRIVATE.
     """
@@ -37,8 +41,17 @@ class Evaluation:
     loss_cap: float | None = None
     error_cap: float | None = None
     public: bool = False
+    score: str | None = None
 
     def __post_init__(self) -> None:
+        if self.score is not None and self.score not in SCORES:
+            raise SpecificationError(
+                f"evaluation: unknown score {self.score!r}{nearest(str(self.score), SCORES)}; give one of {', '.join(SCORES)}"
+            )
+        if self.score is not None and self.public:
+            raise SpecificationError(
+                "evaluation: public records are measured without noise, so no score has to be chosen: leave score out"
+            )
         for option in ("epsilon", "loss_cap", "error_cap"):
             value = getattr(self, option)
             if value is not None:

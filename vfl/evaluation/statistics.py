@@ -138,6 +138,46 @@ class Residuals:
         return np.array([_steps(t, self.steps[0]), _steps(t * t, self.steps[1])], dtype=np.int64)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Lost:
+    """Σ t over the records, where a record loses t between 0 and 1. Replacing it moves the sum by at most 1: Δ = 1.
+
+    measure : 'loss', t = loss/cap; 'accuracy', t = 1 for a wrong prediction; 'mae', t = |e|/cap and 'mse', t = (e/cap)² of the
+        error e = response − label; all clamped to [0, 1], NaN being 1.
+    cap : of a loss or an error. steps : weight as a whole number of GRID.
+    """
+
+    loss: Loss
+    cap: float
+    measure: str
+    steps: int
+
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = 1
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        return _root(self.steps * self.steps)
+
+    @property
+    def unit(self) -> float:
+        """Return the measure of a record that loses 1."""
+        return {"accuracy": 1.0, "mse": self.cap * self.cap}.get(self.measure, self.cap)
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return Σ t, in steps."""
+        with np.errstate(all="ignore"):
+            if self.measure == "loss":
+                t = self.loss.value(margins, labels) / self.cap
+            elif self.measure == "accuracy":
+                t = ((margins > 0) != (labels > 0)).astype(np.float64)
+            else:
+                t = np.minimum(abs(self.loss.response(margins) - labels) / self.cap, 1.0)
+                t = t * t if self.measure == "mse" else t
+        return np.array([_steps(t, self.steps)], dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class Positives:
     """Number of positive labels. Replacing a record moves it by at most 1."""

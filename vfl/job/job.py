@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vfl import markup
 from vfl.arguments import provides, require, require_number
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
-from vfl.evaluation.specification import Evaluation, Fairness
+from vfl.evaluation.specification import SCORES, Evaluation, Fairness
 from vfl.holdout import Split
 from vfl.job.plain import encode, to_toml
 from vfl.job.task import PartyTask
@@ -194,6 +194,21 @@ class Job:
                 f"evaluation: epsilon = {asked.epsilon:g} exceeds the job's budget: a run costs the larger of training "
                 "and evaluation; raise privacy.epsilon, or leave evaluation.epsilon out for all of it"
             )
+        if asked.score is not None:
+            fitting = SCORES[:2] if self.classification else SCORES[2:]
+            if asked.score not in fitting:
+                raise SpecificationError(
+                    f"evaluation: score {asked.score!r} does not fit {loss_of(self.loss).name} loss: give "
+                    f"{' or '.join(map(repr, fitting))}"
+                )
+            if privacy is None:
+                raise SpecificationError(
+                    "evaluation: without privacy all measures are exact: leave score out, which chooses one for its noise"
+                )
+            if self.fairness is not None:
+                raise SpecificationError(
+                    "evaluation: a score takes the whole budget: leave it out, or leave fairness out"
+                )
         if privacy is not None and privacy.class_balance is not None and not self.classification:
             raise SpecificationError("class_balance counts the labels of two classes: leave it out of a regression")
         self._check_fairness()

@@ -12,6 +12,7 @@ from vfl.evaluation import distance as distances
 from vfl.evaluation.distance import Distance
 from vfl.evaluation.fairness import GroupColumn, GroupFairness
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
+from vfl.evaluation.score import Score
 from vfl.holdout import Side
 from vfl.job.flags import flags_of
 from vfl.messages import Backward, Moments, Query, Unnoised
@@ -79,7 +80,9 @@ def inquiries_of(
         if privacy is not None and delta is not None and not job.evaluation.public:
             mu = _evaluation_mu(job.evaluation.epsilon or privacy.epsilon, delta, trained)
         measured = n_records - problem.n_records
-        if job.fairness is None:
+        if job.evaluation.score is not None and mu is not None:
+            asked.append(Score(problem, job.evaluation, measured, mu))
+        elif job.fairness is None:
             asked.append(HeldOut(problem, job.evaluation, measured, mu))
         else:
             compared, mu = (None, None) if mu is None else split_mu(mu, job.fairness.share)

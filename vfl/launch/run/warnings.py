@@ -69,9 +69,15 @@ def count_run(job: Job, *events: object) -> None:
     events : those that are not plans are ignored.
     """
     plans = [event for event in events if isinstance(event, Plan)]
-    if plans and job.privacy is not None and job.privacy.noise is None and job.dataset is None:
+    if plans:
         releases = [(of_run(event, plan.job.name), times) for plan in plans for event, times in plan.releases]
-        of_this_process.add(releases, plans[0].problem.delta or 0.0)
+        count_releases(job, releases, plans[0].problem.delta or 0.0)
+
+
+def count_releases(job: Job, releases: Releases, delta: float) -> None:
+    """Add the charges of a job to this process's total, unless a ledger counts them or its noise is seeded."""
+    if releases and job.privacy is not None and job.privacy.noise is None and job.dataset is None:
+        of_this_process.add(releases, delta)
 
 
 def warn_of_plan(event: object) -> None:

@@ -1,0 +1,346 @@
+"""A tune in this process: its charge, its secrets, its failures, its certificate."""
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.executor import Executor
+from coordinator.rounds import Round
+from tests.tuning.setting import CANDIDATES, job, table
+from vfl.errors import BudgetExceeded, DataError, OutputError, PartyLost, SpecificationError
+from vfl.job.faults import Faults
+from vfl.launch.engines import dispatch
+from vfl.launch.run.verification import verify_run
+from vfl.privacy.accountants import SelectionAccountant, ZCdpAccountant
+from vfl.privacy.events import Selection, bare
+from vfl.privacy.ledger.composition import Accounting, plan_cost
+from vfl.privacy.private_selection import epsilon_of
+from vfl.privacy.spending import UNIT_BITS
+from vfl.tuning import run as tuning_run
+from vfl.tuning.run import Begun, resume, tune
+from vfl.tuning.sealed import Sealed
+
+
+def quiet(event):
+    """Watch without a warning."""
+
+
+def tuned(base=None, **options):
+    return tune(base or job(), CANDIDATES, table(), engine="inprocess", watch=quiet, **options)
+
+
+def ledger_of(path, epsilon=10.0):
+    ledger = vfl.SqliteLedger(path)
+    ledger.set_cap("small", epsilon=epsilon, delta=1e-6)
+    return ledger
+
+
+def charges(ledger):
+    entries = json.loads(ledger.export())["entries"]
+    return [entry["body"]["event"]["type"] for entry in entries if entry["kind"] == "charge"]
+
+
+def test_the_winner_is_released_with_its_score_and_a_certificate():
+    found = tuned()
+    certificate = found.certificate
+    assert found.candidate in (1, 2, 3)
+    assert found.result.job.digest == found.tuning.trials[found.candidate - 1].digest
+    assert certificate.private
+    assert certificate.epsilon <= 1.0
+    assert certificate.accounting == "selection"
+    assert certificate.selection["winner"] == found.result.job.digest
+    assert certificate.selection["candidates"] == [trial.digest for trial in found.tuning.trials]
+    assert certificate.releases == 2
+    assert set(found.result.findings) == {"score"}
+    assert 0.0 < found.score.error < 1.0
+    assert "of every candidate, losers included" in certificate.who_sees_what["coordinator"]
+    assert "candidates by loss" in str(certificate)
+    assert "was chosen" in repr(found)
+    assert "was chosen" in found._repr_html_()
+    found.result.predict(table()[["a", "b", "c", "d"]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "score"),
+    [
+        ({}, "accuracy"),
+        ({"loss": "squared", "bounds": {"*": (-1.0, 1.0), "y": (0.0, 1.0)}}, "mae"),
+        ({"loss": "squared", "bounds": {"*": (-1.0, 1.0), "y": (0.0, 1.0)}}, "mse"),
+    ],
+)
+def test_every_score(changes, score):
+    found = tuned(job(privacy=vfl.Privacy(epsilon=30.0, delta=1e-6), **changes), score=score)
+    assert set(found.result.findings["score"].measures) == {score}
+    exact = found.result.predict(table()[["a", "b", "c", "d"]])
+    error = np.asarray(exact, float) - table()["y"].to_numpy()
+    expected = {"accuracy": np.mean(error == 0), "mae": np.mean(abs(error)), "mse": np.mean(error**2)}[score]
+    assert found.score.value == pytest.approx(expected, abs=0.15)
+
+
+def test_the_whole_is_charged_once_and_before_the_first_query(tmp_path, monkeypatch):
+    ledger = ledger_of(tmp_path / "budget.db")
+    asked = []
+    ask = Executor.__call__
+
+    def spied(self, query):
+        asked.append(charges(ledger))
+        return ask(self, query)
+
+    monkeypatch.setattr(Executor, "__call__", spied)
+    found = tuned(job(dataset="small"), ledger=tmp_path / "budget.db", output=tmp_path / "run")
+    assert len(asked) > 10
+    assert asked == [["selection", "selection"]] * len(asked)
+    assert charges(ledger) == ["selection", "selection"]
+    (balance,) = ledger.show()
+    assert balance.runs[0].status == "settled"
+    cost = plan_cost(found.tuning.events, Accounting.GDP)
+    assert ledger.replay("small", SelectionAccountant()).epsilon(1e-6) == found.certificate.epsilon
+    assert ledger.replay("small", ZCdpAccountant()).rho == pytest.approx(cost / 2**UNIT_BITS / 2)
+    assert balance.spent > found.certificate.epsilon  # μ² adds up to more than the curve
+    ledger.verify()
+    report = verify_run(tmp_path / "run", ledger=tmp_path / "budget.db")
+    assert report.ok, report
+
+
+def test_a_second_tune_adds_up_with_the_first_and_the_cap_stops_it(tmp_path):
+    ledger = ledger_of(tmp_path / "budget.db", epsilon=1.7)
+    tuned(job(dataset="small"), ledger=tmp_path / "budget.db")
+    head = ledger.head()
+    with pytest.raises(BudgetExceeded, match="the plan asks for"):
+        tuned(job(dataset="small"), ledger=tmp_path / "budget.db", output=tmp_path / "run")
+    assert ledger.head() == head
+    assert not (tmp_path / "run").exists()
+    assert BudgetExceeded("").exit_code == 4
+
+
+def test_refusals_charge_nothing(tmp_path):
+    ledger = ledger_of(tmp_path / "budget.db")
+    head = ledger.head()
+    named = {"ledger": tmp_path / "budget.db", "engine": "inprocess", "watch": quiet}
+    data = table()
+    with pytest.raises(SpecificationError, match="candidate 2 plans"):
+        tune(job(dataset="small"), [{}, {"solver": {"kind": "GCD"}}], data, **named)
+    assert charges(ledger) == []
+    with pytest.raises(SpecificationError, match="names none"):
+        tune(job(), CANDIDATES, data, **named)
+    with pytest.raises(SpecificationError, match="but no ledger"):
+        tuned(job(dataset="small"))
+    with pytest.raises(SpecificationError, match="'wait' or 'abort'"):
+        tuned(faults=Faults(on_party_lost="skip"))
+    with pytest.raises(DataError):
+        tune(job(dataset="small"), CANDIDATES, data.assign(y=7), **named)
+    assert charges(ledger) == []
+    assert {run.status for balance in ledger.show() for run in balance.runs} <= {"refunded"}
+    assert head.seq <= ledger.head().seq
+
+
+def test_all_trials_are_made_and_their_rounds_hold_no_release(monkeypatch):
+    seen, run = [], dispatch.run
+
+    def spied(*args, **options):
+        for event in run(*args, **options):
+            seen.append(event)
+            yield event
+
+    monkeypatch.setattr(dispatch, "run", spied)
+    begun = []
+    tune(job(), CANDIDATES, table(), engine="inprocess", watch=begun.append)
+    assert [(event.number, event.of) for event in begun if isinstance(event, Begun)] == [(1, 3), (2, 3), (3, 3)]
+    rounds = [event for event in seen if isinstance(event, Round)]
+    assert len(rounds) > 10
+    assert {event.released for event in rounds} == {()}
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def kept(folder):
+    """Return all that a finished tune leaves behind, without the winner's own files and without random names and times."""
+    entries = [
+        {name: value for name, value in entry.items() if name not in ("recorded", "hash", "run", "dataset")}
+        for entry in json.loads(vfl.SqliteLedger(folder / "ledger.db").export())["entries"]
+    ]
+    state = json.loads((folder / "tune.json").read_text())
+    return files(folder), entries, {name: state[name] for name in state if name not in ("run", "ledger")}
+
+
+def test_everything_but_the_winner_is_alike_under_opposite_coins(tmp_path, monkeypatch, caplog):
+    """Only the draw differs between the two tunes: all are included, or none is."""
+    caplog.set_level(logging.DEBUG)
+    seeded = job(privacy=vfl.Privacy(epsilon=1.0, delta=1e-6, noise=vfl.SeededNoise(1)))
+    outcomes = []
+    for coins, draw in (("all", lambda losses, _: int(np.argmin(losses))), ("none", lambda losses, _: 0)):
+        monkeypatch.setattr(tuning_run, "chosen", draw)
+        events = []
+        caplog.clear()
+        found = tune(
+            seeded,
+            CANDIDATES,
+            table(),
+            engine="inprocess",
+            output=tmp_path / coins,
+            watch=lambda e, events=events: events.append(repr(e)),
+        )
+        outcomes.append((kept(tmp_path / coins), events, [record.getMessage() for record in caplog.records]))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / coins).iterdir()}
+        assert "sealed" not in modes
+        assert "rounds.log" not in modes
+        assert "timing.csv" not in modes
+        outcomes[-1] += (modes,)
+        assert found.certificate.events == found.tuning.events
+    assert outcomes[0] == outcomes[1]
+
+
+def test_sealed_files_are_for_their_owner_alone_and_zeroed_before_they_go(tmp_path, monkeypatch):
+    seen = {}
+    settle = tuning_run._Book.settle
+
+    def spied(self):
+        folder = tmp_path / "run" / "sealed"
+        seen["folder"] = stat.S_IMODE(folder.stat().st_mode)
+        seen["files"] = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+        seen["open"] = [path.open("rb") for path in folder.iterdir()]
+        return settle(self)
+
+    monkeypatch.setattr(tuning_run._Book, "settle", spied)
+    tuned(output=tmp_path / "run")
+    assert seen["folder"] == 0o700
+    assert seen["files"] == {f"trial-{k}": 0o600 for k in range(3)}
+    for file in seen["open"]:
+        content = file.read()
+        assert content
+        assert not any(content)
+        file.close()
+
+
+def test_losers_are_wiped_from_memory(monkeypatch):
+    held = []
+    keep = Sealed.keep
+
+    def spied(self, number, trial):
+        held.append(trial)
+        keep(self, number, trial)
+
+    monkeypatch.setattr(Sealed, "keep", spied)
+    found = tuned()
+    assert len(held) == 3
+    assert not any(trial.values.any() for trial in held)
+    assert found.result.w.any()
+
+
+def failing(monkeypatch, numbers, error):
+    """Let the trials of these numbers fail after their first query."""
+    run, made = dispatch.run, []
+
+    def spied(*args, **options):
+        made.append(None)
+        for event in run(*args, **options):
+            if isinstance(event, Round) and len(made) in numbers:
+                raise error
+            yield event
+
+    monkeypatch.setattr(dispatch, "run", spied)
+
+
+@pytest.mark.parametrize("error", [DataError("a cell"), ZeroDivisionError("x"), np.linalg.LinAlgError("singular")])
+def test_a_trial_that_fails_for_a_reason_in_the_data_loses(monkeypatch, error):
+    failing(monkeypatch, (1, 3), error)
+    monkeypatch.setattr(tuning_run, "chosen", lambda losses, _: int(np.argmin(losses)))
+    assert tuned().candidate == 2
+
+
+def test_if_all_trials_fail_a_fixed_public_model_is_released(tmp_path, monkeypatch):
+    failing(monkeypatch, (1, 2, 3), DataError("a cell"))
+    found = tuned(output=tmp_path / "run")
+    assert not found.result.w.any()
+    assert found.score is None
+    assert found.result.findings == {}
+    assert verify_run(tmp_path / "run").ok
+    assert "its training failed" in repr(found)
+
+
+@pytest.mark.parametrize("error", [PartyLost("gone", "bank"), OutputError("the disk is full"), KeyboardInterrupt()])
+def test_a_failure_of_a_participant_ends_the_tune_and_it_is_resumed(tmp_path, monkeypatch, error):
+    failing(monkeypatch, (2,), error)
+    with pytest.raises(type(error)):
+        tuned(output=tmp_path / "run")
+    assert files(tmp_path / "run" / "sealed") == ["trial-0"]
+    monkeypatch.undo()
+    done = []
+    found = resume(tmp_path / "run", table(), engine="inprocess", watch=done.append)
+    assert [event.number for event in done if isinstance(event, Begun)] == [2, 3]
+    assert len(charges(vfl.SqliteLedger(tmp_path / "run" / "ledger.db"))) == 2
+    assert found.certificate.epsilon <= 1.0
+    assert verify_run(tmp_path / "run").ok
+
+
+def test_an_interrupted_tune_names_the_command_that_continues_it(tmp_path, monkeypatch):
+    failing(monkeypatch, (2,), OutputError("the disk is full"))
+    with pytest.raises(OutputError) as caught:
+        tuned(output=tmp_path / "run")
+    assert any("vfl resume" in note for note in caught.value.__notes__)
+
+
+def test_a_finished_tune_is_only_loaded(tmp_path, monkeypatch):
+    found = tuned(output=tmp_path / "run")
+    monkeypatch.setattr(tuning_run, "chosen", None)
+    monkeypatch.setattr(dispatch, "run", None)
+    again = resume(tmp_path / "run", table(), engine="inprocess")
+    assert again.candidate == found.candidate
+    assert again.result.w == pytest.approx(found.result.w, abs=0)
+    assert again.score == found.score
+
+
+@pytest.mark.parametrize(
+    ("field", "change", "check"),
+    [
+        ("inclusion", lambda s: s | {"inclusion": 9}, "choice"),
+        ("candidates", lambda s: s | {"candidates": s["candidates"][:2]}, "choice"),
+        ("candidates", lambda s: s | {"candidates": [*s["candidates"][:2], "0" * 64]}, "choice|ledger"),
+        ("winner", lambda s: s | {"winner": "0" * 64}, "choice"),
+        ("all", lambda s: {}, "choice"),
+    ],
+)
+def test_an_altered_statement_of_the_choice_is_found(tmp_path, field, change, check):
+    import dataclasses
+
+    from vfl.launch.run.result import Result
+
+    found = tuned(output=tmp_path / "run")
+    certificate = found.certificate
+    altered = dataclasses.replace(certificate, selection=change(dict(certificate.selection)))
+    result = dataclasses.replace(Result.load(tmp_path / "run"), certificate=altered)
+    with pytest.raises(OutputError, match=check):
+        result.verify(ledger=tmp_path / "run" / "ledger.db")
+
+
+def test_a_smaller_mu_in_the_charge_is_found(tmp_path):
+    import dataclasses
+
+    found = tuned(output=tmp_path / "run")
+    events = tuple(
+        (dataclasses.replace(event, event=dataclasses.replace(bare(event), mu=bare(event).mu / 2)), count)
+        for event, count in found.certificate.events
+    )
+    smaller = epsilon_of(max(bare(event).mu for event, _ in events), 1e-6, 3, 4)
+    altered = dataclasses.replace(found.certificate, events=events, reserved=events, epsilon=smaller)
+    result = dataclasses.replace(found.result, certificate=altered)
+    with pytest.raises(OutputError, match="spends more on the training records than a trial may"):
+        result.verify()
+
+
+def test_the_certificate_is_read_back_and_its_events_are_selections(tmp_path):
+    found = tuned(output=tmp_path / "run")
+    certificate = vfl.Certificate.load(tmp_path / "run" / "certificate.json")
+    assert certificate.selection == found.certificate.selection
+    assert {type(bare(event)) for event, _ in certificate.events} == {Selection}
+    report = verify_run(tmp_path / "run")
+    assert report.ok, report
+    assert "candidate" in {check.name: check for check in report.checks}["choice"].finding

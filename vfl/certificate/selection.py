@@ -1,0 +1,131 @@
+"""The certificate of a private choice among candidates: its issue, and the check of its statements on the choice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from vfl.certificate.document import Certificate
+from vfl.certificate.issue import PARTED, findings_digest, model_digest, planned
+from vfl.privacy.events import OnPart, Selection, bare
+from vfl.privacy.ledger.codec import canonical
+from vfl.privacy.spending import UNIT_BITS, mu_squared, units
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.planning import Plan
+    from vfl.privacy.events import Event
+    from vfl.privacy.ledger import Statement
+
+ACCOUNTING = "selection"
+WITHHELD = "the number of candidates that were considered, and all candidates that lost, are withheld"
+SEEN = "; of every candidate, losers included"
+
+
+def is_selection(events: Sequence[tuple[Event, int]]) -> bool:
+    """Return True if the releases are those of a private choice."""
+    return any(type(bare(event)) is Selection for event, _ in events)
+
+
+def digest_of(candidates: Sequence[str], score: str, inclusion: int) -> str:
+    """Return the SHA-256 that names a tune in a ledger. candidates : digest of each candidate's job, in order."""
+    text = canonical({"candidates": list(candidates), "score": score, "inclusion": inclusion})
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def certify_selection(
+    plan: Plan,
+    statement: Statement,
+    *,
+    releases: Sequence[tuple[Event, int]],
+    epsilon: float,
+    candidates: Sequence[str],
+    score: str,
+    inclusion: int,
+    model: Mapping[str, Any],
+    findings: Mapping[str, Any],
+    books: Mapping[str, Mapping[str, Any]],
+    run: str,
+    account: str,
+    flags: Sequence[str] = (),
+) -> Certificate:
+    """Return the unsigned certificate of a tune that its book has settled.
+
+    ε is that of the whole choice at the job's δ, by the curve of vfl.privacy.private_selection, whatever the ledger adds up.
+
+    plan : of the winner's trial. statement : of the book. releases, epsilon : the charges of the whole tune and their ε.
+    candidates : digest of each candidate's job, in order. model, findings : contents of model.json and findings.json.
+    books : heads of the parties' own books, which count all trials by composition.
+    """
+    facts = planned(plan)
+    facts["reserved"] = tuple(releases)
+    facts["flags"] += (*flags, *statement.flags)
+    facts["who_sees_what"] = seen(facts["who_sees_what"])
+    place = {"run": run, "account": account, "entries": statement.entries, "head": statement.head}
+    return Certificate(
+        **facts,
+        events=tuple(releases),
+        moments_digest="",
+        model_digest=model_digest(model),
+        findings_digest=findings_digest(findings),
+        books=dict(books),
+        epsilon=epsilon,
+        delta=float(plan.problem.delta or 0.0),
+        adjacency=str(statement.adjacency),
+        basis="charged",
+        accounting=ACCOUNTING,
+        scope=statement.scope + PARTED,
+        releases=len(releases),
+        ledger=place if statement.head else {},
+        selection={
+            "candidates": list(candidates),
+            "winner": plan.job.digest,
+            "score": score,
+            "inclusion": inclusion,
+            "withheld": WITHHELD,
+        },
+    )
+
+
+def seen(who: Mapping[str, str]) -> dict[str, str]:
+    """Return the table of who sees what for a tune: participants see the vectors of all candidates."""
+    return {name: said + (SEEN if name != "outsider" else "") for name, said in who.items()}
+
+
+def fault_of(certificate: Certificate, plan: Plan | None) -> str:
+    """Return a contradiction between the events, the candidates and the winner of a certificate; '' if there is none.
+
+    plan : of the winner's trial. Its releases have to fit the μ that the events state.
+    """
+    stated = certificate.selection
+    if not stated:
+        return "it charges a private choice, and names no candidates"
+    if not is_selection(certificate.events):
+        return "it names candidates, and charges no private choice"
+    candidates = stated["candidates"]
+    if len(set(candidates)) != len(candidates) or stated["winner"] not in candidates:
+        return "its winner is not one of its candidates, or a candidate is listed twice"
+    if stated["winner"] != certificate.job_digest:
+        return "its winner is not the job that it certifies"
+    if dict(certificate.events) != dict(certificate.reserved) or Counter(
+        getattr(event, "part", "") for event, _ in certificate.events
+    ) != Counter(("training", "held out")):
+        return "a tune charges one choice for the training records and one for the held-out ones, whole"
+    for event, count in certificate.events:
+        choice = bare(event)
+        if not isinstance(choice, Selection) or count != 1:
+            return "a tune charges each of its choices once, and nothing else"
+        if (choice.candidates, choice.concentration) != (len(candidates), stated["inclusion"]):
+            return "a charge is for another number of candidates, or another inclusion, than the certificate states"
+        if plan is not None and isinstance(event, OnPart):
+            spent = sum(
+                units(own, mu_squared) * times
+                for own, times in plan.releases
+                if isinstance(own, OnPart) and own.part == event.part
+            )
+            if Fraction(spent, 1 << UNIT_BITS) > Fraction(choice.mu) ** 2 * (1 + Fraction(1, 10**9)):
+                return f"the winner's plan spends more on the {event.part} records than a trial may"
+    return ""

@@ -1,0 +1,114 @@
+"""The score of a candidate: one clamped measure of its model on the held-out records, released with all of their budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.errors import BudgetExceeded, PrivacyError
+from vfl.evaluation.estimates import Estimate, Findings
+from vfl.evaluation.inquiries import NOISED, HeldOut, event_of, moved, tally
+from vfl.evaluation.statistics import Lost, weight
+from vfl.holdout import Side
+from vfl.messages import Forward
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from vfl.evaluation.specification import Evaluation
+    from vfl.messages import Query
+    from vfl.privacy.events import Event, Gaussian
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+NAME = "score"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Score:
+    """One measure of the model: μ-GDP for each held-out record, and independent of all other records.
+
+    A record loses t between 0 and 1, so the sum of all t has Δ = 1, and the noise of their mean is 1/(μn). For
+    `accuracy`, t is 1 where the prediction is wrong.
+
+    problem : of the training part. n_records : of the held-out part. mu : the budget.
+    """
+
+    problem: Problem
+    spec: Evaluation
+    n_records: int
+    mu: float
+
+    name: ClassVar[str] = NAME
+
+    @property
+    def side(self) -> Side:
+        """The held-out part."""
+        return Side.HELD_OUT
+
+    @property
+    def _measure(self) -> str:
+        return str(self.spec.score)
+
+    @property
+    def _lost(self) -> Lost:
+        whole = HeldOut(self.problem, self.spec, self.n_records, self.mu)
+        cap = 1.0
+        if self._measure != "accuracy":
+            cap = whole.loss_cap() if self._measure == "loss" else whole.error_cap()
+        return Lost(self.problem.loss, cap, self._measure, weight(1.0, 1.0))
+
+    def _event(self) -> Gaussian:
+        event = event_of(self._lost, self.mu)
+        if event is None:
+            raise PrivacyError("a score is released with noise only")
+        return event
+
+    def releases(self) -> tuple[tuple[Event, int], ...]:
+        """Return the one event."""
+        return ((self._event(), 1),)
+
+    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+        """Ask for the margins, which stay at the coordinator, then for the sum."""
+        del found
+        yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
+        lost, event = self._lost, self._event()
+        try:
+            ((total,),) = yield tally(lost, event, Side.HELD_OUT)
+        except BudgetExceeded:
+            return Findings({}, self.n_records, f"{NOISED}; a run that was cut off had paid for it")
+        mean = float(total) / (lost.steps * lost.grid) / self.n_records
+        inside = min(max(mean, 0.0), 1.0)
+        # A variable within [0, 1] of this mean has at most this variance.
+        error = math.hypot(self._noise, math.sqrt(inside * (1.0 - inside) / self.n_records))
+        value = 1.0 - mean if self._measure == "accuracy" else mean * lost.unit
+        return Findings({self._measure: Estimate(value, error * lost.unit)}, self.n_records, NOISED)
+
+    @property
+    def _noise(self) -> float:
+        return self._event().sigma / (self._lost.steps * self._lost.grid) / self.n_records
+
+    def explain(self) -> str:
+        """Return a sentence on the measure, the number of records, and the expected noise."""
+        lost = self._lost
+        clamped = "" if self._measure == "accuracy" else f" (clamped at {lost.unit:.4g})"
+        return f"{self.n_records} records held out; noise of the {self._measure} {self._noise * lost.unit:.2g}{clamped}"
+
+    @property
+    def queries(self) -> int:
+        """Return one for the margins, and one for the sum."""
+        return 2
+
+
+def lower_is_better(measure: str) -> bool:
+    """Return False for accuracy."""
+    return measure != "accuracy"
+
+
+def worst(measure: str) -> float:
+    """Return the score of a candidate that failed, which loses against every other."""
+    return np.inf if lower_is_better(measure) else -np.inf

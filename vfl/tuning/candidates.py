@@ -1,0 +1,337 @@
+"""The public part of a tune: its candidates, their score, and the budget of each trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from vfl.certificate.selection import digest_of
+from vfl.errors import JobFileError, PrivacyError, SpecificationError, VflError
+from vfl.evaluation.specification import SCORES, Evaluation
+from vfl.job import Job
+from vfl.job.file import decode
+from vfl.job.plain import encode
+from vfl.losses import loss_of
+from vfl.planning import plan as make_plan
+from vfl.privacy import gaussian_dp
+from vfl.privacy.events import MOST_CANDIDATES, Gaussian, OnPart, Selection, bare, on_part
+from vfl.privacy.private_selection import epsilon_of, mu_of
+from vfl.privacy.spending import floor_units, mu_squared, units
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from vfl.planning import Plan
+    from vfl.privacy.specification import Privacy
+
+INCLUSION = 4
+"""Default concentration: each candidate is considered with probability 4/5."""
+CHANGES = ("loss", "penalty", "solver", "intercept")
+"""Options of a job in which candidates may differ, beside those of CHANGES_OF_PRIVACY."""
+CHANGES_OF_PRIVACY = ("smoothness", "smoothness_share")
+
+Change = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning:
+    """Candidates, score and inclusion of a tune. Everything here is public.
+
+    Guarantee: the model and the score that a tune releases are together (ε, δ)-DP for every record, with the ε and δ of the
+    jobs, whichever candidate wins. Each trial gets a smaller ε, `trial_epsilon`.
+
+    jobs : the candidates, each with the ε and δ of the whole. The first is released when no candidate is considered.
+    score : 'loss', 'accuracy', 'mae' or 'mse'. inclusion : a whole number a from 1 to 64; each candidate is considered with
+        probability a/(a + 1).
+
+    Raises SpecificationError, in a sentence, for candidates between which a private choice makes no sense.
+    """
+
+    jobs: tuple[Job, ...]
+    score: str
+    inclusion: int = INCLUSION
+
+    def __post_init__(self) -> None:
+        _check_number(self.jobs)
+        first = self.jobs[0]
+        _check_job(first)
+        whole = isinstance(self.inclusion, int) and not isinstance(self.inclusion, bool)
+        if not whole or not 1 <= self.inclusion <= MOST_CANDIDATES:
+            raise SpecificationError(
+                f"inclusion is a whole number from 1 to {MOST_CANDIDATES}, not {self.inclusion!r}: with 4, each candidate is "
+                "considered with probability 4/5"
+            )
+        fitting = SCORES[:2] if first.classification else SCORES[2:]
+        if self.score not in fitting:
+            raise SpecificationError(
+                f"score {self.score!r} does not fit {loss_of(first.loss).name} loss: give {' or '.join(map(repr, fitting))}"
+            )
+        known: dict[str, int] = {}
+        for number, job in enumerate(self.jobs, 1):
+            _check_alike(first, job, number, self.score)
+            if (same := known.setdefault(job.digest, number)) != number:
+                raise SpecificationError(f"candidates {same} and {number} are the same job: leave one of them out")
+
+    @property
+    def delta(self) -> float | None:
+        """δ of the jobs; None is 1/n²."""
+        return self._privacy.delta
+
+    @property
+    def _privacy(self) -> Privacy:
+        return _of(self.jobs[0])
+
+    @property
+    def split(self) -> str:
+        """Name of the public split of the records."""
+        split = self.jobs[0].split
+        return "" if split is None else split.name
+
+    def with_delta(self, n_records: int | None) -> Tuning:
+        """Return the tune with its δ stated: 1/n² if none is declared; SpecificationError if n is not known either."""
+        if self.delta is not None:
+            return self
+        if n_records is None:
+            raise SpecificationError(
+                "privacy.delta is left out and stands for 1/n², and n is not known before the first trial: state the number "
+                "of records (n_records=..., or --records), or declare privacy.delta"
+            )
+        delta = 1.0 / max(n_records, 2) ** 2
+        return replace(self, jobs=tuple(replace(job, privacy=replace(_of(job), delta=delta)) for job in self.jobs))
+
+    @cached_property
+    def budgets(self) -> tuple[float, float]:
+        """μ of a trial for a training record, and for a held-out record. Needs δ."""
+        asked = self.jobs[0].evaluation or Evaluation()
+        return self._mu(self._privacy.epsilon), self._mu(asked.epsilon or self._privacy.epsilon)
+
+    def _mu(self, epsilon: float) -> float:
+        return mu_of(epsilon, self._stated, len(self.jobs), self.inclusion)
+
+    @property
+    def _stated(self) -> float:
+        if self.delta is None:
+            raise PrivacyError("a tune needs δ before it can plan: see `with_delta`")
+        return self.delta
+
+    @property
+    def events(self) -> tuple[tuple[OnPart | Selection, int], ...]:
+        """The charges of the whole tune, as (event, count): one for the training records, one for the held-out ones."""
+        sides = ("training", "held out")
+        made = [Selection(Adjacency.REPLACE_ONE, mu, len(self.jobs), self.inclusion) for mu in self.budgets]
+        return tuple(
+            (on_part(event, self.split, side), 1)  # type: ignore[misc]
+            for event, side in zip(made, sides, strict=True)
+        )
+
+    @cached_property
+    def epsilon(self) -> float:
+        """ε of the whole tune at its δ, rounded up."""
+        return epsilon_of(max(self.budgets), self._stated, len(self.jobs), self.inclusion)
+
+    @cached_property
+    def trial_epsilon(self) -> float:
+        """ε of one trial at the same δ: what a single run would be allowed to spend to get the same noise."""
+        return _epsilon_below(self.budgets[0], self._stated)
+
+    @cached_property
+    def trials(self) -> tuple[Job, ...]:
+        """The jobs of the trials: each with its own budget, and with the one score."""
+        asked = self.jobs[0].evaluation or Evaluation()
+        measured = (
+            None if asked.epsilon is None else min(self.trial_epsilon, _epsilon_below(self.budgets[1], self._stated))
+        )
+        evaluation = replace(asked, score=self.score, epsilon=measured)
+        return tuple(
+            replace(job, privacy=_seeded(replace(_of(job), epsilon=self.trial_epsilon), number), evaluation=evaluation)
+            for number, job in enumerate(self.jobs)
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the digests of all trials, the score and the inclusion, as the ledger keeps it."""
+        return digest_of([job.digest for job in self.trials], self.score, self.inclusion)
+
+    def plans(self, n_records: int) -> tuple[Plan, ...]:
+        """Return the plan of each trial; SpecificationError names a candidate whose plan does not fit the trial's budget."""
+        plans = []
+        for number, job in enumerate(self.trials, 1):
+            try:
+                plan = make_plan(job, n_records)
+            except VflError as error:
+                raise type(error)(f"candidate {number}: {error}") from error
+            for event, _ in plan.releases:
+                if type(bare(event)) is not Gaussian:
+                    raise SpecificationError(
+                        f"candidate {number} plans a release of type {type(bare(event)).__name__}; a private choice is proved "
+                        "for Gaussian releases alone: leave the candidate out, or give its solver no selections and no "
+                        "secret samples"
+                    )
+            for side, mu in zip(("training", "held out"), self.budgets, strict=True):
+                spent = sum(
+                    units(event, mu_squared) * count
+                    for event, count in plan.releases
+                    if isinstance(event, OnPart) and event.part == side
+                )
+                if spent > floor_units(Fraction(mu) ** 2):
+                    raise PrivacyError(
+                        f"candidate {number} plans more than a trial may spend: this is a defect, report it"
+                    )
+            plans.append(plan)
+        return tuple(plans)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; `from_dict` gives the tune back."""
+        return {"score": self.score, "inclusion": self.inclusion, "jobs": [encode(job) for job in self.jobs]}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Tuning:
+        """Return the tune that `to_dict` described."""
+        return cls(tuple(decode(job) for job in plain["jobs"]), plain["score"], plain["inclusion"])
+
+
+def tuning_of(
+    job: Job, candidates: Sequence[Change | Job], *, score: str | None = None, inclusion: int = INCLUSION
+) -> Tuning:
+    """Return the tune among variants of a job.
+
+    candidates : a job each, or changes to `job`: {"penalty": {"strength": 1e-3}} or {"penalty.strength": 1e-3}; {} is the job
+        itself. score : None is 'loss' with classes and 'mse' without.
+    """
+    if isinstance(candidates, Mapping | str) or not isinstance(candidates, Sequence):
+        raise SpecificationError("candidates are a list of changes to the job, or of jobs; {} is the job itself")
+    jobs = tuple(
+        candidate if isinstance(candidate, Job) else changed(job, candidate, number)
+        for number, candidate in enumerate(candidates, 1)
+    )
+    # One name for all: a job's name must not tell which candidate won before the certificate does.
+    jobs = tuple(replace(each, name=job.name) for each in jobs)
+    return Tuning(jobs, score or ("loss" if job.classification else "mse"), inclusion)
+
+
+def changed(job: Job, change: Change, number: int) -> Job:
+    """Return the job with a candidate's changes. A table with another `kind` replaces the whole table."""
+    if not isinstance(change, Mapping):
+        raise SpecificationError(f"candidate {number} is a table of changes to the job, or a job, not {change!r}")
+    plain = encode(job)
+    for name, value in _nested(change, number).items():
+        _merge(plain, name, value)
+    try:
+        return decode(plain)
+    except VflError as error:
+        raise type(error)(f"candidate {number}: {error}") from error
+
+
+def _nested(change: Change, number: int) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for name, value in change.items():
+        *tables, last = str(name).split(".")
+        target = nested
+        for table in tables:
+            target = target.setdefault(table, {})
+            if not isinstance(target, dict):
+                raise JobFileError(f"candidate {number} gives {table!r} twice")
+        if isinstance(value, Mapping) and isinstance(target.get(last), dict):
+            target[last] |= value
+        else:
+            target[last] = dict(value) if isinstance(value, Mapping) else value
+    return nested
+
+
+def _merge(plain: dict[str, Any], name: str, value: Any) -> None:
+    known = plain.get(name)
+    if (
+        not isinstance(value, Mapping)
+        or not isinstance(known, dict)
+        or value.get("kind", known.get("kind")) != known.get("kind")
+    ):
+        plain[name] = value
+        return
+    for key, inner in value.items():
+        _merge(known, key, inner)
+
+
+def _check_number(jobs: Sequence[Job]) -> None:
+    if len(jobs) < 2:
+        raise SpecificationError("a choice needs at least two candidates: with one, train it with vfl run (vfl.train)")
+    if len(jobs) > MOST_CANDIDATES:
+        raise SpecificationError(
+            f"{len(jobs)} candidates are more than {MOST_CANDIDATES}: each one adds noise to all others; leave some out"
+        )
+
+
+def _check_job(job: Job) -> None:
+    """Refuse a job for which no private choice is needed, or none is proved."""
+    if job.privacy is None:
+        raise SpecificationError(
+            "the job has no privacy, so a private choice costs noise for nothing: compare runs with an ordinary grid search"
+        )
+    if job.holdout is None:
+        raise SpecificationError("candidates are scored on records that are held out: set holdout=0.2 in the job")
+    asked = job.evaluation or Evaluation()
+    if asked.public:
+        raise SpecificationError(
+            "the held-out records are declared public, so scores on them cost nothing: run the candidates one by one, or leave "
+            "evaluation.public out"
+        )
+    if job.diagnostics:
+        raise SpecificationError("diagnostics releases exact values of every candidate: leave it out of a tune")
+    if job.fairness is not None:
+        raise SpecificationError(
+            "fairness takes a share of the scores' budget in every trial: leave it out, and check it in a run of its own"
+        )
+
+
+def _check_alike(first: Job, job: Job, number: int, score: str) -> None:
+    """Refuse a candidate that differs from the first in an option that all have to share."""
+    if job.privacy is None:
+        raise SpecificationError(f"candidate {number} has no privacy, and all candidates have that of the first")
+    for field in dataclasses.fields(Job):
+        if not field.init or field.name in (*CHANGES, "privacy", "name"):
+            continue
+        if _plain(getattr(first, field.name)) != _plain(getattr(job, field.name)):
+            raise SpecificationError(
+                f"candidate {number} differs from the first in {field.name}: candidates share data, parts and guarantee, and "
+                f"may differ in {', '.join(CHANGES)}, privacy.{' and privacy.'.join(CHANGES_OF_PRIVACY)}"
+            )
+    shared = {name: getattr(_of(first), name) for name in CHANGES_OF_PRIVACY}
+    ours, theirs = _of(first), replace(_of(job), **shared)
+    for option in dataclasses.fields(ours):
+        if getattr(ours, option.name) != getattr(theirs, option.name):
+            raise SpecificationError(
+                f"candidate {number} differs from the first in privacy.{option.name}: one budget covers all candidates"
+            )
+    if job.classification != first.classification or (score == "loss" and loss_of(job.loss) != loss_of(first.loss)):
+        raise SpecificationError(
+            f"candidate {number} has another loss than the first, and the score compares losses: choose by 'accuracy', "
+            "or leave the loss as it is"
+        )
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if hasattr(value, "to_dict") else value
+
+
+def _of(job: Job) -> Privacy:
+    if job.privacy is None:
+        raise SpecificationError("a tune is for private jobs")
+    return job.privacy
+
+
+def _seeded(privacy: Privacy, number: int) -> Privacy:
+    """Return the budget with another seed per trial, if noise is seeded: equal noise would cancel between trials."""
+    if privacy.noise is None:
+        return privacy
+    return replace(privacy, noise=replace(privacy.noise, seed=privacy.noise.seed * 1_000_003 + number))
+
+
+def _epsilon_below(mu: float, delta: float) -> float:
+    """Return an ε for which a run at δ gets a μ of at most `mu`."""
+    epsilon = gaussian_dp.epsilon_of(mu * (1.0 - 1e-12), delta)
+    while gaussian_dp.mu_of(epsilon, delta) > mu:
+        epsilon = math.nextafter(epsilon * (1.0 - 1e-13), 0.0)
+    return epsilon

@@ -1,0 +1,32 @@
+"""The secret draw that chooses the winner of a tune."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_BYTES = 32
+"""Length of a uniform number, so that two of them are equal with probability 2⁻²⁵⁶."""
+
+
+def chosen(losses: Sequence[float], concentration: int, random: Callable[[int], bytes] = os.urandom) -> int:
+    """Return the number of the best included candidate, or 0 if none is included (vfl.privacy.private_selection).
+
+    A candidate is included if its uniform number is below the largest of `concentration` others, which all candidates share:
+    with P that largest number, each is included with probability P, independently. The numbers are compared as integers, so
+    nothing is rounded. Equal losses are decided by further uniform numbers, as if these were part of the losses.
+
+    losses : of each candidate, the smallest being the best. random : returns that many random bytes; they are used once and not
+        kept.
+    """
+
+    def uniform() -> int:
+        return int.from_bytes(random(_BYTES))
+
+    bound = max(uniform() for _ in range(concentration))
+    included = [number for number in range(len(losses)) if uniform() < bound]
+    ties = [uniform() for _ in losses]
+    return min(included, key=lambda number: (losses[number], ties[number]), default=0)

@@ -1,0 +1,568 @@
+"""`tune` and `resume`: candidates and data in, the winner out.
+
+The order of a tune, every step of which may be the last of a process:
+
+    check all candidates; reserve the whole charge; charge it, before the first query of the first trial
+    train and score every candidate, each with fresh noise; keep the outcomes sealed
+    settle; draw the coins; write the winner, whole, into a sealed file; rename it, which releases it
+    write model, certificate, findings and job from that file; remove all that was sealed
+
+A trial that was cut off starts again, with fresh noise: nothing of it was released. A tune that was cut off before the rename
+draws again; one that was cut off after it only finishes the files. Which candidates were considered is never written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coordinator.budget import Budget, Reserved
+from coordinator.coordinator import Outcome
+from coordinator.rounds import Log
+from vfl import markup
+from vfl.certificate.selection import certify_selection
+from vfl.errors import BudgetError, DataError, FederationError, LedgerError, OutputError, SpecificationError, VflError
+from vfl.evaluation.estimates import Estimate, Findings
+from vfl.evaluation.inquiries import NOISED
+from vfl.evaluation.score import NAME as SCORE
+from vfl.evaluation.score import lower_is_better, worst
+from vfl.job import file as jobfile
+from vfl.launch.engines import dispatch
+from vfl.launch.engines.place import Organisations
+from vfl.launch.run import checkpoint
+from vfl.launch.run.execution import settings_of
+from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, fresh_folder, write_whole
+from vfl.launch.run.result import Result, numbers, told
+from vfl.launch.run.warnings import count_releases, warn_of_plan
+from vfl.launch.sources import ask_owners, named_by_owners, sources_of
+from vfl.planning import Plan
+from vfl.planning import check as check_job
+from vfl.planning import plan as make_plan
+from vfl.privacy.events import ReleaseKey
+from vfl.privacy.ledger import Accounting, DatasetBook, FitBook
+from vfl.privacy.ledger.composition import epsilon_of as ledger_epsilon_of
+from vfl.privacy.ledger.composition import plan_cost
+from vfl.security.signatures import signing_key
+from vfl.tuning.candidates import INCLUSION, Tuning, tuning_of
+from vfl.tuning.draw import chosen
+from vfl.tuning.sealed import FOLDER, Sealed, Trial, write_sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from vfl.certificate import Certificate
+    from vfl.job import Job
+    from vfl.job.faults import Faults
+    from vfl.job.placement import Placement
+    from vfl.launch.run.execution import Settings
+    from vfl.privacy.ledger import Reservation, Statement
+    from vfl.security.signatures import SigningKey
+    from vfl.tuning.candidates import Change
+
+    Watch = Callable[[object], None]
+
+FORMAT = 1
+NAME = "tune.json"
+WINNER = "winner.json"
+KEYS = (ReleaseKey(0, 0), ReleaseKey(0, 1))
+"""Keys of the two charges of a tune: the training records', and the held-out records'."""
+MOST_LOSSES = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Event: a trial is about to make its first query. All trials are made, whichever is going to win.
+
+    number : from 1. of : number of candidates. plan : of this candidate.
+    """
+
+    number: int
+    of: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Tuned:
+    """The outcome of a tune.
+
+    result : the winner's model and its certificate. candidate : its number, from 1.
+    score : its score, which is optimistic, since the best scores win; None if its training failed.
+    tuning : the candidates.
+    """
+
+    result: Result
+    candidate: int
+    score: Estimate | None
+    tuning: Tuning
+
+    @property
+    def certificate(self) -> Certificate:
+        """The certificate of the whole tune."""
+        return self.result.certificate
+
+    def _lines(self) -> list[str]:
+        said = (
+            "its training failed"
+            if self.score is None
+            else f"{self.tuning.score} {self.score} (optimistic: the best wins)"
+        )
+        return [f"candidate {self.candidate} of {len(self.tuning.jobs)} was chosen: {said}"]
+
+    def __repr__(self) -> str:
+        return "\n".join([*self._lines(), repr(self.result)])
+
+    def _repr_html_(self) -> str:
+        return markup.whole(*map(markup.line, self._lines()), self.result._repr_html_())
+
+
+def tune(
+    job: Job,
+    candidates: Sequence[Change | Job],
+    data: Any = None,
+    *,
+    score: str | None = None,
+    inclusion: int = INCLUSION,
+    n_records: int | None = None,
+    engine: str = "ray",
+    address: str | None = None,
+    ledger: str | Path | None = None,
+    policies: Mapping[str, str | Path] | None = None,
+    indexes: Mapping[str, str | Path] | None = None,
+    cores: int | None = None,
+    placement: Placement | None = None,
+    faults: Faults | None = None,
+    output: str | Path | None = None,
+    key: str | Path | None = None,
+    watch: Watch | None = None,
+    environment: dict[str, Any] | None = None,
+    allow_network_file_system: bool = False,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
+) -> Tuned:
+    """Train all candidates and release the best: model and score together are (ε, δ)-DP for every record, as the job asks.
+
+    Every candidate is trained once, on the training part, with its share of the budget, and gets one noisy score on the
+    held-out part. Then a secret draw leaves each one out with probability 1/(inclusion + 1), and the best of the others is
+    released. How many were left out, and all losers, are withheld (docs/tuning.md). The charge is made whole, before the
+    first query, and nothing of it is returned once it has begun. A party's own book counts all trials by composition.
+
+    candidates : changes to the job, {"penalty.strength": 1e-3}, or jobs; {} is the job itself. They may differ in loss,
+        penalty, solver, intercept, and in the smoothness of privacy. The first is released if the draw leaves out all.
+    score : 'loss' or 'accuracy' with classes, 'mae' or 'mse' without; None is 'loss' or 'mse'.
+    inclusion : a whole number a; the larger, the surer is the best candidate considered, and the noisier is each trial.
+    n_records : n, needed before the first trial if privacy.delta is left out; known without it for one table in memory.
+    watch : called with `Begun` for every trial; None issues the plan's warnings as vfl.PrivacyWarning.
+    Others : as for `vfl.train`. With an output, `resume` continues a tune that was cut off.
+
+    Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before anything is charged if they can.
+    """
+    tuning = tuning_of(job, candidates, score=score, inclusion=inclusion)
+    tuning = tuning.with_delta(n_records if n_records is not None else _counted(data))
+    first = tuning.trials[0]
+    budget = Budget(uuid.uuid4().hex, _absolute(ledger), allow_network_file_system=allow_network_file_system)
+    if ledger is not None and job.dataset is None:
+        raise SpecificationError(
+            "a ledger keeps the budget of data sets, and the job names none: set dataset in the job, or leave the ledger out"
+        )
+    budget.check(first)
+    budget.find()
+    settings = settings_of(
+        replace(first, dataset=None),
+        engine=engine,
+        address=address,
+        ledger=None,
+        policies=policies,
+        indexes=indexes,
+        cores=cores,
+        placement=placement,
+        faults=faults,
+        federation=federation,
+        identity=identity,
+    )
+    _check_faults(faults)
+    for each in tuning.trials:
+        check_job(each)
+    if n_records is not None:
+        tuning.plans(n_records)
+    signer = None if key is None and output is None else signing_key(key)
+    watch = watch or _warn
+    if output is None:
+        book = _Book(tuning, budget)
+        book.reserve()
+        return _Tune(tuning, data, settings, book, Sealed(None), watch).run(signer, None)
+    folder = fresh_folder(output)
+    if budget.ledger is None:
+        budget = replace(budget, ledger=str(folder.resolve() / checkpoint.LEDGER))
+    book = _Book(tuning, budget)
+    kept = {**(environment or {}), "policies": settings.policies, "indexes": settings.arrangement.folders}
+    kept |= {"cores": settings.arrangement.cores, "allow_network_file_system": allow_network_file_system}
+    state = {"run": budget.run, "ledger": budget.ledger, "environment": kept, **tuning.to_dict()}
+    write_whole(folder / NAME, json.dumps({"format": FORMAT, **state}, indent=1, ensure_ascii=False))
+    try:
+        book.reserve()
+        return _Tune(tuning, data, settings, book, Sealed(folder), watch).run(signer, folder)
+    except VflError as error:
+        _name_remedy(error, folder, book)
+        raise
+
+
+def resume(
+    folder: str | Path,
+    data: Any = None,
+    *,
+    engine: str = "ray",
+    address: str | None = None,
+    key: str | Path | None = None,
+    watch: Watch | None = None,
+    placement: Placement | None = None,
+    faults: Faults | None = None,
+    federation: str | Path | Organisations | None = None,
+    identity: str | Path | None = None,
+) -> Tuned:
+    """Go on with a tune that was cut off: nothing is charged again, and finished trials are not repeated.
+
+    A released winner is kept: then nothing is drawn, and only the files are finished.
+    """
+    folder = Path(folder)
+    tuning, run, ledger, kept = read_state(folder)
+    if (folder / WINNER).exists():
+        _unpack(folder)
+    if (folder / MODEL).exists():
+        Sealed(folder).remove()
+        return _loaded(folder, tuning)
+    signer = signing_key(key)
+    budget = Budget(run, ledger, allow_network_file_system=bool(kept.get("allow_network_file_system")))
+    settings = settings_of(
+        replace(tuning.trials[0], dataset=None),
+        engine=engine,
+        address=address,
+        ledger=None,
+        policies=kept.get("policies") or None,
+        indexes=kept.get("indexes") or None,
+        cores=kept.get("cores"),
+        placement=placement,
+        faults=faults,
+        federation=federation,
+        identity=identity,
+    )
+    _check_faults(faults)
+    book = _Book(tuning, budget)
+    try:
+        book.resume()
+        return _Tune(tuning, data, settings, book, Sealed(folder), watch or _warn).run(signer, folder)
+    except VflError as error:
+        _name_remedy(error, folder, book)
+        raise
+
+
+def is_tune(folder: Path) -> bool:
+    """Return True if the folder holds a tune, finished or not."""
+    return (folder / NAME).exists()
+
+
+def read_state(folder: Path) -> tuple[Tuning, str, str, dict[str, Any]]:
+    """Return the tune of a folder, its run, its ledger and the environment that it began with."""
+    try:
+        plain = json.loads((folder / NAME).read_text(encoding="utf-8"))
+        if plain["format"] != FORMAT:
+            raise OutputError(f"this vfl reads tunes of format {FORMAT}; {str(folder)!r} holds another")
+        ledger = plain["ledger"]
+        if not Path(ledger).exists() and (folder / checkpoint.LEDGER).exists():  # the folder was moved
+            ledger = str((folder / checkpoint.LEDGER).resolve())
+        return Tuning.from_dict(plain), plain["run"], ledger, plain["environment"]
+    except OSError as error:
+        raise OutputError(f"there is no tune in {str(folder)!r}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutputError(f"{str(folder / NAME)!r} is damaged: {error}") from error
+
+
+class _Book:
+    """Charge of one tune: the whole of it, once, before the first query.
+
+    charged : True from the moment at which the charge may have been made.
+    """
+
+    def __init__(self, tuning: Tuning, budget: Budget) -> None:
+        self._tuning = tuning
+        self.budget = budget
+        self.charged = False
+        self._reservation: Reservation | None = None
+
+    @property
+    def _held(self) -> Reservation:
+        if self._reservation is None:
+            raise BudgetError("the tune has reserved nothing")
+        return self._reservation
+
+    @property
+    def account(self) -> str:
+        return self.budget.account(self._tuning.jobs[0])
+
+    def reserve(self) -> None:
+        """Reserve the whole charge; BudgetExceeded if the data set's budget does not hold it."""
+        events, delta = self._tuning.events, float(self._tuning.delta or 0.0)
+        ledger = self.budget.open()
+        if ledger is None:
+            book: Any = FitBook(self._tuning.epsilon, delta)
+        else:
+            if self._tuning.jobs[0].dataset is None:
+                # A ledger adds up μ², in which a selection costs more than by its curve.
+                cost = ledger_epsilon_of(Accounting.GDP, plan_cost(events, Accounting.GDP), delta)
+                ledger.set_cap(self.account, epsilon=cost * (1.0 + 1e-9), delta=delta)
+            book = DatasetBook(ledger, self.account)
+        self._reservation = book.reserve(events, job=self._tuning.digest, run=self.budget.run)
+
+    def resume(self) -> None:
+        """Take over the reservation of an earlier process, or reserve if it did not."""
+        ledger = self.budget.open()
+        if ledger is None:
+            raise OutputError("a tune without an output folder cannot be resumed")
+        balances = ledger.show() if ledger.path.exists() else ()
+        known = next((run for balance in balances for run in balance.runs if run.run == self.budget.run), None)
+        if known is None or known.status == "refunded":
+            self.reserve()
+            return
+        self.charged = known.releases > 0
+        self._reservation = DatasetBook(ledger, self.account).resume(self.budget.run, job=self._tuning.digest)
+
+    def charge(self) -> None:
+        """Charge the whole tune. A repeated call changes nothing."""
+        self.charged = True
+        self._held.charge([(key, event) for key, (event, _) in zip(KEYS, self._tuning.events, strict=True)])
+
+    def refund(self) -> None:
+        """Give the reservation back if nothing was charged."""
+        if self._reservation is not None and not self.charged:
+            with contextlib.suppress(VflError):
+                self._reservation.refund()
+
+    def settle(self) -> Statement:
+        """Close the reservation. A repeated call returns the same statement."""
+        statement = self._held.settle()
+        return statement if self._tuning.jobs[0].dataset is not None else replace(statement, scope=FitBook.scope)
+
+
+class _Tune:
+    """One process's work on a tune."""
+
+    def __init__(
+        self, tuning: Tuning, data: Any, settings: Settings, book: _Book, sealed: Sealed, watch: Watch
+    ) -> None:
+        self._tuning = tuning
+        self._data = data
+        self._settings = settings
+        self._book = book
+        self._sealed = sealed
+        self._watch = watch
+        self._plans: tuple[Plan, ...] = ()
+        self._aligned = uuid.uuid4().hex
+
+    def run(self, signer: SigningKey | None, folder: Path | None) -> Tuned:
+        """Make the trials that are left, then release the winner."""
+        tuning, job = self._tuning, self._tuning.trials[0]
+        try:
+            sources = self._sources(job)
+            self._sealed.open()
+            left = [number for number in range(len(tuning.jobs)) if not self._sealed.has(number)]
+            for number in left:
+                self._sealed.keep(
+                    number, self._trial(number, sources, again=number != left[0], last=number == left[-1])
+                )
+        except BaseException:
+            self._book.refund()
+            raise
+        n_records = self._plans[0].n_records if self._plans else self._known_records()
+        statement = self._book.settle()
+        trials = [self._sealed.read(number) for number in range(len(tuning.jobs))]
+        sign = 1.0 if lower_is_better(tuning.score) else -1.0
+        winner = chosen([sign * trial.score for trial in trials], tuning.inclusion)
+        tuned = self._released(winner, trials, statement, n_records, signer)
+        if folder is not None:
+            _commit(folder, tuned.result)
+        for trial in trials:
+            trial.wipe()
+        self._sealed.remove()
+        return tuned
+
+    def _sources(self, job: Job) -> Mapping[str, Any]:
+        if isinstance(self._settings.place, Organisations):
+            return named_by_owners(job.partition, self._data)
+        ask_owners(job, self._data, self._settings.policies)
+        return sources_of(job, self._data, ids=True)
+
+    def _known_records(self) -> int:
+        """Return n of a tune whose trials an earlier process finished: it is kept beside them."""
+        return int(self._sealed.read(0).books.get("n_records", 0))
+
+    def _trial(self, number: int, sources: Mapping[str, Any], *, again: bool, last: bool) -> Trial:
+        """Train and score one candidate. A failure for a reason in the data loses, and gets a fixed public model."""
+        job, settings = self._tuning.trials[number], self._settings
+        arrangement = settings.arrangement
+        if job.id is not None:
+            arrangement = replace(arrangement, run=self._aligned, resumed=again, required=again, last=last)
+        budget = Budget(uuid.uuid4().hex, sealed=True)
+        events = dispatch.run(
+            job, sources, budget, Log(), place=settings.place, policies=settings.policies, arrangement=arrangement
+        )
+        flags: dict[str, None] = {}
+        begun: Plan | None = None
+        try:
+            with contextlib.closing(events) as watched:  # type: ignore[type-var]
+                for event in watched:
+                    if isinstance(event, Plan):
+                        self._begin(event.n_records)
+                        begun = event
+                        self._watch(Begun(number + 1, len(self._tuning.jobs), event))
+                    elif isinstance(event, Reserved):
+                        flags |= dict.fromkeys(event.flags)
+                    elif isinstance(event, Outcome):
+                        return self._outcome(event, tuple(flags))
+        except (BudgetError, FederationError, OutputError, LedgerError):
+            raise  # a participant, a file or a book failed, whatever the data are
+        except (VflError, ArithmeticError, ValueError):
+            if begun is None:
+                raise
+        if begun is None:
+            raise FederationError("a trial ended before it began: resume the tune")
+        return self._failed(begun, tuple(flags))
+
+    def _begin(self, n_records: int) -> None:
+        """Check every candidate's plan for n, then charge the whole tune; later calls only compare n."""
+        if self._plans:
+            if n_records != self._plans[0].n_records:
+                raise DataError("the parties hold a different number of records from the first trial: start a new tune")
+            return
+        plans = self._tuning.plans(n_records)
+        if not self._book.charged:  # counted first, since a filter may turn the warning into an error
+            count_releases(self._tuning.jobs[0], self._tuning.events, float(self._tuning.delta or 0.0))
+        self._book.charge()
+        self._plans = plans
+
+    def _outcome(self, outcome: Outcome, flags: tuple[str, ...]) -> Trial:
+        measures = outcome.findings[SCORE].measures if SCORE in outcome.findings else {}
+        score = measures.get(self._tuning.score)
+        if score is None or not math.isfinite(score.value) or not np.isfinite(outcome.w).all():
+            return self._failed(outcome.plan, flags)
+        trial = self._with(outcome.plan, np.concatenate([[score.value, score.error], outcome.w]), flags)
+        trial.books["heads"] = {
+            party: {"entries": head.seq, "head": head.hash} for party, head in outcome.books.items()
+        }
+        if outcome.w.flags.writeable:
+            outcome.w[:] = 0.0
+        return trial
+
+    def _failed(self, plan: Plan, flags: tuple[str, ...]) -> Trial:
+        """Return the outcome of a trial that failed: the worst score, and the model that predicts 0 for all."""
+        w = np.zeros(plan.problem.layout.n_coordinates)
+        return self._with(plan, np.concatenate([[worst(self._tuning.score), 0.0], w]), flags)
+
+    def _with(self, plan: Plan, values: Any, flags: tuple[str, ...]) -> Trial:
+        return Trial(np.asarray(values, dtype=np.float64), {"n_records": plan.n_records, "heads": {}}, flags)
+
+    def _released(
+        self, winner: int, trials: Sequence[Trial], statement: Statement, n_records: int, signer: SigningKey | None
+    ) -> Tuned:
+        tuning, trial = self._tuning, trials[winner]
+        plan = make_plan(tuning.trials[winner], n_records)
+        score = Estimate(trial.score, trial.error) if math.isfinite(trial.score) else None
+        measured = plan.n_records - plan.problem.n_records
+        findings = {} if score is None else {SCORE: Findings({tuning.score: score}, measured, NOISED)}
+        w, coordinates = trial.w.copy(), plan.problem.layout.names
+        certificate = certify_selection(
+            plan,
+            statement,
+            releases=tuning.events,
+            epsilon=tuning.epsilon,
+            candidates=[job.digest for job in tuning.trials],
+            score=tuning.score,
+            inclusion=tuning.inclusion,
+            model=numbers(w, coordinates),
+            findings=told(findings),
+            books=trials[-1].books.get("heads", {}),
+            run=self._book.budget.run,
+            account=self._book.account,
+            flags=tuple(dict.fromkeys(flag for each in trials for flag in each.flags)),
+        )
+        if signer is not None:
+            certificate = certificate.signed(signer)
+        result = Result(plan.job, certificate, w, coordinates, findings)
+        return Tuned(result, winner + 1, score, tuning)
+
+
+def _commit(folder: Path, result: Result) -> None:
+    """Release the winner: one rename of one file, from which the others are then written."""
+    documents = {
+        jobfile.NAME: result.job.to_toml(),
+        CERTIFICATE: result.certificate.to_json(),
+        MODEL: json.dumps(result.document(), indent=2, ensure_ascii=False),
+    }
+    if result.findings:
+        documents[FINDINGS] = json.dumps(result.told(), indent=2, ensure_ascii=False)
+    staged = folder / FOLDER / WINNER
+    write_sealed(staged, json.dumps(documents).encode())
+    try:
+        staged.replace(folder / WINNER)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(folder / WINNER)!r}: {error.strerror}") from error
+    _unpack(folder)
+
+
+def _unpack(folder: Path) -> None:
+    """Write the files of the released winner; the model comes last."""
+    try:
+        documents = json.loads((folder / WINNER).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{str(folder / WINNER)!r} is damaged: {error}") from error
+    for name in sorted(documents, key=lambda name: name == MODEL):
+        write_whole(folder / name, documents[name])
+    (folder / WINNER).unlink()
+
+
+def _loaded(folder: Path, tuning: Tuning) -> Tuned:
+    result = Result.load(folder)
+    number = [job.digest for job in tuning.trials].index(result.job.digest) + 1
+    found = result.findings.get(SCORE)
+    return Tuned(result, number, found.measures[tuning.score] if found else None, tuning)
+
+
+def _counted(data: Any) -> int | None:
+    """Return n of one table in memory; None for anything else, which its owner opens."""
+    rows = getattr(data, "num_rows", None)
+    if isinstance(rows, int):
+        return rows
+    if isinstance(data, dict) or not hasattr(data, "__len__") or isinstance(data, str | bytes):
+        return None
+    return len(data)
+
+
+def _absolute(ledger: str | Path | None) -> str | None:
+    return None if ledger is None else str(Path(ledger).resolve())
+
+
+def _check_faults(faults: Faults | None) -> None:
+    if faults is not None and faults.on_party_lost == MOST_LOSSES:
+        raise SpecificationError(
+            "a tune cannot continue without a party, since its candidates would be trained on different columns: set [faults] "
+            "on_party_lost to 'wait' or 'abort'"
+        )
+
+
+def _warn(event: object) -> None:
+    if isinstance(event, Begun) and event.number == 1:
+        warn_of_plan(event.plan)
+
+
+def _name_remedy(error: Exception, folder: Path, book: _Book) -> None:
+    if book.charged:
+        error.add_note(f"the whole tune is charged; once the cause is fixed, continue with: vfl resume {folder}")
+        return
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)  # nothing began: leave nothing that looks like a tune

@@ -1,0 +1,142 @@
+"""Outcomes of finished trials, kept from every reader until the winner is chosen, and removed then.
+
+Outcomes of losers are never released. With a folder, each is a file that its owner alone may read (mode 0600), so that a tune
+that was cut off does not train it again. Without one, they are arrays of this process. Both are overwritten with zeros before
+they are given up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import OutputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vfl.types import Vector
+
+FOLDER = "sealed"
+_PART = ".part"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """Outcome of one trial.
+
+    values : (2 + p,) score, its standard error, and w.
+    books, flags : what the trial adds to the certificate; both follow from public facts.
+    """
+
+    values: Vector
+    books: dict[str, Any] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+    @property
+    def score(self) -> float:
+        """The released score; infinite for a trial that failed."""
+        return float(self.values[0])
+
+    @property
+    def error(self) -> float:
+        """Standard error of the score."""
+        return float(self.values[1])
+
+    @property
+    def w(self) -> Vector:
+        """(p,) the model on the scaled features."""
+        return self.values[2:]
+
+    def wipe(self) -> None:
+        """Overwrite the values with zeros."""
+        self.values[:] = 0.0
+
+
+class Sealed:
+    """Outcomes by number of the trial. folder : of the tune; None keeps them in memory."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = None if folder is None else folder / FOLDER
+        self._held: dict[int, Trial] = {}
+
+    def open(self) -> None:
+        """Make the folder, which its owner alone may enter."""
+        if self._folder is not None:
+            try:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise OutputError(f"cannot write to {str(self._folder)!r}: {error.strerror}") from error
+
+    def has(self, number: int) -> bool:
+        """Return True if the trial is finished."""
+        return number in self._held or (self._folder is not None and self._file(number).exists())
+
+    def keep(self, number: int, trial: Trial) -> None:
+        """Keep the outcome of a finished trial; with a folder, durably, and no longer in memory."""
+        if self._folder is None:
+            self._held[number] = trial
+            return
+        head = json.dumps({"books": trial.books, "flags": list(trial.flags)}).encode()
+        content = bytearray(head + b"\n" + trial.values.tobytes())
+        write_sealed(self._file(number), content)
+        content[:] = bytes(len(content))
+        trial.wipe()
+
+    def read(self, number: int) -> Trial:
+        """Return the outcome of a finished trial."""
+        if self._folder is None:
+            return self._held[number]
+        try:
+            content = bytearray(self._file(number).read_bytes())
+            head, _, _ = bytes(content[: content.index(b"\n")]).partition(b"\n")
+            plain = json.loads(head)
+            values = np.frombuffer(content, dtype=np.float64, offset=len(head) + 1).copy()
+            content[:] = bytes(len(content))
+            return Trial(values, dict(plain["books"]), tuple(plain["flags"]))
+        except OSError as error:
+            raise OutputError(f"cannot read a finished trial in {str(self._folder)!r}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise OutputError(
+                f"a finished trial in {str(self._folder)!r} is damaged: remove its file and resume"
+            ) from error
+
+    def remove(self) -> None:
+        """Overwrite and remove all outcomes."""
+        for trial in self._held.values():
+            trial.wipe()
+        self._held.clear()
+        if self._folder is None or not self._folder.exists():
+            return
+        try:
+            for path in self._folder.iterdir():
+                size = path.stat().st_size
+                with path.open("r+b", buffering=0) as file:
+                    file.write(bytes(size))
+                    os.fsync(file.fileno())
+                path.unlink()
+            self._folder.rmdir()
+        except OSError as error:
+            raise OutputError(f"cannot remove the trials in {str(self._folder)!r}: {error.strerror}") from error
+
+    def _file(self, number: int) -> Path:
+        if self._folder is None:
+            raise OutputError("a tune without an output folder keeps its trials in memory")
+        return self._folder / f"trial-{number}"
+
+
+def write_sealed(path: Path, content: bytes | bytearray) -> None:
+    """Write a file that its owner alone may read, atomically and durably."""
+    part = path.with_name(path.name + _PART)
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            file.write(content)
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror}") from error
