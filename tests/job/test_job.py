@@ -690,8 +690,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "an unknown key of evaluation": (
         ("[ray]", "[evaluation]\nepsilom = 1.0\n[ray]"),
         JobFileError,
-        "unknown key 'epsilom' in [evaluation] (did you mean 'epsilon'?); known: epsilon, loss_cap, error_cap, public, "
-        "score",
+        "unknown key 'epsilom' in [evaluation] (did you mean 'epsilon'?); known: {evaluation}",
     ),
     "a table that is no path": (
         ("[ray]", "[simulation]\ntable = 3\n[ray]"),
@@ -818,6 +817,7 @@ KNOWN = {
     "solvers": SOLVERS,
     "penalties": PENALTIES,
     "csv": OPTIONS,
+    "evaluation": [f.name for f in dataclasses.fields(vfl.Evaluation)],
 }
 
 
