@@ -16,7 +16,7 @@ from vfl.holdout import Side
 from vfl.messages import Forward
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping
 
     from vfl.evaluation.specification import Evaluation
     from vfl.messages import Query
@@ -72,9 +72,11 @@ class Score:
         """Return the one event."""
         return ((self._event(), 1),)
 
-    def schedule(self, w: Vector, found: Mapping[str, Findings] | None = None) -> Generator[Query, Released, Findings]:
+    def schedule(
+        self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
+    ) -> Generator[Query, Released, Findings]:
         """Ask for the margins, which stay at the coordinator, then for the sum."""
-        del found
+        del found, gone
         yield Forward(moved(self.problem, w), side=Side.HELD_OUT)
         lost, event = self._lost, self._event()
         try:
