@@ -172,6 +172,37 @@ class TestMeasured:
         found = {name: e.value for name, e in result.findings["fairness"].measures.items()}
         assert found == pytest.approx(gaps(spec, held, result.w), abs=1e-9)
 
+    def test_groups_are_aligned_with_the_other_columns(self, tmp_path: Path) -> None:
+        """Every party holds the records in an order of its own; the gaps are those of the common records."""
+        rng, data = np.random.default_rng(3), table()
+        ids = {party: f"{party} id" for party in PARTITION.parties}
+        sources = {}
+        for k, party in enumerate(PARTITION.parties):
+            order = rng.permutation(N)[k:]
+            columns = {c: data[c][order] for c in PARTITION.wanted(party)}
+            sources[party] = {ids[party]: np.array([f"p{i}" for i in order], dtype=object)} | columns
+        spec = job(epsilon=None, id=ids, holdout=0.3)
+        result = train(spec, sources)
+        index = {party: {i: row for row, i in enumerate(source[ids[party]])} for party, source in sources.items()}
+        common = sorted(set.intersection(*map(set, index.values())))
+        found = result.findings["fairness"]
+        assert found.n_records == spec.split.held_out(len(common)).sum()
+        whole = {
+            c: sources[q][c][[index[q][i] for i in common]] for q in PARTITION.parties for c in PARTITION.wanted(q)
+        }
+        expected = gaps(spec, whole, result.w)  # which of the common records are held out is not known here
+        for name, estimate in found.measures.items():
+            assert abs(estimate.value - expected[name]) < 4 * estimate.error
+
+    def test_new_records_need_no_groups(self) -> None:
+        """Predictions and exact measures read neither the group column nor the party that holds nothing else."""
+        result, rest = train(job()), {name: column for name, column in table().items() if name != "sex"}
+        assert len(result.predict(rest)) == N
+        assert vfl.evaluate(result, rest).measures["accuracy"].value > 0.5
+        parts = {q: {c: table()[c] for c in PARTITION.wanted(q, groups=False)} for q in ("bank", "telco")}
+        assert vfl.evaluate(result, parts).measures == vfl.evaluate(result, rest).measures
+        assert vfl.predict(result, parts, engine="inprocess").labels.tolist() == result.predict(rest).tolist()
+
     def test_findings_survive_their_file(self, tmp_path: Path) -> None:
         result = train(job(solver=vfl.OutputPerturbation()), output=tmp_path / "run")
         again = vfl.Result.load(tmp_path / "run")

@@ -417,7 +417,19 @@ class Job:
         """Return the job without a hold-out, and without the measures and groups that need one."""
         partition = self.partition.without_groups()
         ids = {party: self.ids[party] for party in partition.parties} if self.ids else None
-        return replace(self, holdout=None, evaluation=None, fairness=None, partition=partition, id=ids)
+        groups = self.partition.group_columns
+        columns = {column: declared for column, declared in self.columns.items() if column not in groups}
+        fill = {column: value for column, value in self.fill.items() if column not in groups}
+        return replace(
+            self,
+            holdout=None,
+            evaluation=None,
+            fairness=None,
+            partition=partition,
+            id=ids,
+            columns=columns,
+            fill=fill,
+        )
 
     def noise_source(self) -> NoiseSource:
         """Return the noise source: the operating system, unless the job asks for seeded noise by name."""
