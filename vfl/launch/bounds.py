@@ -93,7 +93,7 @@ def private_bounds(
     place = place_of(engine, address)
     features = [name for names in layout_of(job).columns.values() for name in names if name != INTERCEPT]
     spec = replace(
-        job,
+        job.on_all_records(),
         name=f"{job.name}-bounds",
         privacy=Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(features, 1.0)),
         solver=ColumnRanges(asked),
@@ -101,8 +101,6 @@ def private_bounds(
         penalty=NoPenalty(),
         scaling="none",
         intercept=False,
-        holdout=None,
-        evaluation=None,
         diagnostics=False,
     )
     budget = new_budget(spec, ledger, allow_network_file_system=allow_network_file_system)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -203,7 +203,7 @@ def forecast(
         weak, strong = (_missed(n, p, error, value, share) for value in signals or (None, None))
         return strong, weak
 
-    whole = replace(job, holdout=None, evaluation=None)  # a split of many records takes long to count
+    whole = job.on_all_records()  # a split of many records takes long to count
 
     def needed(which: int) -> int | None:
         return _least(lambda n: missed(problem_of(whole, n))[which] <= ENOUGH)

@@ -30,7 +30,7 @@ def expectation(plan: Plan, *, positives: float | None, signal: float | tuple[fl
         return None
     name = next(iter(found.measures))
     privacy, n = plan.job.privacy, plan.problem.n_records
-    job = replace(plan.job, holdout=None, evaluation=None)
+    job = plan.job.on_all_records()
 
     def at_epsilon(epsilon: float) -> tuple[Job, int]:
         return replace(job, privacy=replace(privacy, epsilon=epsilon)), n
