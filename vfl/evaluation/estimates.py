@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from vfl import markup
+from vfl.evaluation.curves import Histogram
 from vfl.evaluation.statistics import CELLS, GRID
 
 if TYPE_CHECKING:
@@ -61,12 +62,14 @@ class Findings:
     measures : by name; measures that the noise hides are left out. n_records : size of the part of the records.
     note : protection under which they were released, in words.
     thresholds : {group: threshold on the margin}, where they were chosen (vfl.Fairness).
+    histogram : released counts of scores, of which the area under the curve was computed; None without classes.
     """
 
     measures: Mapping[str, Estimate]
     n_records: int
     note: str
     thresholds: Mapping[str, float] | None = None
+    histogram: Histogram | None = None
 
     def __str__(self) -> str:
         each = [f"{name} {estimate}" for name, estimate in self.measures.items()]
@@ -117,6 +120,8 @@ class Findings:
             for name, e in self.measures.items()
         }
         plain = {"measures": measures, "n_records": self.n_records, "note": self.note}
+        if self.histogram is not None:
+            plain["histogram"] = self.histogram.to_dict()
         return plain if self.thresholds is None else {**plain, "thresholds": dict(self.thresholds)}
 
     @classmethod
@@ -136,7 +141,8 @@ class Findings:
         thresholds = plain.get("thresholds")
         if thresholds is not None:
             thresholds = {str(group): float(value) for group, value in thresholds.items()}
-        return cls(measures, int(plain["n_records"]), str(plain["note"]), thresholds)
+        histogram = Histogram.from_dict(plain["histogram"]) if "histogram" in plain else None
+        return cls(measures, int(plain["n_records"]), str(plain["note"]), thresholds, histogram)
 
 
 def _interval(plain: Any) -> tuple[float, float] | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.evaluation import estimates
+from vfl.evaluation.curves import Histogram
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.statistics import GRID, Losses, Outcomes, Positives, Residuals, Scores, weight
 from vfl.holdout import Side
@@ -191,31 +192,33 @@ class HeldOut:
         measured: dict[str, Estimate] = {}
         note = NOISED if self.mu is not None else PUBLIC if self.problem.private else UNNOISED
         try:
-            yield from self._measure(w, measured)
+            histogram = yield from self._measure(w, measured)
         except BudgetExceeded:  # a resumed run has also paid for lost releases, and keeps the measures it has
             return Findings(measured, self.n_records, f"{note}; a run that was cut off had paid for the rest")
         drowned = [name for name in self._measures if name not in measured]
         if drowned:
             note += f"; left out, since noise dominates them: {', '.join(drowned)}"
-        return Findings(measured, self.n_records, note)
+        return Findings(measured, self.n_records, note, histogram=histogram)
 
     @property
     def _measures(self) -> tuple[str, ...]:
         return ("accuracy", "tpr", "fpr", "loss", "auc") if self.problem.loss.classification else ("mae", "rmse")
 
-    def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, None]:
+    def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, Histogram | None]:
         first, event = self._first, self._first_event
         (released,) = yield tally(first, event, Side.HELD_OUT)
         sigma = event.sigma if event is not None else 0.0
         if isinstance(first, Residuals):
             found |= estimates.residuals(released, first, self.n_records, sigma)
-            return
+            return None
         found |= estimates.outcomes(released, first, self.n_records, sigma)
         event = self._scores_event()
         positives, noise = estimates.positives_of(released, first, self.n_records), sigma / (first.steps[0] * GRID)
         rate = estimates.base_rate(positives, self.n_records)
-        (released,) = yield tally(self._scores(w, rate), event, Side.HELD_OUT)
-        found |= estimates.scores(released, self.n_records, event.sigma if event is not None else 0.0, positives, noise)
+        statistic, sigma = self._scores(w, rate), event.sigma if event is not None else 0.0
+        (released,) = yield tally(statistic, event, Side.HELD_OUT)
+        found |= estimates.scores(released, self.n_records, sigma, positives, noise)
+        return Histogram.of(statistic.edges, released, sigma, logistic=self.problem.loss.name == "logistic")
 
     def explain(self) -> str:
         """Return a sentence on the measures, the number of records, and the expected noise."""

@@ -6,7 +6,8 @@ post-processing of released values and costs no privacy, so whoever may see the 
 
 from __future__ import annotations
 
+from vfl.report.card import write_card
 from vfl.report.plan import write_plan
 from vfl.report.run import write_run
 
-__all__ = ["write_plan", "write_run"]
+__all__ = ["write_card", "write_plan", "write_run"]

@@ -172,6 +172,10 @@ def findings(facts: Facts) -> Markup | None:
     if any(estimate.baseline is not None for what in found.values() for estimate in what.measures.values()):
         said = "Baseline: the best constant prediction, computed from released counts."
         baseline = element("p", said, class_="note")
+    cost = None
+    if "held out" in found:
+        said = "The held-out records are missing from the training. A model of all records would be slightly better."
+        cost = element("p", said, class_="note")
     whence = None
     if facts.told is None:
         whence = element("p", "Read from findings.json.", class_="note")
@@ -179,6 +183,7 @@ def findings(facts: Facts) -> Markup | None:
         "Measures",
         table(("", "measure", "value", "std. error", "baseline", ""), rows, numbers=(2, 3, 4)) if rows else None,
         baseline,
+        cost,
         *notes,
         whence,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vfl.launch.run.folder import check_finished, write_whole
 from vfl.report.course import course
+from vfl.report.curves import curves
 from vfl.report.facts import gathered
 from vfl.report.fairness import fairness
 from vfl.report.guarantee import checks, particulars, promise, tiles, verdict, who
@@ -60,9 +61,10 @@ def html(facts: Facts) -> str:
         element("p", f"Report of a training run by vfl {certificate.code_version}{signed}", class_="soft"),
         _release_ban() if facts.timing is not None else None,
         verdict(facts),
-        tiles(facts),
         findings(facts),
+        curves(facts),
         fairness(facts),
+        tiles(facts),
         promise(facts),
         who(facts),
         spent(facts),

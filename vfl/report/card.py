@@ -1,0 +1,228 @@
+"""Model card of a finished run, in Markdown or HTML: what the model is, how good it is, what it promises, and its limits.
+
+All of it is computed from released values and public facts, as the report is. The owner of the model fills in the intended
+use, which no run can know.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfl.errors import SpecificationError
+from vfl.evaluation.curves import calibration, gains
+from vfl.launch.run.folder import check_finished, write_whole
+from vfl.losses import loss_of
+from vfl.planning.words import MODELS
+from vfl.problem import INTERCEPT
+from vfl.report.facts import gathered
+from vfl.report.markup import Markup, element, page, section, table
+
+if TYPE_CHECKING:
+    from vfl.certificate import Report
+    from vfl.report.facts import Facts
+
+NAME = "card.md"
+TOP = 10
+"""Number of coefficients on a card."""
+TO_FILL = "To be completed by the owner of the model: purpose, users, and uses that are out of scope."
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a card; the first row is its heading."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+Block = str | Table
+Card = tuple[tuple[str, tuple[Block, ...]], ...]
+"""(heading, paragraphs and tables) of each section."""
+
+
+def write_card(
+    run: str | Path,
+    output: str | Path | None = None,
+    *,
+    ledger: str | Path | None = None,
+    key: str | Path | None = None,
+) -> tuple[Path, Report]:
+    """Write the model card of the run in a folder. Return its path and the report of `verify_run`, whose checks may fail.
+
+    output : a file that ends in .md or .html; None writes card.md into the folder. ledger, key : as for `verify_run`.
+
+    Raises OutputError for a run that is not finished, or cannot be read or written; SpecificationError for another ending.
+    """
+    run = Path(run)
+    check_finished(run)
+    path = run / NAME if output is None else Path(output)
+    if path.suffix not in (".md", ".html"):
+        raise SpecificationError(f"a card is written to a file that ends in .md or .html, not {path.suffix!r}")
+    facts = gathered(run, ledger=ledger, key=key, with_timing=False)
+    title = f"Model card: {facts.certificate.job}"
+    parts = card(facts)
+    write_whole(path, markdown(title, parts) if path.suffix == ".md" else html(title, parts))
+    return path, facts.report
+
+
+def card(facts: Facts) -> Card:
+    """Return the content of the card."""
+    return (
+        ("Model", (_model(facts),)),
+        ("Intended use", (TO_FILL,)),
+        ("How good it is", _quality(facts)),
+        ("What is promised", _promise(facts)),
+        ("Data", _data(facts)),
+        ("Coefficients", (_coefficients(facts),)),
+        ("Limits", _limits(facts)),
+        ("Provenance", (_provenance(facts),)),
+    )
+
+
+def _model(facts: Facts) -> Table:
+    result, certificate = facts.result, facts.certificate
+    name = loss_of(result.job.loss).name
+    n = certificate.n_records
+    held = 0 if result.job.split is None else result.job.split.sizes(n)[1]
+    return Table(
+        ("", ""),
+        (
+            ("model", MODELS.get(name, f"{name} loss")),
+            ("features", f"{len(result.feature_names):,}, of {len(facts.parties)} parties"),
+            ("trained on", f"{n - held:,} records" + (f"; {held:,} were held out" if held else "")),
+            ("trained with", f"vfl {certificate.code_version}, {result.job.solver.name}"),
+            ("signed", "no" if certificate.signature is None else certificate.signature.signed),
+        ),
+    )
+
+
+def _quality(facts: Facts) -> tuple[Block, ...]:
+    found = facts.result.findings
+    rows = tuple(
+        (
+            name,
+            measure,
+            f"{e.value:.4g}",
+            f"± {e.error:.2g}",
+            "" if e.baseline is None else f"{e.baseline:.2g}",
+            "too noisy to tell" if e.too_noisy else "",
+        )
+        for name, findings in found.items()
+        for measure, e in findings.measures.items()
+    )
+    if not rows:
+        return ("Nothing was measured: the job held no records out.",)
+    blocks: list[Block] = [Table(("", "measure", "value", "std. error", "baseline", ""), rows)]
+    blocks.append("Baseline: the best constant prediction, computed from released counts.")
+    histogram = found["held out"].histogram if "held out" in found else None
+    if histogram is not None:
+        if bins := calibration(histogram):
+            agree = sum(b.agrees for b in bins)
+            blocks.append(
+                f"Calibration: {agree} of {len(bins)} bins of stated probabilities agree with the shares found in them, within "
+                "two standard errors."
+            )
+        if tops := gains(histogram):
+            first = tops[0]
+            blocks.append(
+                f"Lift: the tenth of the records with the highest scores holds {first.captured:.0%} (± {first.error:.0%}) of "
+                "the positives."
+            )
+    blocks += [f"{name}: of {findings.n_records:,} records, {findings.note}." for name, findings in found.items()]
+    return tuple(blocks)
+
+
+def _promise(facts: Facts) -> tuple[Block, ...]:
+    if not facts.report.ok:
+        return ("Nothing: the certificate does not hold. Do not rely on it, nor on the model.",)
+    return (*facts.report.guarantee, f"Scope: {facts.certificate.scope}.")
+
+
+def _data(facts: Facts) -> tuple[Block, ...]:
+    job = facts.result.job
+    rows = tuple((party, f"{len(job.partition.columns(party)):,}") for party in facts.parties)
+    label_party, label = job.partition.label
+    return (
+        Table(("party", "columns"), rows),
+        f"{label_party} holds the label, {label}. Values outside the declared ranges are clamped.",
+        "The records are not described: their descriptions would be releases of their own.",
+    )
+
+
+def _coefficients(facts: Facts) -> Table:
+    result = facts.result
+    by_name = dict(zip(result.coordinates, map(float, result.w), strict=True))
+    original = dict(zip(result.feature_names, map(float, result.coef_), strict=True))
+    owner = dict(zip(result.coordinates, facts.owners, strict=True))
+    names = sorted((name for name in by_name if name != INTERCEPT), key=lambda name: -abs(by_name[name]))[:TOP]
+    rows = tuple((name, owner[name], f"{by_name[name]:.3g}", f"{original[name]:.4g}") for name in names)
+    return Table(("largest coefficients", "party", "on the scaled feature", "in original units"), rows)
+
+
+def _limits(facts: Facts) -> tuple[Block, ...]:
+    said = [f"The certificate warns: {flag}." for flag in facts.certificate.flags]
+    said.append(
+        "The model is linear in its features. Its coefficients contain noise, and are no causal effects."
+        if facts.certificate.basis != "none"
+        else "The model is linear in its features. Its coefficients are no causal effects."
+    )
+    if facts.result.job.split is None:
+        said.append("No records were held out, so its quality on new records is not known.")
+    else:
+        said.append("Held-out records are missing from the training: a model of all records would be slightly better.")
+    return tuple(said)
+
+
+def _provenance(facts: Facts) -> Table:
+    certificate = facts.certificate
+    rows = [("model digest", certificate.model_digest), ("job digest", certificate.job_digest)]
+    if certificate.signature is not None:
+        rows.append(("signed with key", certificate.signature.public_key))
+    failed = [check.name for check in facts.report.checks if check.holds is False]
+    rows.append(("checks", "hold" if not failed else f"FAILED: {', '.join(failed)}"))
+    return Table(("", ""), tuple(rows))
+
+
+def markdown(title: str, parts: Card) -> str:
+    """Return the card in Markdown. All text is escaped: names of columns and parties are arbitrary."""
+    lines = [f"# {_plain(title)}", ""]
+    for heading, blocks in parts:
+        lines += [f"## {_plain(heading)}", ""]
+        for block in blocks:
+            if isinstance(block, str):
+                lines += [_plain(block), ""]
+                continue
+            lines.append(_row(block.head))
+            lines.append("|" + "---|" * len(block.head))
+            lines += [*map(_row, block.rows), ""]
+    return "\n".join(lines)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(_plain(cell) for cell in cells)} |"
+
+
+def _plain(text: str) -> str:
+    """Return text without control characters, with the signs that Markdown and HTML give a meaning escaped."""
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return re.sub(r"([\\`*_{}\[\]#|!~])", r"\\\1", escape(shown, quote=False))
+
+
+def html(title: str, parts: Card) -> str:
+    """Return the card as one HTML page that loads no other file."""
+    return page(
+        title,
+        element("h1", title),
+        *(section(heading, *map(_block, blocks)) for heading, blocks in parts),
+        element("footer", element("p", "Computed from released values and public facts; the page loads nothing.")),
+    )
+
+
+def _block(block: Block) -> Markup:
+    if isinstance(block, str):
+        return element("p", block)
+    return table(block.head if any(block.head) else (), list(block.rows))
