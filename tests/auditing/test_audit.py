@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 import parties.party
 import vfl
-
-if TYPE_CHECKING:
-    import pytest
 
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0"]}, label=("telco", "y"))
 BOUNDS = dict.fromkeys(PARTITION.features, (-1.0, 1.0))
@@ -52,3 +51,91 @@ def test_noise_that_is_too_small_is_found_by_guesses_and_by_residuals(monkeypatc
     assert not next(check for check in audit.checks if check.name == "noise").passed
     assert attack.right > 0.9 * attack.runs
     assert "FAIL" in str(audit)
+
+
+def test_what_concerns_real_records_is_taken_off_and_named() -> None:
+    audit = vfl.audit(job(id="customer", dataset="credit-2026"), 30, runs=5, confidence=SURE)
+    assert audit.passed
+    assert "left out   dataset, id, ledger, policies" in str(audit)
+
+
+def test_both_parts_of_the_records_are_audited() -> None:
+    audit = vfl.audit(job(holdout=0.4), 40, runs=10, confidence=SURE)
+    assert [attack.part for attack in audit.attacks] == ["training", "held out"]
+    assert audit.passed
+
+
+def test_a_weak_canary_is_warned_of() -> None:
+    audit = vfl.audit(job(vfl.OutputPerturbation(), penalty=vfl.L2(0.1)), 40, runs=5, confidence=SURE)
+    assert audit.reach < 0.9
+    assert any("can miss an error" in warning for warning in audit.warnings)
+
+
+def test_guesses_need_no_more_runs_than_the_warning_says() -> None:
+    audit = vfl.audit(job(), 40, runs=5, confidence=SURE)
+    needed = audit.attacks[0].needed
+    assert needed is not None
+    assert any(f"--runs {needed}" in warning for warning in audit.warnings)
+
+
+def test_fairness_is_audited_with_the_held_out_records() -> None:
+    fair = vfl.FeaturePartition(
+        {"bank": ["a0", "a1", "a2"], "telco": ["b0"]}, label=("telco", "y"), groups={"bank": ["sex"]}
+    )
+    spec = job(
+        partition=fair,
+        columns={"sex": vfl.Categorical(("f", "m"))},
+        fairness=vfl.Fairness(group="sex", bound=False),
+        holdout=0.5,
+    )
+    audit = vfl.audit(spec, 60, runs=8, confidence=SURE)
+    assert audit.passed, str(audit)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"privacy": None}, vfl.PrivacyError, "privacy=None: it claims nothing"),
+        (
+            {"privacy": vfl.Privacy(epsilon=1.0, noise=vfl.SeededNoise(1))},
+            vfl.PrivacyError,
+            "the job's noise is seeded",
+        ),
+        ({"diagnostics": True}, vfl.PrivacyError, "NOT PRIVATE as a whole, so there is no ε to audit"),
+        (
+            {
+                "bounds": {},
+                "scaling": "none",
+                "solver": vfl.SkGD(clip=1.0, passes=1),
+                "privacy": vfl.Privacy(epsilon=1.0, smoothness=dict.fromkeys(PARTITION.features, 1.0)),
+            },
+            vfl.SpecificationError,
+            "column 'a0' has no bounds",
+        ),
+    ],
+)
+def test_a_job_without_a_claim_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:
+    given: dict[str, Any] = {"partition": PARTITION, "bounds": BOUNDS, "privacy": vfl.Privacy(epsilon=1.0)}
+    with pytest.raises(error, match=words):
+        vfl.audit(vfl.Job(**given | options), 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"runs": 0}, "runs"), ({"confidence": 1.0}, "confidence lies between"), ({"n_records": 0}, "n_records")],
+)
+def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(vfl.SpecificationError, match=words):
+        vfl.audit(job(), **options)
+
+
+@pytest.mark.slow
+def test_the_bound_is_sharp() -> None:
+    """Tiny steps keep the margins near 0, where each release moves by its whole sensitivity."""
+    still = vfl.SkGD(clip=1e-3, step_size=1e-4, block_size=2, passes=2)
+    spec = job(still, intercept=False, privacy={"smoothness_share": 0.01})
+    audit = vfl.audit(spec, 20, runs=1000)
+    assert audit.passed
+    assert audit.reach > 0.97
+    assert audit.attacks[0].lower_mu is not None
+    assert audit.attacks[0].lower_mu > 0.8 * (audit.attacks[0].claim_mu or 0.0)

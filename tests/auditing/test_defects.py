@@ -1,4 +1,4 @@
-"""Ten defects, put into the code on purpose. An audit finds each of them."""
+"""Defects that were put into the code on purpose. An audit finds each of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from parties.party import Party
 from parties.record_cap import OwnCap
 from tests.auditing.test_audit import job
 from vfl.messages import Fold, Moments, Sample
+from vfl.privacy import sensitivity
 from vfl.privacy.geometry import Clip
 from vfl.privacy.keystream import Keystream
 from vfl.privacy.noise import CryptographicNoise
+from vfl.solvers import smoothness
 from vfl.solvers.shares import Shares
 from vfl.solvers.visits import Walk
 
@@ -71,6 +73,19 @@ def half_the_sensitivity(patch: Patch) -> None:
     """Take C for the sensitivity, where replace-one needs 2C."""
     true = Clip.sensitivity.fget  # type: ignore[attr-defined]
     patch.setattr(Clip, "sensitivity", property(lambda clip: true(clip) / 2.0))
+
+
+def forgotten_dimension(patch: Patch) -> None:
+    """Clip a block at κ√|S|, and forget the √|S| in its noise."""
+    true = Clip.sensitivity.fget  # type: ignore[attr-defined]
+    patch.setattr(Clip, "sensitivity", property(lambda clip: true(clip) / math.sqrt(clip.dimension)))
+
+
+def moments_of_one_column(patch: Patch) -> None:
+    """Release the moments of all columns with noise for those of one, with the same error in all checks of it."""
+    true = smoothness.moments_sensitivity
+    for module in (smoothness, parties.party, sensitivity):
+        patch.setattr(module, "moments_sensitivity", lambda columns, *, means: true(1, means=means))
 
 
 def no_clip(patch: Patch) -> None:
@@ -154,6 +169,12 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], vfl.Job, set[str]]] = {
     "one key for all runs": (one_key_for_all_runs, job(), {"repeats"}),
     "a party without noise": (party_without_noise, job(), {"noise"}),
     "half the sensitivity": (half_the_sensitivity, job(), {"shifts", "attack"}),
+    "√|S| forgotten": (forgotten_dimension, job(replace(BLOCKS, block_size=3)), {"shifts", "attack"}),
+    "moments of one column": (
+        moments_of_one_column,
+        job(vfl.SkGD(passes=2), privacy={"smoothness_share": 0.5}),
+        {"shifts"},
+    ),
     "a clip not applied": (no_clip, job(BLOCKS), {"shifts", "attack"}),
     "released twice": (released_twice, job(vfl.SkGD(passes=3), intercept=False), {"shifts"}),
     "a public batch reused": (

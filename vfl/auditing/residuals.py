@@ -188,7 +188,7 @@ def _choices(runs: Sequence[Transcript]) -> Made | None:
 def _batches(runs: Sequence[Transcript]) -> Made | None:
     """Secret batches have the stated rate, and none repeats the one before it in its run, or the same one of the run before.
 
-    The second is a likelihood ratio against "repeated with probability 1/2", an e-value as for selections.
+    The second is a likelihood ratio against batches of which some repeat, an e-value as for selections.
     """
     from scipy.stats import binom
 
@@ -217,9 +217,12 @@ def _batches(runs: Sequence[Transcript]) -> Made | None:
 
 
 def _repeated(before: Vector, batch: Vector, rate: float) -> float:
-    """Return log P(batch | repeated with probability 1/2, record by record) − log P(batch | drawn afresh)."""
+    """Return log P(batch | perhaps repeated) − log P(batch | drawn afresh).
+
+    Perhaps repeated: with probability 1/4 each record keeps its membership of the batch before with probability 0.9.
+    """
     if rate == 1.0 or before.size != batch.size:
         return 0.0
-    same = before == batch
     probability = np.where(batch > 0, rate, 1.0 - rate)
-    return float(np.where(same, np.log(0.5 + 0.5 / probability), math.log(0.5)).sum())
+    repeated = float(np.where(before == batch, np.log(0.1 + 0.9 / probability), math.log(0.1)).sum())
+    return float(np.logaddexp(math.log(0.75), math.log(0.25) + repeated))
