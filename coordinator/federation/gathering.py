@@ -177,7 +177,7 @@ def _first(frames: Iterator[bytes], at_end: Callable[[Callable[[], None]], Any])
 
     def read() -> None:
         try:
-            frame = parsed(FromParty, next(frames, b""))
+            frame, _ = parsed(FromParty, next(frames, b""))
             if frame.WhichOneof("frame") == "hello":
                 found.append(frame.hello)
         except WireError:

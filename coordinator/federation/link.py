@@ -129,7 +129,7 @@ class Link:
 
     def receive(self, data: bytes) -> None:
         """Take a frame. Raises WireError for one that is not due; the stream then has to end."""
-        frame = parsed(FromParty, data)
+        frame, content = parsed(FromParty, data)
         kind = frame.WhichOneof("frame")
         with self._lock:
             answer = self._waiting
@@ -141,9 +141,9 @@ class Link:
                     answer.progress(frame.progress.done)
                 return
             if kind == "head" and frame.head.call == answer.call and self._incoming is None:
-                self._incoming = Incoming(frame.head, answer.limits)
+                self._incoming = Incoming(frame.head, content, answer.limits, {})
             elif kind == "piece" and self._incoming is not None and frame.piece.call == answer.call:
-                self._incoming.feed(memoryview(frame.piece.data))
+                self._incoming.feed(content)
             else:
                 raise WireError("a frame came that is not due")
             if self._incoming.complete:

@@ -145,7 +145,7 @@ class _Joining:
             )
             outgoing.put(iter([FromParty(hello=hello).SerializeToString()]))
             incoming = dialled.frames()
-            self._welcomed(parsed(ToParty, next(incoming)))
+            self._welcomed(parsed(ToParty, next(incoming))[0])
             late.cancel()
             self._answering(incoming, outgoing)
         finally:
@@ -170,10 +170,10 @@ class _Joining:
 
     def _answering(self, incoming: Iterator[bytes], outgoing: queue.SimpleQueue[Iterator[bytes] | None]) -> None:
         while True:
-            frame = parsed(ToParty, next(incoming))
+            frame, content = parsed(ToParty, next(incoming))
             call = frame.head.call
             try:
-                coming = self._whole(frame, incoming)
+                coming = self._whole(frame, content, incoming)
                 plain = coming.plain
             except WireError as error:
                 failure = Failure("FederationError", f"party {self._desk.party!r} refuses a call: {error}")
@@ -188,16 +188,16 @@ class _Joining:
             message, vectors = self._desk.answer(plain, coming.vectors, progress)
             outgoing.put(frames(call, to_plain(message), vectors))
 
-    def _whole(self, frame: ToParty, incoming: Iterator[bytes]) -> Incoming:
+    def _whole(self, frame: ToParty, content: memoryview, incoming: Iterator[bytes]) -> Incoming:
         """Return the call that begins with this frame, once it is complete."""
         if frame.WhichOneof("frame") != "head":
             raise WireError("a frame came that is not due")
-        coming = Incoming(frame.head, self._desk.limits, self._desk.held)
+        coming = Incoming(frame.head, content, self._desk.limits, self._desk.held)
         while not coming.complete:
-            following = parsed(ToParty, next(incoming))
+            following, content = parsed(ToParty, next(incoming))
             if following.WhichOneof("frame") != "piece" or following.piece.call != coming.call:
                 raise WireError("a frame came that is not due")
-            coming.feed(memoryview(following.piece.data))
+            coming.feed(content)
         return coming
 
     def _drain(self, incoming: Iterator[bytes]) -> None:

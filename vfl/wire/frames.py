@@ -4,13 +4,13 @@ Guarantee. A receiver learns all sizes from the head and compares them with the 
 them. It takes no byte beyond them.
 
     sending     frames(way, call, body, vectors)   → bytes of each frame, one after another
-    receiving   Incoming(head, limits), feed(...) until complete, then body and vectors
+    receiving   parsed(way, data), Incoming(head, content, limits, held), feed(...) until complete, then plain and vectors
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -55,16 +55,73 @@ class Limits:
     vectors: Mapping[str, int] = field(default_factory=dict)
 
 
-def parsed(way: type[Way], data: bytes) -> Way:
-    """Return the frame in the bytes. Raises WireError."""
+def parsed(way: type[Way], data: bytes) -> tuple[Way, memoryview]:
+    """Return the frame in the bytes without its content, and the content, which is not copied. Raises WireError."""
     frame = way()
+    cut = _content(data)
     try:
-        frame.ParseFromString(data)
+        if cut is None:
+            frame.ParseFromString(data)
+        else:
+            inner: Any = frame.head if cut.number == _HEAD_FIELD else frame.piece
+            inner.SetInParent()
+            inner.ParseFromString(data[cut.before : cut.start])
     except (DecodeError, ValueError):
         raise WireError("a frame came that is not in the format of the wire") from None
-    if frame.WhichOneof("frame") is None:
+    kind = frame.WhichOneof("frame")
+    if kind is None:
         raise WireError("a frame came that this version does not know")
-    return frame
+    if cut is not None:
+        return frame, memoryview(data)[cut.content :]
+    content = {"head": "inline", "piece": "data"}.get(kind)
+    return frame, memoryview(b"" if content is None else getattr(getattr(frame, kind), content))
+
+
+class _Cut(NamedTuple):
+    """Positions in a frame: its kind, the fields of its message, the end of these, and the content to the end of the frame."""
+
+    number: int
+    before: int
+    start: int
+    content: int
+
+
+def _content(data: bytes) -> _Cut | None:
+    """Find the content of a head or a piece that ends with it, as `frames` writes them; None for any other spelling."""
+    try:
+        key, at = _read(data, 0)
+        number = key >> 3
+        if key not in (_HEAD_FIELD << 3 | 2, _PIECE_FIELD << 3 | 2):
+            return None
+        size, before = _read(data, at)
+        if before + size != len(data):
+            return None
+        at = before
+        while at < len(data):
+            start = at
+            key, at = _read(data, at)
+            size, at = _read(data, at)  # a number, or the length of what follows
+            if key == _INLINE_FIELD << 3 | 2:
+                return _Cut(number, before, start, at) if at + size == len(data) else None
+            if key & 7 == 2:
+                at += size
+            elif key & 7:
+                return None
+    except IndexError:
+        return None
+    return None
+
+
+def _read(data: bytes, at: int) -> tuple[int, int]:
+    """Return a varint and the position after it. Raises IndexError at the end, and for one that is too long."""
+    number = 0
+    for shift in range(0, 63, 7):
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise IndexError
 
 
 def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | None = None) -> Iterator[bytes]:
@@ -134,12 +191,14 @@ def _varint(number: int) -> bytes:
 class Incoming:
     """A call or an answer that is arriving.
 
-    held : {digest: vector} of constants, which this adds to. Raises WireError for a head beyond the limits.
+    content : bytes of it that came with the head. held : {name: (digest, vector)} of constants, which this adds to.
+
+    Raises WireError for a head beyond the limits.
     """
 
-    def __init__(self, head: Head, limits: Limits, held: dict[str, tuple[bytes, Any]] | None = None) -> None:
+    def __init__(self, head: Head, content: memoryview, limits: Limits, held: dict[str, tuple[bytes, Any]]) -> None:
         self.call = head.call
-        self._held = held if held is not None else {}
+        self._held = held
         if head.body > limits.body:
             raise WireError(f"a message of {head.body} bytes came where at most {limits.body} can be due")
         if len(head.vectors) > MOST_VECTORS:
@@ -170,7 +229,7 @@ class Incoming:
             self.vectors[vector.name] = made
             waiting.append(memoryview(made))
         self._waiting = [part for part in waiting if part.nbytes]
-        self.feed(memoryview(head.inline))
+        self.feed(content)
 
     @property
     def complete(self) -> bool:

@@ -1,0 +1,430 @@
+"""Peers that are not who they say, or send what is not due: each is told one sentence, and nothing is computed or lost."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import queue
+import resource
+import socket
+import ssl
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from coordinator.federation import gathering as gatherings
+from coordinator.federation.gathering import Gathering
+from coordinator.federation.transport import FederationTransport
+from parties.joined import NotAccepted, serve
+from tests.coordinator.organisations import Joined, federation, free_address
+from tests.faults.proxy import Proxy
+from vfl.errors import FederationError, PartyLost, PlacementError, SpecificationError
+from vfl.federation.file import Federation, Member
+from vfl.federation.identity import Identity, new_identity
+from vfl.kinds import FORMAT, to_plain
+from vfl.losses import Logistic
+from vfl.messages import Backward, Block, Forward, Greeting, Records, Reply, Select
+from vfl.messages.joining import Done
+from vfl.privacy.events import ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.privacy.selection import NoisyScore
+from vfl.solvers.protocol import Derivative
+from vfl.version import __version__
+from vfl.wire.federation_pb2 import FromParty, Head, Hello, Piece, Progress, ToParty, Vector
+from vfl.wire.frames import PROTOCOL, frames, parsed
+from vfl.wire.streams import Dialled, StreamBroken
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def joined(tmp_path) -> Iterator[Joined]:
+    with federation(tmp_path) as joined:
+        yield joined
+
+
+def open_to(joined: Joined) -> Gathering:
+    return Gathering(joined.federation, joined.identities["hub"])
+
+
+class Raw:
+    """A party's end of a stream that sends any frames."""
+
+    def __init__(self, joined: Joined, identity: Identity, **hello: Any) -> None:
+        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.dialled = Dialled(joined.federation, identity, iter(self._out.get, None))
+        self.frames = self.dialled.frames()
+        fields = {
+            "protocol": PROTOCOL,
+            "version": __version__,
+            "federation": joined.federation.digest,
+            "name": identity.name,
+            "process": b"p" * 16,
+        }
+        self.send(FromParty(hello=Hello(**fields | hello)))
+
+    def send(self, *given: Any) -> None:
+        for each in given:
+            self._out.put(each if isinstance(each, bytes) else each.SerializeToString())
+
+    def next(self) -> ToParty:
+        return parsed(ToParty, next(self.frames))[0]
+
+    def answer(self, message: object, vectors: dict[str, Any] | None = None) -> None:
+        """Answer the next call."""
+        head = self.next().head
+        self.send(*frames(head.call, to_plain(message), vectors))
+
+    def close(self) -> None:
+        self._out.put(None)
+        self.dialled.close()
+
+
+@contextlib.contextmanager
+def raw(joined: Joined, who: str = "bank", /, **hello: Any) -> Iterator[Raw]:
+    made = Raw(joined, joined.identities[who], **hello)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def reason(made: Raw) -> str:
+    frame = made.next()
+    assert frame.WhichOneof("frame") == "refused"
+    with pytest.raises(StreamBroken):  # nothing follows
+        made.next()
+    return frame.refused.reason
+
+
+class TestStrangers:
+    def test_a_certificate_that_is_not_in_the_file(self, joined, tmp_path) -> None:
+        (tmp_path / "other").mkdir()
+        stranger = new_identity("bank", tmp_path / "other")
+        theirs = _with(joined.federation, bank=stranger)
+        with (
+            open_to(joined),
+            pytest.raises(NotAccepted, match=f"does not accept the certificate of 'bank', {stranger.fingerprint}"),
+        ):
+            serve(stranger, theirs, {"": None}, joined.policy("bank"))
+
+    def test_a_certificate_that_is_not_the_files_is_found_before_connecting(self, joined, tmp_path) -> None:
+        (tmp_path / "other").mkdir()
+        stranger = new_identity("bank", tmp_path / "other")
+        with pytest.raises(SpecificationError, match="expects another certificate of 'bank'"):
+            serve(stranger, joined.federation, {"": None}, joined.policy("bank"))
+
+    def test_one_party_under_the_name_of_another(self, joined) -> None:
+        bank, telco = (joined.identities[name].fingerprint for name in ("bank", "telco"))
+        with open_to(joined), raw(joined, "telco", name="bank") as made:
+            assert f"'bank' is expected with the certificate {bank}, and {telco} came" in reason(made)
+
+    def test_a_server_that_is_not_the_coordinator(self, joined, tmp_path) -> None:
+        (tmp_path / "other").mkdir()
+        false = new_identity("hub", tmp_path / "other")
+        with (
+            Gathering(joined.federation, false),
+            pytest.raises(
+                NotAccepted,
+                match=f"is not the coordinator 'hub' of this federation: its certificate is {false.fingerprint}, and "
+                f"{joined.identities['hub'].fingerprint} is expected",
+            ),
+        ):
+            serve(joined.identities["bank"], joined.federation, {"": None}, joined.policy("bank"))
+
+    def test_an_expired_certificate(self, joined) -> None:
+        expired = _expired(joined.identities["bank"])
+        pinned = _with(joined.federation, bank=expired)
+        with Gathering(pinned, joined.identities["hub"]):
+            dialled = Dialled(pinned, expired, iter([]))
+            with pytest.raises(StreamBroken, match="does not accept the certificate of 'bank'"):
+                next(dialled.frames())
+            dialled.close()
+
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+    def test_tls_1_3_alone(self, joined, version) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.minimum_version = context.maximum_version = version
+        context.set_alpn_protocols(["h2"])
+        context.load_cert_chain(joined.folder / "bank.pem", joined.folder / "bank.key")
+        with open_to(joined) as gathering, socket.create_connection(("127.0.0.1", gathering.port), timeout=10) as plain:
+            if version is ssl.TLSVersion.TLSv1_2:
+                with pytest.raises(ssl.SSLError):
+                    context.wrap_socket(plain, server_hostname="hub")
+            else:
+                with context.wrap_socket(plain, server_hostname="hub") as stream:
+                    assert stream.recv(1)
+
+    def test_no_certificate_and_no_tls(self, joined) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        with open_to(joined) as gathering:
+            with (
+                socket.create_connection(("127.0.0.1", gathering.port), timeout=10) as plain,
+                context.wrap_socket(plain, server_hostname="hub") as stream,
+                contextlib.suppress(OSError),
+            ):
+                assert stream.recv(1) == b""
+            with socket.create_connection(("127.0.0.1", gathering.port), timeout=10) as plain:
+                plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+                with contextlib.suppress(OSError):
+                    assert b"\x00\x00" not in plain.recv(100)[:2]
+            assert gathering.connected() == {}
+
+    def test_a_recorded_stream_that_is_sent_again(self, joined) -> None:
+        listening = free_address()
+        with (
+            Gathering(joined.federation, joined.identities["hub"], listen=listening) as gathering,
+            Proxy(joined.federation.address, listening) as proxy,
+        ):
+            with raw(joined) as made:
+                assert made.next().WhichOneof("frame") == "welcome"
+            while gathering.connected():
+                pass
+            host, _, port = listening.rpartition(":")
+            with socket.create_connection((host, int(port)), timeout=10) as plain, contextlib.suppress(OSError):
+                plain.sendall(bytes(proxy.seen))
+                while plain.recv(1 << 16):
+                    pass
+            assert gathering.connected() == {}
+
+
+class TestGreetings:
+    @pytest.mark.parametrize(
+        ("hello", "said"),
+        [
+            ({"version": "0.0.0"}, "'bank' runs vfl 0.0.0, the coordinator"),
+            ({"protocol": 9}, "install one version everywhere"),
+            ({"federation": "00"}, "the federation files differ: this one has the digest"),
+            ({"name": "nobody"}, "'nobody' is no party of the federation 'credit'"),
+            ({"name": "hub"}, "'hub' is no party of the federation 'credit'"),
+            ({"process": b""}, "does not name its process"),
+        ],
+        ids=lambda value: str(value)[:20],
+    )
+    def test_a_greeting_that_does_not_fit(self, joined, hello, said) -> None:
+        with open_to(joined) as gathering, raw(joined, **hello) as made:
+            assert said in reason(made)
+            assert gathering.connected() == {}
+
+    def test_no_greeting(self, joined, monkeypatch) -> None:
+        monkeypatch.setattr(gatherings, "HELLO_SECONDS", 0.3)
+        with open_to(joined):
+            dialled = Dialled(joined.federation, joined.identities["bank"], iter(threading.Event().wait, True))
+            frame, _ = parsed(ToParty, next(dialled.frames()))
+            assert frame.refused.reason.startswith("no greeting came")
+            dialled.close()
+
+    def test_a_second_process_of_a_party(self, joined) -> None:
+        with open_to(joined) as gathering, raw(joined) as first, raw(joined, process=b"q" * 16) as second:
+            assert first.next().WhichOneof("frame") == "welcome"
+            frame = second.next()
+            assert frame.refused.busy
+            assert "another process of 'bank' is connected" in frame.refused.reason
+            assert gathering.connected()["bank"].process == b"p" * 16
+
+    def test_the_same_process_replaces_its_stream(self, joined) -> None:
+        with open_to(joined) as gathering, raw(joined) as first:
+            assert first.next().WhichOneof("frame") == "welcome"
+            older = gathering.connected()["bank"]
+            with raw(joined) as second:
+                assert second.next().WhichOneof("frame") == "welcome"
+                assert older.ended == "it connected again"
+                assert gathering.connected()["bank"] is not older
+
+    def test_a_second_coordinator(self, joined) -> None:
+        with (
+            open_to(joined),
+            pytest.raises(PlacementError, match="another process does, perhaps another coordinator"),
+        ):
+            open_to(joined)
+
+
+N = 50
+BLOCK = Block(0, "bank", 0, 2, 0)
+FORWARD = Forward({"bank": (BLOCK, np.zeros(2))})
+BACKWARD = Backward(Derivative(Logistic()), (BLOCK,), (np.zeros(2),), (np.ones(2),), Clip(1.0, 2), None)
+CALLS = {
+    "too large a body": lambda call: [FromParty(head=Head(call=call, body=1 << 40))],
+    "a reply of 4 GB": lambda call: [
+        FromParty(head=Head(call=call, body=10, vectors=[Vector(name="vector", size=1 << 32)]))
+    ],
+    "a vector that is not due": lambda call: [
+        FromParty(head=Head(call=call, body=10, vectors=[Vector(name="weights", size=8)]))
+    ],
+    "many vectors": lambda call: [
+        FromParty(head=Head(call=call, body=10, vectors=[Vector(name=str(k), size=8) for k in range(99)]))
+    ],
+    "a vector twice": lambda call: [
+        FromParty(head=Head(call=call, body=10, vectors=[Vector(name="vector", size=8 * N)] * 2))
+    ],
+    "a constant that is not held": lambda call: [
+        FromParty(head=Head(call=call, body=10, vectors=[Vector(name="vector", size=8 * N, held=True, digest=b"x")]))
+    ],
+    "another call": lambda call: [FromParty(head=Head(call=call + 1, body=10))],
+    "a piece without a head": lambda call: [FromParty(piece=Piece(call=call, data=b"x"))],
+    "more than was announced": lambda call: [
+        FromParty(head=Head(call=call, body=2)),
+        FromParty(piece=Piece(call=call, data=b"xyz")),
+    ],
+    "a second greeting": lambda call: [FromParty(hello=Hello())],
+    "progress of another call": lambda call: [FromParty(progress=Progress(call=call + 5, done=1))],
+    "random bytes": lambda call: [b"\xff\xfe\xfd" * 5],
+    "nothing": lambda call: [b""],
+}
+
+
+@contextlib.contextmanager
+def asking(joined: Joined) -> Iterator[tuple[FederationTransport, Raw]]:
+    """Yield a transport to a party that has stated N records."""
+    with open_to(joined) as gathering, raw(joined) as made:
+        assert made.next().WhichOneof("frame") == "welcome"
+        transport = FederationTransport(
+            gathering, ("bank",), offer=lambda _: None, parts=lambda n: (n, 0), timeout=20.0, load_seconds=20.0
+        )
+        answering = threading.Thread(target=made.answer, args=(Greeting(__version__, N),))
+        answering.start()
+        transport.greet()
+        answering.join()
+        yield transport, made
+
+
+def asked(transport: FederationTransport, made: Raw, query: Any, reply: Any) -> Any:
+    """Ask a query that is answered by frames, or by a message with vectors."""
+
+    def work() -> None:
+        if callable(reply):
+            made.send(*reply(made.next().head.call))
+        else:
+            made.answer(*reply)
+
+    answering = threading.Thread(target=work)
+    answering.start()
+    try:
+        return transport.ask({"bank": query}, Records(weights=np.zeros(N)), ReleaseKey(0))
+    finally:
+        answering.join()
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_frames_that_are_not_due_end_the_session(joined, case: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with asking(joined) as (transport, made):
+        with pytest.raises(PartyLost, match="'bank' was lost: it sent what was not due"):
+            asked(transport, made, FORWARD, CALLS[case])
+        with pytest.raises(StreamBroken):
+            made.next()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+
+
+REPLIES = {
+    "no n-vector": (FORWARD, (Reply(), {}), "vector of another size than was due"),
+    "too short a vector": (FORWARD, (Reply(), {"vector": np.zeros(N - 1)}), "vector of another size than was due"),
+    "a release that was not asked for": (
+        FORWARD,
+        (Reply((np.zeros(3),)), {"vector": np.zeros(N)}),
+        "releases of other lengths",
+    ),
+    "a release of another length": (BACKWARD, (Reply((np.zeros(3),)), {}), "releases of other lengths"),
+    "no release": (BACKWARD, (Reply(), {}), "releases of other lengths"),
+    "a selection that was not asked for": (
+        BACKWARD,
+        (Reply((np.zeros(2),), None, NoisyScore(0, 1)), {}),
+        "releases of other lengths",
+    ),
+    "another message": (FORWARD, (Done(), {}), "answered with a Done, where a Reply was due"),
+    "another kind": (FORWARD, lambda call: frames(call, (FORMAT, "shell", "rm")), "unknown message kind 'shell'"),
+    "another format": (FORWARD, lambda call: frames(call, (0, "reply")), "another format"),
+    "no tuple": (
+        FORWARD,
+        lambda call: [FromParty(head=Head(call=call, body=2, inline=b"\x10\x02"))],
+        "not in the format of the wire",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REPLIES)
+def test_replies_that_do_not_fit_are_refused(joined, case: str) -> None:
+    query, reply, said = REPLIES[case]
+    with asking(joined) as (transport, made), pytest.raises(FederationError, match=said):
+        asked(transport, made, query, reply)
+
+
+def test_a_selection_outside_the_block_is_refused(joined) -> None:
+    from vfl.penalties import L2
+    from vfl.solvers.gcd import MoveScore
+
+    score = MoveScore(np.ones(2), np.ones(2), np.ones(2), L2(0.1), 1.0)
+    query = Select(
+        Derivative(Logistic()),
+        {"bank": (BLOCK, np.zeros(2))},
+        {"bank": np.zeros(2)},
+        {"bank": np.ones(2)},
+        Clip(1.0, 1),
+        {"bank": score},
+        None,
+    )
+    with (
+        asking(joined) as (transport, made),
+        pytest.raises(FederationError, match="a coordinate that it was not asked"),
+    ):
+        asked(transport, made, query, (Reply(selected=NoisyScore(7, 1)), {}))
+
+
+def test_labels_are_numbers(joined) -> None:
+    with asking(joined) as (transport, made):
+        answering = threading.Thread(target=made.answer, args=(Done(), {"labels": np.full(N, np.nan)}))
+        answering.start()
+        with pytest.raises(FederationError, match="a label that is no number"):
+            transport.labels("bank")
+        answering.join()
+
+
+def test_an_impossible_number_of_records(joined) -> None:
+    with open_to(joined) as gathering, raw(joined) as made:
+        assert made.next().WhichOneof("frame") == "welcome"
+        transport = FederationTransport(
+            gathering, ("bank",), offer=lambda _: None, parts=lambda n: (n, 0), timeout=20.0, load_seconds=20.0
+        )
+        answering = threading.Thread(target=made.answer, args=(Greeting(__version__, 1 << 60),))
+        answering.start()
+        with pytest.raises(FederationError, match="an impossible number of records"):
+            transport.greet()
+        answering.join()
+
+
+def _with(given: Federation, **identities: Identity) -> Federation:
+    """Return a federation in which these members have other certificates."""
+    parties = dict(given.parties)
+    for name, identity in identities.items():
+        parties[name] = Member(name, identity.certificate_pem, identity.fingerprint, parties[name].expires)
+    return Federation(given.name, given.coordinator, given.address, parties, given.digest)
+
+
+def _expired(made: Identity) -> Identity:
+    """Return the identity with a certificate like its own that expired yesterday."""
+    key, like = load_pem_private_key(made.key_pem, None), x509.load_pem_x509_certificate(made.certificate_pem)
+    now = dt.datetime.now(dt.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(like.subject)
+        .issuer_name(like.subject)
+        .public_key(key.public_key())
+        .serial_number(like.serial_number)
+        .not_valid_before(now - dt.timedelta(days=3))
+        .not_valid_after(now - dt.timedelta(days=1))
+    )
+    for extension in like.extensions:
+        builder = builder.add_extension(extension.value, extension.critical)
+    signed = builder.sign(key, hashes.SHA256())
+    return Identity(
+        made.name, signed.public_bytes(Encoding.PEM), made.key_pem, signed.fingerprint(hashes.SHA256()).hex()
+    )

@@ -1,0 +1,383 @@
+"""A coordinator that asks for what it may not: the party refuses in a sentence, and computes nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from parties.joined.desk import Desk
+from tests.coordinator.organisations import POLICY, federation
+from vfl.errors import SpecificationError
+from vfl.federation import events
+from vfl.job.plain import encode
+from vfl.kinds import FORMAT, from_plain, to_plain
+from vfl.losses import Logistic
+from vfl.messages import Backward, Block, Descend, Forward, Moments, Notice, Phase, RecordNorms, Reply, Step
+from vfl.messages.joining import (
+    AddUp,
+    BeginAligning,
+    Conclude,
+    Done,
+    Failure,
+    Finish,
+    Introduce,
+    Introduced,
+    Load,
+    Offer,
+    Ping,
+    Pong,
+    ReadIds,
+    SealingKey,
+    SendLabels,
+    SendMargins,
+    SendSet,
+    TakeMargins,
+)
+from vfl.penalties import L2
+from vfl.planning import plan as make_plan
+from vfl.privacy.events import Gaussian, ReleaseKey
+from vfl.privacy.geometry import Clip
+from vfl.solvers.protocol import Derivative
+from vfl.solvers.prox import ProxStep
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+N = 60
+PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1"], "telco": ["b0"]}, label=("telco", "y"))
+BOUNDS = dict.fromkeys(("a0", "a1", "b0"), (-1.0, 1.0))
+PARTIES = ("bank", "telco")
+
+
+def job(**changes: Any) -> vfl.Job:
+    return vfl.Job(
+        **{"partition": PARTITION, "bounds": BOUNDS, "privacy": vfl.Privacy(epsilon=1.0), "solver": vfl.GD(passes=3)}
+        | changes
+    )
+
+
+def offer(spec: vfl.Job, **changes: Any) -> Offer:
+    made = Offer("train", "run1", json.dumps(encode(spec)), spec.digest, PARTIES)
+    return replace(made, **changes)
+
+
+class Counter:
+    """A desk with one coordinator in front of it. opened : how often the source was opened."""
+
+    def __init__(self, folder, joined: Any, policy: str = POLICY) -> None:
+        self.opened, self.events = 0, []
+        self.desk = Desk(
+            joined.federation,
+            joined.identities["bank"],
+            {"": self.source},
+            joined.policy("bank", policy),
+            indexes=str(folder / "index"),
+            on_event=self.events.append,
+        )
+        self.desk.connected(b"1" * 16)
+
+    def source(self) -> Any:
+        self.opened += 1
+        rng = np.random.default_rng(0)
+        return {"customer": list(range(N)), "a0": rng.uniform(-1, 1, N), "a1": rng.uniform(-1, 1, N)}
+
+    def call(self, *messages: object, **vectors: Any) -> tuple[Any, Any]:
+        plain = to_plain(messages[0]) if len(messages) == 1 else tuple(map(to_plain, messages))
+        raw = {name: np.ascontiguousarray(vector).view(np.uint8).copy() for name, vector in vectors.items()}
+        return self.desk.answer(plain, raw, lambda _: None)
+
+    def refused(self, *messages: object, **vectors: Any) -> str:
+        answer, back = self.call(*messages, **vectors)
+        assert isinstance(answer, Failure), answer
+        assert back == {}
+        return answer.reason
+
+    def begin(self, spec: vfl.Job) -> None:
+        assert isinstance(self.call(offer(spec))[0], Done)
+        self.call(Load())
+        for phase in (Phase.COMPARE, Phase.OPEN):
+            self.call(Notice(phase, "run1", "account"))
+
+
+@pytest.fixture
+def counter(tmp_path) -> Iterator[Counter]:
+    with federation(tmp_path, PARTIES) as joined:
+        yield Counter(tmp_path, joined)
+
+
+def backward(spec: vfl.Job, **changes: Any) -> Backward:
+    """Return the bank's share of the first release of the plan."""
+    plan = make_plan(spec, N)
+    for query in plan.schedule():
+        if isinstance(query, Backward):
+            return replace(query.shares()["bank"], **changes)
+    raise AssertionError
+
+
+WEIGHTS = {"weights": np.full(N, 0.1)}
+
+
+class TestOffers:
+    def test_no_source_is_opened_before_the_policy_agrees(self, tmp_path) -> None:
+        with federation(tmp_path, PARTIES) as joined:
+            counter = Counter(tmp_path, joined, POLICY.replace('jobs = ["*"]', "jobs = []"))
+            assert "refuses job" in counter.refused(offer(job()))
+            assert "has agreed to no work" in counter.refused(Load())
+            assert counter.opened == 0
+            kinds = [type(event) for event in counter.events]
+            assert kinds == [events.Requested, events.Refused]
+
+    def test_a_party_needs_a_policy(self, tmp_path) -> None:
+        with (
+            federation(tmp_path, PARTIES) as joined,
+            pytest.raises(SpecificationError, match="with its owner's policy alone"),
+        ):
+            Desk(joined.federation, joined.identities["bank"], {"": None}, None, on_event=lambda _: None)
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"job": "{"}, "a job that cannot be read"),
+            ({"job": "[]"}, "a job that cannot be read"),
+            ({"job": '{"format": 1}'}, "no \\[partition\\]"),
+            ({"digest": "00"}, "install one version everywhere"),
+            ({"purpose": "steal"}, "for a purpose that is unknown"),
+            ({"parties": ("telco",)}, "not for this party"),
+            ({"source": "/etc/passwd"}, "without a source named '/etc/passwd'"),
+            ({"purpose": "predict"}, "is no part of a model"),
+        ],
+        ids=str,
+    )
+    def test_an_offer_that_does_not_fit(self, counter, changes, said) -> None:
+        import re
+
+        assert re.search(said, counter.refused(offer(job(), **changes)))
+        assert counter.opened == 0
+
+    def test_a_run_of_another_coordinator(self, counter) -> None:
+        counter.begin(job())
+        counter.desk.connected(b"2" * 16)
+        assert "goes on with vfl resume" in counter.refused(offer(job()))
+        assert isinstance(counter.call(offer(job(), resumed=True))[0], Done)
+
+    def test_other_work_ends_the_first(self, counter) -> None:
+        counter.begin(job())
+        assert isinstance(counter.call(offer(job(), run="run2"))[0], Done)
+        assert any(isinstance(event, events.Ended) and event.run == "run1" for event in counter.events)
+
+
+class TestQueries:
+    def test_a_query_of_the_plan_is_answered(self, counter) -> None:
+        spec = job()
+        counter.begin(spec)
+        answer, _ = counter.call(backward(spec), ReleaseKey(1), **WEIGHTS)
+        assert isinstance(answer, Reply)
+
+    def test_a_key_is_answered_once(self, counter, tmp_path) -> None:
+        """Also by the next process of the party, and whatever the query."""
+        spec = job()
+        counter.begin(spec)
+        assert isinstance(counter.call(backward(spec), ReleaseKey(1), **WEIGHTS)[0], Reply)
+        assert "has answered round 1, attempt 0, part 0 of this run before" in counter.refused(
+            backward(spec), ReleaseKey(1), **WEIGHTS
+        )
+        counter.desk.end("killed")
+        counter.call(offer(spec, resumed=True))
+        counter.call(Load())
+        counter.call(Notice(Phase.OPEN, "run1", "account"))
+        assert "has answered round 1" in counter.refused(backward(spec), ReleaseKey(1), **WEIGHTS)
+        answer, _ = counter.call(backward(spec), ReleaseKey(1, attempt=1), **WEIGHTS)
+        assert isinstance(answer, Reply)
+
+    def test_a_smaller_clip_than_is_charged(self, counter) -> None:
+        spec = job()
+        counter.begin(spec)
+        asked = backward(spec)
+        small = Gaussian(Adjacency.REPLACE_ONE, asked.event.sensitivity / 100, asked.event.sigma, asked.event.dimension)
+        said = counter.refused(replace(asked, event=small), ReleaseKey(1), **WEIGHTS)
+        assert "does not cover sums of sensitivity" in said
+
+    def test_a_release_without_noise(self, counter) -> None:
+        spec = job()
+        counter.begin(spec)
+        assert "release without noise" in counter.refused(backward(spec, event=None), ReleaseKey(1), **WEIGHTS)
+
+    def test_more_than_the_plan_has(self, counter) -> None:
+        spec = job()
+        counter.begin(spec)
+        asked = backward(spec)
+        loud = replace(asked, event=replace(asked.event, sigma=asked.event.sigma / 50))
+        said = counter.refused(loud, ReleaseKey(1), **WEIGHTS)
+        assert "beyond the plan its book has set aside" in said
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            Forward({"telco": (Block(0, "telco", 0, 1, 0), np.zeros(1))}),
+            Forward({"bank": (Block(0, "telco", 0, 1, 0), np.zeros(1))}),
+            Forward({"bank": (Block(0, "bank", 0, 9, 0), np.zeros(9))}),
+            RecordNorms({"telco": (Block(0, "telco", 0, 1, 0), np.zeros(1), np.ones(1))}),
+            Moments({"telco": 1}, None, True, None),
+            Moments({"bank": 99}, None, True, None),
+            Moments({"bank": -1}, None, True, None),
+        ],
+        ids=lambda query: type(query).__name__,
+    )
+    def test_columns_that_are_not_its_own(self, counter, query) -> None:
+        counter.begin(job())
+        assert "columns that are not its own" in counter.refused(query, ReleaseKey(1))
+
+    def test_a_visit_beyond_its_columns(self, counter) -> None:
+        counter.begin(job())
+        block = Block(0, "bank", 0, 5, 0)
+        step = Step(block, np.zeros(5), np.ones(5), Clip(1.0, 5), ProxStep(np.ones(5), np.ones(5), L2(0.1)), None)
+        query = Descend(Derivative(Logistic()), {"bank": (step,)}, {"bank": np.zeros(5)}, parts={"bank": 0})
+        assert "columns that are not its own" in counter.refused(query, ReleaseKey(1))
+
+    @pytest.mark.parametrize("n", [0, N - 1, N + 1])
+    def test_a_vector_of_another_length(self, counter, n: int) -> None:
+        spec = job()
+        counter.begin(spec)
+        said = counter.refused(backward(spec), ReleaseKey(1), weights=np.zeros(n))
+        assert "another number of records" in said
+
+    def test_half_an_entry(self, counter) -> None:
+        spec = job()
+        counter.begin(spec)
+        said = counter.refused(backward(spec), ReleaseKey(1), weights=np.zeros(3, np.uint8))
+        assert "ends within an entry" in said
+
+    def test_no_vector(self, counter) -> None:
+        spec = job()
+        counter.begin(spec)
+        assert "without the per-record vectors" in counter.refused(backward(spec), ReleaseKey(1))
+
+    def test_weights_that_are_no_numbers_are_bounded_like_others(self, counter) -> None:
+        """The charge pays for the clipped sum, whatever weights come."""
+        spec = job()
+        counter.begin(spec)
+        answer, _ = counter.call(backward(spec), ReleaseKey(1), weights=np.full(N, np.nan))
+        assert all(np.isfinite(released).all() for released in answer.released)
+
+    def test_a_rule_that_nobody_knows(self, counter) -> None:
+        spec = job()
+        counter.begin(spec)
+        plain = list(to_plain(backward(spec)))
+        plain[2] = ("os_system", "rm")
+        answer, _ = counter.desk.answer((tuple(plain), to_plain(ReleaseKey(1))), {}, lambda _: None)
+        assert "unknown weighting kind 'os_system'" in answer.reason
+
+    def test_labels_of_a_party_without_any(self, counter) -> None:
+        counter.begin(job())
+        assert "holds no label" in counter.refused(SendLabels())
+
+    def test_a_negative_round(self, counter) -> None:
+        spec = job()
+        counter.begin(spec)
+        assert "release of round -1" in counter.refused(backward(spec), ReleaseKey(-1), **WEIGHTS)
+
+
+class TestOrder:
+    @pytest.mark.parametrize(
+        "message",
+        [
+            Load(),
+            SendLabels(),
+            Introduce(),
+            ReadIds(),
+            BeginAligning(None, {"bank": 1, "telco": 1}),
+            SendSet("bank", ""),
+            Conclude(),
+            AddUp(),
+            SendMargins("telco"),
+            TakeMargins("telco"),
+            Notice(Phase.OPEN, "run1", "account"),
+        ],
+        ids=lambda message: type(message).__name__,
+    )
+    def test_nothing_is_answered_before_an_offer(self, counter, message) -> None:
+        assert "has agreed to no work" in counter.refused(message)
+        assert counter.opened == 0
+
+    @pytest.mark.parametrize("message", [AddUp(), SendMargins("telco"), TakeMargins("telco"), SendSet("bank", "")])
+    def test_calls_of_other_work_are_not_due(self, counter, message) -> None:
+        counter.call(offer(job()))
+        assert counter.refused(message)
+        assert counter.opened == 0
+
+    def test_an_alignment_trains_nothing(self, counter) -> None:
+        counter.call(offer(job(id="customer"), purpose="align"))
+        assert "was asked to load for 'align'" in counter.refused(Load())
+
+    def test_a_run_without_an_account_in_the_book(self, counter) -> None:
+        spec = job()
+        counter.call(offer(spec))
+        counter.call(Load())
+        assert "was not announced to it" in counter.refused(backward(spec), ReleaseKey(1), **WEIGHTS)
+
+    def test_pings_touch_nothing(self, counter) -> None:
+        answer, back = counter.call(Ping(1.0, 100))
+        assert isinstance(answer, Pong)
+        assert len(back["payload"]) == 100
+        assert counter.refused(Ping(1.0, 1 << 40))
+
+    def test_finish(self, counter) -> None:
+        counter.begin(job())
+        assert isinstance(counter.call(Finish())[0], Done)
+        assert "has agreed to no work" in counter.refused(Load())
+
+
+class TestSealing:
+    def test_keys_that_are_not_signed(self, counter) -> None:
+        counter.call(offer(job(id="customer"), purpose="align"))
+        own = counter.call(Introduce())[0]
+        swapped = Introduced({"bank": own, "telco": SealingKey(own.key, own.signature)})
+        assert "is not signed by the identity of 'telco'" in counter.refused(swapped)
+        assert "was not given the keys of all parties" in counter.refused(Introduced({"bank": own}))
+
+    def test_sets_go_to_parties_of_the_work_alone(self, counter) -> None:
+        counter.call(offer(job(id="customer"), purpose="align"))
+        counter.call(Introduce())
+        counter.call(ReadIds())
+        assert counter.refused(SendSet("bank", "telco"))
+
+    def test_impossible_sizes(self, counter) -> None:
+        counter.call(offer(job(id="customer"), purpose="align"))
+        counter.call(ReadIds())
+        for sizes in ({"bank": N}, {"bank": N, "telco": 1 << 60}, {"bank": N, "telco": -1}):
+            assert "impossible numbers of ids" in counter.refused(BeginAligning(None, sizes))
+
+
+def test_no_call_raises(counter) -> None:
+    """Whatever plain values come, the desk answers; nothing leaves but a sentence."""
+    spec = job()
+    counter.begin(spec)
+    rng = random.Random(0)  # noqa: S311 - a test
+    seeds = [
+        to_plain(message) for message in (offer(spec), Load(), Finish(), Ping(0.0), ReadIds(), SendSet("bank", ""))
+    ]
+    seeds.append((to_plain(backward(spec)), to_plain(ReleaseKey(9))))
+    for _ in range(400):
+        answer, _ = counter.desk.answer(_mutated(rng, rng.choice(seeds)), {}, lambda _: None)
+        from_plain(to_plain(answer), object)
+
+
+def _mutated(rng: random.Random, plain: Any) -> Any:
+    others = (None, True, -1, 1 << 70, 0.5, "x", b"12345678", (), (FORMAT,), ("norm", 1.0, 2))
+    if type(plain) is not tuple or not plain or rng.random() < 0.15:
+        return rng.choice(others)
+    at = rng.randrange(len(plain))
+    match rng.randrange(6):
+        case 0:
+            return plain[:at] + plain[at + 1 :] or (1,)
+        case 1:
+            return (*plain, rng.choice(others))
+        case _:
+            return (*plain[:at], _mutated(rng, plain[at]), *plain[at + 1 :])

@@ -1,0 +1,113 @@
+"""Texts that pass through somebody else: only the receiver reads them, and only what the sender sealed, in its order."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from vfl.errors import FederationError
+from vfl.federation.identity import new_identity
+from vfl.security import sealing
+from vfl.security.sealing import Sealer, sealed_size
+
+CONTEXT = ("federation", "run", "align")
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("identities")
+    return {name: new_identity(name, folder) for name in ("bank", "shop", "telco")}
+
+
+def sealers(identities, contexts=None):
+    made = {
+        name: Sealer(name, identity.key_pem, (contexts or {}).get(name, CONTEXT))
+        for name, identity in identities.items()
+    }
+    for name, one in made.items():
+        for other, their in made.items():
+            if other != name and not contexts:
+                one.meet(other, their.key, their.signature, identities[other].certificate_pem)
+    return made
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 4096])
+def test_only_the_receiver_reads_it(identities, size, monkeypatch) -> None:
+    monkeypatch.setattr(sealing, "PIECE", 1000)
+    made = sealers(identities)
+    data = bytes(range(256)) * 16
+    sealed = made["bank"].seal("telco", "set", data[:size])
+    assert len(sealed) == sealed_size(size)
+    assert data[:size] not in sealed or size < 2
+    assert made["telco"].open("bank", "set", sealed) == data[:size]
+    with pytest.raises(FederationError):
+        made["shop"].open("bank", "set", sealed)
+
+
+def test_changes_replays_and_other_orders_are_refused(identities) -> None:
+    def fresh():
+        made = sealers(identities)
+        texts = [made["bank"].seal("telco", "set", b"one"), made["bank"].seal("telco", "set", b"two")]
+        return made, texts
+
+    made, (first, second) = fresh()
+    assert made["telco"].open("bank", "set", first) == b"one"
+    with pytest.raises(FederationError, match="is not what 'bank' sealed"):
+        made["telco"].open("bank", "set", first)  # again
+    made, (first, second) = fresh()
+    with pytest.raises(FederationError, match="is not what 'bank' sealed"):
+        made["telco"].open("bank", "set", second)  # first
+    made, (first, second) = fresh()
+    with pytest.raises(FederationError):
+        made["telco"].open("bank", "salt", first)  # another label
+    made, (first, second) = fresh()
+    with pytest.raises(FederationError):
+        made["telco"].open("shop", "set", first)  # another sender
+    made, (first, second) = fresh()
+    with pytest.raises(FederationError):
+        made["bank"].open("telco", "set", first)  # sent back
+    for altered in (first[:-1], first + b"x", bytes([first[0] ^ 1]) + first[1:], b""):
+        made = fresh()[0]
+        with pytest.raises(FederationError):
+            made["telco"].open("bank", "set", altered)
+    earlier = first
+    made, _ = fresh()
+    with pytest.raises(FederationError):
+        made["telco"].open("bank", "set", earlier)  # of another run
+
+
+def test_pieces_cannot_be_left_out_or_swapped(identities, monkeypatch) -> None:
+    monkeypatch.setattr(sealing, "PIECE", 10)
+    each = 10 + sealing.TAG
+    for order in ((1, 0, 2), (0, 1), (0, 1, 2, 2), (0, 0, 2)):
+        made = sealers(identities)
+        sealed = made["bank"].seal("telco", "set", bytes(30))
+        pieces = [sealed[k * each : (k + 1) * each] for k in range(3)]
+        with pytest.raises(FederationError):
+            made["telco"].open("bank", "set", b"".join(pieces[k] for k in order))
+
+
+def test_keys_are_signed_by_the_identity_for_this_run(identities) -> None:
+    made = sealers(identities)
+    bank = Sealer("bank", identities["bank"].key_pem, CONTEXT)
+    for key, signature, name in (
+        (made["shop"].key, made["shop"].signature, "telco"),  # signed by another
+        (made["telco"].key, made["telco"].signature, "shop"),  # under another name
+        (made["shop"].key, made["telco"].signature, "telco"),
+        (made["telco"].key, b"", "telco"),
+        (made["telco"].key[:-1], made["telco"].signature, "telco"),
+        (bytes(32), made["telco"].signature, "telco"),
+    ):
+        with pytest.raises(FederationError, match="is not signed by the identity"):
+            bank.meet(name, key, signature, identities[name].certificate_pem)
+    other = Sealer("telco", identities["telco"].key_pem, ("federation", "another run", "align"))
+    with pytest.raises(FederationError, match="is not signed"):
+        bank.meet("telco", other.key, other.signature, identities["telco"].certificate_pem)
+
+
+def test_secrets_stay(identities) -> None:
+    with pytest.raises(TypeError, match="holds secrets"):
+        pickle.dumps(Sealer("bank", identities["bank"].key_pem, CONTEXT))
+    with pytest.raises(FederationError, match="have no key for sealed texts"):
+        Sealer("bank", identities["bank"].key_pem, CONTEXT).seal("telco", "set", b"x")

@@ -1,0 +1,190 @@
+"""Calls travel in frames whose sizes are checked before memory is taken."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vfl.wire import frames as module
+from vfl.wire.federation_pb2 import FromParty, Head, Piece, ToParty, Vector
+from vfl.wire.frames import LARGEST_FRAME, PIECE, Constant, Incoming, Limits, as_vector, frames, parsed
+from vfl.wire.values import WireError
+
+LIMITS = Limits(1 << 20, {"a": 1 << 26, "b": 1 << 26})
+
+
+def received(sent, way=ToParty, limits=LIMITS, held=None) -> Incoming:
+    first, *rest = sent
+    frame, content = parsed(way, first)
+    incoming = Incoming(frame.head, content, limits, {} if held is None else held)
+    for data in rest:
+        assert not incoming.complete
+        frame, content = parsed(way, data)
+        assert frame.WhichOneof("frame") == "piece"
+        incoming.feed(content)
+    return incoming
+
+
+@given(
+    st.integers(1, 1 << 40),
+    st.lists(st.integers(0, 40), max_size=2),
+    st.binary(max_size=300),
+    st.integers(1, 50),
+)
+@settings(max_examples=200)
+def test_calls_arrive_as_they_were_sent(call, sizes, body, piece) -> None:
+    vectors = {
+        name: np.random.default_rng(k).normal(size=n) for k, (name, n) in enumerate(zip("ab", sizes, strict=False))
+    }
+    before = module.PIECE
+    module.PIECE = piece
+    try:
+        for way in (ToParty, FromParty):
+            incoming = received(list(frames(call, (1, body), vectors)), way)
+            assert incoming.complete
+            assert incoming.call == call
+            assert incoming.plain == (1, body)
+            assert {k: as_vector(v).tobytes() for k, v in incoming.vectors.items()} == {
+                k: v.tobytes() for k, v in vectors.items()
+            }
+    finally:
+        module.PIECE = before
+
+
+def test_the_frames_are_those_of_the_definitions() -> None:
+    """They are put together by hand, and are what the generated classes write and read."""
+    first, second = frames(7, (b"x" * PIECE,), {"a": np.arange(3.0)})
+    head = ToParty.FromString(first).head
+    piece = ToParty.FromString(second).piece
+    assert (head.call, [v.name for v in head.vectors], len(head.inline)) == (7, ["a"], PIECE)
+    assert ToParty(head=head).SerializeToString() == first
+    assert ToParty(piece=piece).SerializeToString() == second
+    assert max(map(len, (first, second))) < LARGEST_FRAME
+    for data in (first, second):
+        frame, content = parsed(ToParty, data)
+        other = ToParty.FromString(data)
+        kind = other.WhichOneof("frame")
+        assert kind == frame.WhichOneof("frame")
+        assert bytes(content) == (other.head.inline if kind == "head" else other.piece.data)
+    # Another order of the fields is read too.
+    odd = b"\x1a" + bytes([5]) + b"\x7a\x01z\x08\x07"
+    frame, content = parsed(ToParty, odd)
+    assert (frame.piece.call, bytes(content)) == (7, b"z")
+
+
+def test_constants_travel_once() -> None:
+    held: dict = {}
+    vector = np.arange(5.0)
+    first = received(list(frames(1, (1,), {"a": Constant(vector, b"d" * 32)})), held=held)
+    again = list(frames(2, (1,), {"a": Constant(vector, b"d" * 32, held=True)}))
+    assert sum(map(len, again)) < 100
+    second = received(again, held=held)
+    assert second.complete
+    assert second.vectors["a"] is first.vectors["a"]
+    for head in (
+        Head(call=3, body=1, vectors=[Vector(name="a", size=40, digest=b"e" * 32, held=True)]),
+        Head(call=3, body=1, vectors=[Vector(name="a", size=48, digest=b"d" * 32, held=True)]),
+        Head(call=3, body=1, vectors=[Vector(name="b", size=40, digest=b"d" * 32, held=True)]),
+    ):
+        with pytest.raises(WireError, match="does not hold"):
+            Incoming(head, memoryview(b""), LIMITS, held)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        Head(call=1, body=(1 << 20) + 1),
+        Head(call=1, body=1 << 60),
+        Head(call=1, body=1, vectors=[Vector(name="a", size=(1 << 26) + 1)]),
+        Head(call=1, body=1, vectors=[Vector(name="c", size=1)]),
+        Head(call=1, body=1, vectors=[Vector(name="a", size=1), Vector(name="a", size=1)]),
+        Head(call=1, body=1, vectors=[Vector(name="a", size=1 << 25)] * 17),
+    ],
+    ids=str,
+)
+def test_sizes_are_checked_before_memory_is_taken(head) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError):
+            Incoming(head, memoryview(b""), LIMITS, {})
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_no_byte_beyond_what_was_announced() -> None:
+    incoming = Incoming(Head(call=1, body=3), memoryview(b"ab"), LIMITS, {})
+    with pytest.raises(WireError, match="longer than it announced"):
+        incoming.feed(memoryview(b"cd"))
+    with pytest.raises(WireError, match="longer than it announced"):
+        Incoming(Head(call=1), memoryview(b"x"), LIMITS, {})
+
+
+def test_vectors_are_read_only_and_whole() -> None:
+    raw = np.zeros(16, np.uint8)
+    with pytest.raises(ValueError, match="read-only"):
+        as_vector(raw)[0] = 1.0
+    with pytest.raises(WireError, match="within an entry"):
+        as_vector(np.zeros(9, np.uint8))
+
+
+@given(st.binary(max_size=80))
+def test_random_bytes_are_a_frame_or_are_refused(data) -> None:
+    _tried(data)
+
+
+def _tried(data: bytes) -> bool:
+    """Return whether the bytes are a frame. Both readers agree on it."""
+    for way in (ToParty, FromParty):
+        try:
+            frame, content = parsed(way, data)
+        except WireError:
+            continue
+        kind = frame.WhichOneof("frame")
+        if kind == "head":
+            try:
+                incoming = Incoming(frame.head, content, Limits(256, {"a": 256}), {})
+            except WireError:
+                return False
+            if incoming.complete:
+                try:
+                    incoming.plain  # noqa: B018
+                except WireError:
+                    return False
+        return kind is not None
+    return False
+
+
+def test_mutated_frames_are_frames_or_are_refused() -> None:
+    fuzz(3000)
+
+
+def fuzz(count: int, seed: int = 0) -> dict[str, int]:
+    """Read mutated and random bytes as frames; return how many were frames and how many were refused."""
+    rng = random.Random(seed)  # noqa: S311 - a test
+    sent = list(frames(300, (1, "backward", b"\x00" * 40, (None, 2.5)), {"a": np.arange(9.0)}))
+    sent.append(ToParty(piece=Piece(call=3, data=b"abc")).SerializeToString())
+    counts = {"frames": 0, "refused": 0}
+    for _ in range(count):
+        data = bytearray(rng.choice(sent))
+        for _ in range(rng.randrange(1, 5)):
+            at = rng.randrange(len(data) or 1)
+            match rng.randrange(3):
+                case 0 if data:
+                    data[at] = rng.randrange(256)
+                case 1:
+                    del data[at : at + rng.randrange(1, 6)]
+                case _:
+                    data[at:at] = rng.randbytes(rng.randrange(1, 6))
+        counts["frames" if _tried(bytes(data)) else "refused"] += 1
+    return counts
+
+
+if __name__ == "__main__":
+    print(fuzz(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000))
