@@ -36,6 +36,8 @@ from vfl.planning import plan as make_plan
 NOTION = Notion("opportunity", 1, correct=True)
 EPSILONS = (0.3, 1.0, 3.0, 10.0)
 SHARES = (0.1, 0.3, 1.0)
+FLOOR = 5e-4
+"""Smallest difference that is drawn."""
 KEPT = ("relationship", "marital_status", "race", "sex")
 
 
@@ -231,12 +233,15 @@ def draw(found, path):
             panel.plot(x, [max(-p.count[0], p.count[1]) for p in own], "C0o-", label="counted")
             released = [max(-p.released[0], p.released[1]) for p in own]
             panel.plot(x, released, "C2s-", label="stated by a run: counted, noise, sampling")
-            panel.plot(x, [max(map(abs, p.shown)) for p in own], "kx:", label="largest of the private models")
+            panel.plot(x, [max(FLOOR, *map(abs, p.shown)) for p in own], "kx:", label="largest of the private models")
             panel.set(xscale="log", yscale="log", xlabel="ε" if along == "epsilon" else "records, ε = 3")
+            panel.set_xticks(x, [f"{value:g}" if along == "epsilon" else f"{value:,}" for value in x])
+            panel.set_xticks([], minor=True)
+            panel.set_ylim(bottom=FLOOR)
             panel.grid(alpha=0.3)
             panel.set_title(f"{name}, λ = 0.1" + (f", {whole:,} records" if along == "epsilon" else ""))
         row[0].set_ylabel("|F(h) − F(h*)|")
-    axes[0][0].legend(fontsize="small")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
     figure.savefig(path)
 
 
