@@ -145,13 +145,12 @@ class Budget:
         """Return the attempt numbers of this process for each round.
 
         A release that an earlier process charged may have been made and seen. So repeating it is another release, with
-        its own noise and charge. Seeded noise repeats itself to the bit, so there the repetition is the same release
-        under the same key.
+        its own noise and charge. The charge of a pass has the key of its first release only, so any round may have been
+        answered under any attempt that was charged: this process begins above all of them. Seeded noise repeats itself to
+        the bit, so there the repetition is the same release under the same key.
         """
-        following: dict[int, int] = {}
-        for key in self._charged_earlier(job, reservation):
-            following[key.round] = max(following.get(key.round, 0), key.attempt + 1)
-        return lambda number: following.get(number, 0)
+        first = max((key.attempt + 1 for key in self._charged_earlier(job, reservation)), default=0)
+        return lambda _: first
 
     def charges(self, job: Job, reservation: Reservation | None) -> Callable[[int], int]:
         """Return the number of charges that earlier processes made for each round, those of lost attempts included.

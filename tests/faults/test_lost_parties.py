@@ -26,7 +26,7 @@ from vfl.launch.engines.inprocess import InProcessAlignment, InProcessTransport
 from vfl.launch.run import checkpoint
 from vfl.launch.run.witness import Witness
 from vfl.launch.sources import sources_of
-from vfl.messages import Phase
+from vfl.messages import Descend, Phase
 from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
@@ -127,6 +127,28 @@ class Lossy:
             raise PartyLost(f"{party!r} did not answer within {seconds:g} s", party)
         self.inner._parties[party] = self.loaded(party)
         return self.inner.greet()[party]
+
+
+@dataclass
+class Killing(Lossy):
+    """Ends the coordinator's process after the answer to the given number of queries with noise.
+
+    noised : (key, party, part) of each query with noise.
+    """
+
+    dies: int = 10**9
+    noised: list[tuple[ReleaseKey, str, int]] = field(default_factory=list)
+
+    def ask(self, shares: Any, records: Any, key: ReleaseKey) -> Any:
+        replies = super().ask(shares, records, key)
+        for party, share in shares.items():
+            if any(event is not None for event in share.events()):
+                part = share.parts.get(party, 0) if isinstance(share, Descend) else getattr(share, "part", 0)
+                self.noised.append((key, party, part))
+                self.dies -= 1
+        if self.dies <= 0:
+            raise KeyboardInterrupt
+        return replies
 
 
 def policies(folder: Path) -> Path:
@@ -452,7 +474,30 @@ class TestLedger:
             assert outcome.w.tobytes() == whole.w.tobytes()
         else:
             # On held-out records no party releases anything.
-            assert any(attempt for _, _, attempt in keys) == (at == "the moments")
+            rounds = [number for number, part, _ in keys if part == 0]
+            assert (len(rounds) > len(set(rounds))) == (at == "the moments")
+            assert any(attempt for _, _, attempt in keys)
+
+    @pytest.mark.parametrize("dies", [6, 9])
+    @pytest.mark.parametrize(
+        "solver",
+        [vfl.SkGD(passes=12, block_size=1), vfl.SGD(sampling="disjoint")],
+        ids=["a pass under a record cap", "a pass over disjoint batches"],
+    )
+    def test_no_party_is_asked_for_noise_twice_under_one_key(self, tmp_path: Path, solver: Any, dies: int) -> None:
+        """The coordinator dies twice after an answer that its log lacks; one charge had paid for several answers."""
+        spec = job(noise="true", solver=solver)
+        first = Killing(spec, times=0, dies=dies)
+        with pytest.raises(KeyboardInterrupt):
+            self.begin(tmp_path, first, WAIT)
+        second = Killing(spec, times=0, dies=2)
+        with pytest.raises(KeyboardInterrupt):
+            self.go_on(tmp_path, second, WAIT)
+        third = Killing(spec, times=0)
+        outcome = self.go_on(tmp_path, third, WAIT)
+        assert outcome.statement.epsilon <= EPSILON
+        keys = [each for transport in (first, second, third) for each in transport.noised]
+        assert len(keys) == len(set(keys)) > dies + 2
 
     @pytest.mark.parametrize("noise", ["seeded", "true"])
     def test_resumed_within_a_pass_over_disjoint_batches(self, tmp_path: Path, noise: str) -> None:

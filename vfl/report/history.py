@@ -65,7 +65,7 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
     charged : the event of each charge in the run's ledger. Without it, the passes of a run under a record cap are taken to
         have the prices of the plan one after the other, which is wrong after a loss during the first of them.
     """
-    told, passes = History(left=log.left), 0
+    told, passes, attempt = History(left=log.left), 0, 0
     for number, query, released in _asked(plan, log, told):
         if released is None:
             told.charged.append(())
@@ -74,7 +74,9 @@ def history(plan: Plan, log: Log, charged: Mapping[ReleaseKey, Event] | None = N
             told.whole = False
             break
         keys = log.charged[number]
-        told.repeated += any(key.attempt > 0 for key in keys)
+        if keys:  # a process that resumes a run begins with a higher attempt, and keeps it
+            told.repeated += keys[0].attempt > attempt
+            attempt = keys[0].attempt
         events = [event for event in query.events() if event is not None]
         if isinstance(query, Descend) and query.capped is not None and keys:
             events, passes = [query.capped.price(passes)], passes + 1
