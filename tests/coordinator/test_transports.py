@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,8 @@ BOUNDS = {**dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 2.0)), "y": (0.
 
 SOLVERS = {
     "sweep by party": {},
+    "record cap, visits of blocks of two": {"sweep": "visit", "block_size": 2, "spares": 1},
+    "record cap, both parties at once": {"parallel": 2, "block_size": 2},
     "sweep by visit, blocks of two": {"sweep": "visit", "block_size": 2, "sampling": "importance"},
     "one block a message": {"sweep": "block", "block_size": 3},
     "τ-nice": {"sampling": "nice", "tau": 2, "block_size": 1},
@@ -112,6 +115,18 @@ def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> Non
     went_by = {engine: [event for event in seen if isinstance(event, Round)] for engine, seen in watched.items()}
     for u, v in zip(releases_of(went_by["ray"]), releases_of(went_by["inprocess"]), strict=True):
         assert u.tobytes() == v.tobytes()
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared", "smoothed_hinge"])
+def test_sparse_columns_under_a_record_cap_agree_to_the_bit(local_ray: Any, loss: str) -> None:
+    """Blocks of two of sparse and dense parties: fused kernels of two losses, and one that has none."""
+    data = table(400)
+    data["a1"] = np.where(data["a0"] > 0.5, data["a1"], 0.0)
+    spec = replace(job(loss=loss, block_size=2, passes=4), sparse=["bank"])
+    assert vfl.plan(spec, 400).solver.clip == "record"
+    ray, inprocess = (vfl.train(spec, data, engine=engine) for engine in ("ray", "inprocess"))
+    assert ray.coef_.tobytes() == inprocess.coef_.tobytes()
+    assert ray.certificate == inprocess.certificate
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)

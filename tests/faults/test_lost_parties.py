@@ -60,7 +60,7 @@ def job(*, noise: str = "seeded", solver: Any = None, passes: int = 6) -> vfl.Jo
         bounds=dict.fromkeys(PARTITION.features, (-1.0, 1.0)),
         penalty=vfl.L2(1e-2),
         privacy=privacy,
-        solver=solver or vfl.SkGD(passes=passes, block_size=1, clip="coordinate"),
+        solver=solver or vfl.SkGD(passes=passes, block_size=1),
     )
 
 
@@ -180,12 +180,20 @@ def whole() -> dict[str, tuple[list[Any], Outcome]]:
     return {noise: drive(Lossy(job(noise=noise), times=0), WAIT) for noise in ("seeded", "true", "none")}
 
 
+COORDINATE = vfl.SkGD(passes=6, block_size=1, clip="coordinate")
+"""Charges every release by itself. Passes under a record cap, the default, are charged whole."""
+
+
 @pytest.fixture(params=MOMENTS.values(), ids=list(MOMENTS))
-def at(request: Any) -> int:
-    """Number of the query during which the party is lost."""
-    transport = Lossy(job(noise="seeded"), times=0)
-    drive(transport, WAIT)
-    return [number for number, (_, parties) in enumerate(transport.asked) if "shop" in parties][request.param]
+def at(request: Any) -> Callable[[vfl.Job], int]:
+    """Number of the query of a run during which the party is lost."""
+
+    def number(spec: vfl.Job) -> int:
+        transport = Lossy(spec, times=0)
+        drive(transport, WAIT)
+        return [k for k, (_, parties) in enumerate(transport.asked) if "shop" in parties][request.param]
+
+    return number
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -194,19 +202,34 @@ class TestWait:
 
     @pytest.mark.parametrize("noise", ["seeded", "none"])
     @pytest.mark.parametrize("faults", [WAIT, SKIP], ids=["wait", "skip"])
-    def test_the_same_model_to_the_bit(self, whole: Any, at: int, moment: str, noise: str, faults: Faults) -> None:
+    def test_the_same_model_to_the_bit(self, whole: Any, at: Any, moment: str, noise: str, faults: Faults) -> None:
         """Xw is restored, and seeded noise repeats itself under the same key and charge."""
-        events, outcome = drive(Lossy(job(noise=noise), at=at, moment=moment), faults)
+        spec = job(noise=noise)
+        events, outcome = drive(Lossy(spec, at=at(spec), moment=moment), faults)
         assert [event.party for event in events if isinstance(event, Lost)] == ["shop"]
         assert outcome.w.tobytes() == whole[noise][1].w.tobytes()
         assert outcome.statement == whole[noise][1].statement
         assert outcome.left == ()
 
-    def test_true_noise_pays_again_and_makes_fewer_releases(self, whole: Any, at: int, moment: str) -> None:
-        """The lost attempt stays charged, its repetition has keys of its own, and ε is that of the plan."""
-        transport = Lossy(job(noise="true"), at=at, moment=moment)
+    def test_true_noise_under_a_record_cap(self, at: Any, moment: str) -> None:
+        """Lost releases of a pass cost the next charge of the plan: the run has one pass less, at the ε of the plan."""
+        spec = job(noise="true")
+        assert vfl.plan(spec, N).solver.clip == "record"
+        transport = Lossy(spec, at=at(spec), moment=moment)
         events, outcome = drive(transport, WAIT)
-        undisturbed, planned = whole["true"]
+        undisturbed, planned = drive(Lossy(spec, times=0), WAIT)
+        assert outcome.statement.releases == charged(events) <= charged(undisturbed)
+        assert outcome.statement.epsilon <= planned.statement.epsilon <= EPSILON
+        keys = [key for event in events if isinstance(event, Round | Lost) for key, _ in event.charges]
+        assert len(keys) == len(set(keys))
+        assert len(transport.asked) == len(set(transport.asked))
+
+    def test_true_noise_pays_again_and_makes_fewer_releases(self, at: Any, moment: str) -> None:
+        """The lost attempt stays charged, its repetition has keys of its own, and ε is that of the plan."""
+        spec = job(noise="true", solver=COORDINATE)
+        transport = Lossy(spec, at=at(spec), moment=moment)
+        events, outcome = drive(transport, WAIT)
+        undisturbed, planned = drive(Lossy(spec, times=0), WAIT)
         made = sum(len(event.charges) for event in events if isinstance(event, Round))
         lost = sum(len(event.charges) for event in events if isinstance(event, Lost))
         assert lost > 0
@@ -517,9 +540,10 @@ class TestLedger:
             assert outcome.w.tobytes() == whole.w.tobytes()
 
     @pytest.mark.parametrize("size", [1, 2])
-    def test_charges_stay_and_no_further_ones_are_made(self, tmp_path: Path, size: int) -> None:
+    @pytest.mark.parametrize("clip", ["coordinate", "record"])
+    def test_charges_stay_and_no_further_ones_are_made(self, tmp_path: Path, size: int, clip: str) -> None:
         """Blocks of other sizes have other events: releases after a skip must not claim the keys that were charged."""
-        spec = job(noise="true", solver=vfl.SkGD(passes=60, block_size=size, clip="coordinate"))
+        spec = job(noise="true", solver=vfl.SkGD(passes=60, block_size=size, clip=clip))
         budget = Budget("run", str(tmp_path / checkpoint.LEDGER))
         events, outcome = drive(Lossy(spec, at=5, returns=False), SKIP, budget)
         assert outcome.left == ("shop",)
@@ -528,7 +552,7 @@ class TestLedger:
 
     @pytest.mark.parametrize("moment", ["before", "after"])
     def test_waited_for_with_a_ledger(self, tmp_path: Path, moment: str) -> None:
-        transport = Lossy(job(noise="true", passes=30), at=20, moment=moment)
+        transport = Lossy(job(noise="true", solver=dataclasses.replace(COORDINATE, passes=30)), at=20, moment=moment)
         outcome = self.begin(tmp_path, transport, WAIT)
         assert outcome.statement.epsilon <= EPSILON
         paid = set(self.charges(tmp_path))

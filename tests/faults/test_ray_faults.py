@@ -47,6 +47,10 @@ def job(*, seeded: bool = True, passes: int = 60) -> vfl.Job:
     )
 
 
+def test_the_runs_here_are_under_a_record_cap() -> None:
+    assert vfl.plan(job(), N).solver.clip == "record"
+
+
 def sources(folder: Path) -> dict[str, Callable[[], Any]]:
     """Return sources that record the process id of the process that opens them."""
 
