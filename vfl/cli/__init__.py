@@ -13,6 +13,7 @@ from vfl.version import __version__
 COMMANDS = {
     "init": "draft a job from files",
     "run": "train a job",
+    "tune": "train variants of a job; release the best under one ε",
     "plan": "show what a job would release; touches no data",
     "align": "find the records that all parties have",
     "resume": "continue a run that was cut off",
@@ -42,7 +43,15 @@ TOLD_TOGETHER = {
 """Commands that share a line of --help, so that it fits one screen."""
 
 
-INSTEAD = {"train": "run", "fit": "run", "test": "evaluate", "score": "evaluate", "budget": "ledger", "stop": "cancel"}
+INSTEAD = {
+    "train": "run",
+    "fit": "run",
+    "test": "evaluate",
+    "score": "evaluate",
+    "budget": "ledger",
+    "stop": "cancel",
+    "search": "tune",
+}
 """Names of some commands in other tools."""
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from vfl.cli.federated import check_parties
 from vfl.cli.jobs import EXPLAIN, job_argument, read_job, require_files
+
+if TYPE_CHECKING:
+    from vfl.job import Job
 
 
 @click.command("plan")
@@ -43,6 +47,12 @@ from vfl.cli.jobs import EXPLAIN, job_argument, read_job, require_files
     metavar="FILE",
     help="Check the job's parties against FILE; take n from an alignment across it.",
 )
+@click.option(
+    "--candidates",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Plan a private choice among the candidates of FILE instead (vfl tune).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
     job: str,
@@ -52,6 +62,7 @@ def command(
     positives: float | None,
     signal: float | None,
     federation: Path | None,
+    candidates: Path | None,
     *,
     explain: bool,
     as_json: bool,
@@ -80,6 +91,9 @@ def command(
         require_files(environment)
     warnings = row_order_warnings(spec, {} if across is not None else environment.data)
     records = records or noted or int(data_of(spec, environment).num_rows)
+    if candidates is not None:
+        _plan_tune(spec, candidates, records, as_json=as_json)
+        return
     planned = plan(spec, records)
     expected = forecast(spec, records, positives=positives, signal=signal)
     if plot is not None:
@@ -135,3 +149,12 @@ def command(
             ensure_ascii=False,
         )
     )
+
+
+def _plan_tune(job: Job, candidates: Path, records: int, *, as_json: bool) -> None:
+    """Print the plan of a private choice: its price, and a forecast."""
+    from vfl.tuning.file import read_tuning
+    from vfl.tuning.forecast import TunePlan
+
+    planned = TunePlan(read_tuning(job, candidates).with_delta(records), records)
+    click.echo(json.dumps(planned.to_dict(), ensure_ascii=False) if as_json else str(planned))

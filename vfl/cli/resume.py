@@ -41,7 +41,11 @@ def command(
     from vfl.launch.run.result import Result
     from vfl.launch.sources import data_of
     from vfl.launch.train import resume
+    from vfl.tuning.run import is_tune
 
+    if is_tune(run):
+        resume_tune(run, key, federation, name, identity, as_json=as_json)
+        return
     if (run / MODEL).exists():
         if not as_json:
             click.echo(f"the run in {str(run)!r} is finished: nothing is left to do", err=True)
@@ -76,3 +80,34 @@ def command(
             **across,
         )
     show(result, run, as_json=as_json)
+
+
+def resume_tune(
+    run: Path, key: str | None, federation: Path | None, name: str | None, identity: Path | None, *, as_json: bool
+) -> None:
+    """Continue the tune in a folder."""
+    from vfl.cli.tune import show_tuned, telling
+    from vfl.job.environment import Environment
+    from vfl.launch.sources import data_of
+    from vfl.tuning.run import read_state, resume
+
+    tuning, _, _, kept = read_state(run)
+    job = tuning.jobs[0]
+    engine, address = kept.pop("engine", "ray"), kept.pop("address", None)
+    began, own, asked = kept.pop("federation", None), kept.pop("identity", None), kept.pop("sources", {})
+    environment = Environment(**kept)
+    federation, identity = federation or (began and Path(began)), identity or (own and Path(own))
+    across = federated(federation, name, identity, job)
+    with resumable(run):
+        tuned = resume(
+            run,
+            asked if across else data_of(job, environment),
+            engine=engine,
+            address=address,
+            key=key,
+            watch=telling(quiet=as_json),
+            placement=None if across else environment.placement,
+            faults=environment.faults,
+            **across,
+        )
+    show_tuned(tuned, run, as_json=as_json)

@@ -94,7 +94,7 @@ def command(
         stack.enter_context(
             watched(metrics, log, federation=federation, parties=spec.partition.parties, job=spec.name, quiet=as_json)
         )
-        folder = output or _unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        folder = output or unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
         stack.enter_context(resumable(folder))
         progress = stack.enter_context(Progress(quiet=as_json, explain=explain))
         for warning in () if as_json else warnings:
@@ -143,17 +143,18 @@ def kept_federation(across: Mapping[str, Any], asked: Mapping[str, str]) -> dict
 def resumable(folder: Path) -> Iterator[None]:
     """On Ctrl-C, print the command that continues the run."""
     from vfl.launch.run import checkpoint
+    from vfl.tuning.run import is_tune
 
     try:
         yield
     except KeyboardInterrupt:
-        if not (folder / checkpoint.NAME).exists():
+        if not (folder / checkpoint.NAME).exists() and not is_tune(folder):
             raise
         click.echo(f"interrupted; the run keeps its releases; continue with: vfl resume {folder}", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
 
 
-def _unused(folder: Path) -> Path:
+def unused(folder: Path) -> Path:
     """Make and return the folder; if it exists, append the first free number to its name."""
     for candidate in (folder, *(folder.with_name(f"{folder.name}-{number}") for number in range(2, 1000))):
         try:
@@ -167,7 +168,7 @@ def _unused(folder: Path) -> Path:
 def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str] = ()) -> None:
     """Print the outcome of a run. warnings : further warnings, added to the JSON."""
     if as_json:
-        click.echo(json.dumps(_summary(result, folder, warnings), ensure_ascii=False))
+        click.echo(json.dumps(summary(result, folder, warnings), ensure_ascii=False))
         return
     click.echo()
     for name, findings in result.findings.items():
@@ -176,7 +177,8 @@ def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str]
     click.echo(f"model and certificate: {folder}")
 
 
-def _summary(result: Result, folder: Path, warnings: Sequence[str]) -> dict[str, Any]:
+def summary(result: Result, folder: Path, warnings: Sequence[str]) -> dict[str, Any]:
+    """Return the outcome of a run as plain values."""
     from vfl.planning import warnings_of
 
     certificate = result.certificate

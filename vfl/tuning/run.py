@@ -35,7 +35,8 @@ from vfl.evaluation.score import NAME as SCORE
 from vfl.evaluation.score import lower_is_better, worst
 from vfl.job import file as jobfile
 from vfl.launch.engines import dispatch
-from vfl.launch.engines.place import Organisations
+from vfl.launch.engines.connection import connected
+from vfl.launch.engines.place import Organisations, Place
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import settings_of
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, fresh_folder, write_whole
@@ -371,10 +372,12 @@ class _Tune:
             sources = self._sources(job)
             self._sealed.open()
             left = [number for number in range(len(tuning.jobs)) if not self._sealed.has(number)]
-            for number in left:
-                self._sealed.keep(
-                    number, self._trial(number, sources, again=number != left[0], last=number == left[-1])
-                )
+            with contextlib.ExitStack() as stack:
+                if left and isinstance(self._settings.place, Place):  # one connection for all trials
+                    stack.enter_context(connected(len(job.partition.parties) + 1, self._settings.place.address))
+                for number in left:
+                    trial = self._trial(number, sources, again=number != left[0], last=number == left[-1])
+                    self._sealed.keep(number, trial)
         except BaseException:
             self._book.refund()
             raise

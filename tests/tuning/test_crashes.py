@@ -1,0 +1,120 @@
+"""A tune that is killed with SIGKILL at every step of its order, and continued."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vfl
+from tests.tuning.setting import table
+from vfl.launch.run.verification import verify_run
+from vfl.tuning.run import resume
+
+ROOT = Path(__file__).resolve().parents[2]
+
+CHILD = """
+import os, signal, sys
+from tests.tuning.setting import CANDIDATES, job, table
+from coordinator.executor import Executor
+from vfl.tuning import run, sealed
+
+folder, step, when, times = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+owner, name = {
+    "reserve": (run._Book, "reserve"), "charge": (run._Book, "charge"), "query": (Executor, "__call__"),
+    "keep": (run.Sealed, "keep"), "settle": (run._Book, "settle"), "draw": (run, "chosen"), "stage": (run, "write_sealed"),
+    "unpack": (run, "_unpack"), "write": (run, "write_whole"), "remove": (run.Sealed, "remove"),
+}[step]
+real, count = getattr(owner, name), 0
+
+def killed(*args, **options):
+    global count
+    count += 1
+    if when == "before" and count == times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    value = real(*args, **options)
+    if when == "after" and count == times:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+setattr(owner, name, killed)
+run.tune(job(), CANDIDATES, table(), engine="inprocess", output=folder, watch=lambda event: None)
+"""
+
+STEPS = [
+    ("reserve", "before", 1),
+    ("reserve", "after", 1),
+    ("charge", "before", 1),
+    ("charge", "after", 1),
+    ("query", "before", 1),
+    ("query", "after", 4),
+    ("query", "before", 15),
+    ("keep", "before", 1),
+    ("keep", "after", 2),
+    ("keep", "after", 3),
+    ("settle", "before", 1),
+    ("settle", "after", 1),
+    ("draw", "after", 1),
+    ("stage", "after", 1),
+    ("unpack", "before", 1),
+    ("write", "after", 2),  # the first file of the winner; before it comes the state of the tune
+    ("write", "before", 5),
+    ("unpack", "after", 1),
+    ("remove", "after", 1),
+]
+RELEASED = ("unpack", "write", "remove")
+"""Steps after the rename that releases the winner."""
+
+
+def entries(folder: Path, kind: str) -> list[object]:
+    if not (folder / "ledger.db").exists():
+        return []
+    found = json.loads(vfl.SqliteLedger(folder / "ledger.db").export())["entries"]
+    return [entry for entry in found if entry["kind"] == kind]
+
+
+OFTEN = STEPS[3:5] + STEPS[8:9] + STEPS[12:13] + STEPS[14:16]
+"""Steps of the default run of the tests."""
+
+
+@pytest.mark.parametrize(
+    ("step", "when", "times"),
+    [
+        pytest.param(*step, id="-".join(map(str, step)), marks=[] if step in OFTEN else pytest.mark.slow)
+        for step in STEPS
+    ],
+)
+def test_a_killed_tune_is_charged_once_and_released_once(step, when, times, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder), step, when, str(times)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    begun = (step, when) not in {("reserve", "before"), ("reserve", "after"), ("charge", "before")}
+    assert len(entries(folder, "charge")) == (2 if begun else 0)
+    winner = (folder / "winner.json").read_text() if (folder / "winner.json").exists() else None
+    assert (winner is not None or (folder / "model.json").exists()) == (step in RELEASED)
+    if step in RELEASED:  # nothing is drawn again
+
+        def drawn(*_):
+            raise AssertionError("drawn twice")
+
+        monkeypatch.setattr("vfl.tuning.run.chosen", drawn)
+    found = resume(folder, table(), engine="inprocess", watch=lambda event: None)
+    assert len(entries(folder, "charge")) == 2
+    assert len(entries(folder, "reserve")) == 1
+    assert len(entries(folder, "settle")) == 1
+    if winner is not None:
+        assert json.loads(winner)["model.json"] == (folder / "model.json").read_text()
+    left = {path.name for path in folder.iterdir()}
+    assert not left & {"sealed", "winner.json", "winner.json.part"}
+    assert found.certificate.epsilon <= 1.0
+    report = verify_run(folder)
+    assert report.ok, report

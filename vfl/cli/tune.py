@@ -1,0 +1,146 @@
+"""`vfl tune JOB --candidates FILE`: train several variants of a job and release the best, under one ε."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vfl.cli.federated import asked_sources, federated, federation_options, sources_option
+from vfl.cli.jobs import NETWORK, engine_options, job_argument, read_job, require_files
+from vfl.cli.run import kept_federation, of_parties, resumable, show, unused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vfl.tuning.run import Tuned
+
+CANDIDATES = click.option(
+    "--candidates",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    required=True,
+    help="TOML: candidates = [{}, {penalty.strength = 1e-3}], score, inclusion.",
+)
+
+
+@click.command("tune")
+@job_argument
+@CANDIDATES
+@engine_options
+@federation_options
+@sources_option
+@click.option(
+    "-n",
+    "--records",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Records common to all parties; needed if privacy.delta is left out and nothing tells n.",
+)
+@click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger with the budget of the job's data set.")
+@NETWORK
+@click.option(
+    "--key", type=click.Path(), metavar="FILE", help="The key that signs the certificate (default: your own)."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, and no progress.")
+def command(
+    job: str,
+    assignments: tuple[str, ...],
+    candidates: Path,
+    engine: str,
+    address: str | None,
+    federation: Path | None,
+    name: str | None,
+    identity: Path | None,
+    sources: tuple[str, ...],
+    records: int | None,
+    ledger: str | None,
+    key: str | None,
+    output: Path | None,
+    *,
+    allow_network_file_system: bool,
+    as_json: bool,
+) -> None:
+    """Train every candidate of FILE, score each on the held-out records, and release the best one.
+
+    The released model and its score together have the job's ε and δ. All else is withheld: the losers, their scores, and how
+    many candidates were considered. `vfl plan JOB --candidates FILE` shows the price.
+    """
+    from vfl.launch.align import remembered_records
+    from vfl.launch.engines.connection import check_address
+    from vfl.launch.sources import data_of
+    from vfl.tuning.file import read_candidates
+    from vfl.tuning.forecast import TunePlan
+    from vfl.tuning.run import tune
+
+    spec, environment = read_job(job, assignments)
+    given = read_candidates(candidates)
+    across = federated(federation, name, identity, spec, only={"data": sources}, address=address)
+    asked = asked_sources(sources, spec.partition.parties)
+    address = None if across else address or environment.address
+    if engine == "ray" and not across:
+        check_address(address)  # before a folder is made
+    if address is None and not across:
+        require_files(environment)
+    data: Any = asked if across else data_of(spec, environment)
+    if records is None and not across:
+        records = remembered_records(spec, environment.data) if environment.table is None else int(data.num_rows)
+    if records is not None:
+        from vfl.tuning.candidates import tuning_of
+
+        planned = TunePlan(tuning_of(spec, **given).with_delta(records), records)
+        if not as_json:
+            click.echo(str(planned), err=True)
+    folder = output or unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    kept = {**environment.to_dict(), "engine": engine, "address": address, **kept_federation(across, asked)}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(resumable(folder))
+        tuned = tune(
+            spec,
+            data=data,
+            n_records=records,
+            engine=engine,
+            address=address,
+            ledger=ledger or environment.ledger,
+            allow_network_file_system=allow_network_file_system or environment.allow_network_file_system,
+            faults=environment.faults,
+            **({} if across else of_parties(environment)),
+            output=folder,
+            key=key,
+            watch=telling(quiet=as_json),
+            environment=kept,
+            **given,
+            **across,
+        )
+    show_tuned(tuned, folder, as_json=as_json)
+
+
+def telling(*, quiet: bool) -> Callable[[object], None]:
+    """Return a watcher that prints one line per trial, the same for every candidate."""
+    from vfl.tuning.run import Begun
+
+    def tell(event: object) -> None:
+        if isinstance(event, Begun) and not quiet:
+            click.echo(f"candidate {event.number} of {event.of}: {event.plan.round_trips} round trips", err=True)
+
+    return tell
+
+
+def show_tuned(tuned: Tuned, folder: Path, *, as_json: bool) -> None:
+    """Print the winner."""
+    if as_json:
+        from vfl.cli.run import summary
+
+        score = None if tuned.score is None else {"value": tuned.score.value, "error": tuned.score.error}
+        choice = {"candidate": tuned.candidate, "of": len(tuned.tuning.jobs), "score": score}
+        click.echo(json.dumps(summary(tuned.result, folder, ()) | {"choice": choice}, ensure_ascii=False))
+        return
+    click.echo(repr(tuned).splitlines()[0])
+    show(tuned.result, folder, as_json=False)

@@ -1,0 +1,153 @@
+"""The plan of a tune: its cost, the factor by which it adds noise, and a forecast, from public facts alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from vfl import markup
+from vfl.planning import plan as make_plan
+from vfl.planning import recommend
+from vfl.privacy.ledger import Accounting
+from vfl.privacy.ledger.composition import epsilon_of, plan_cost
+from vfl.solvers.recommend import ENOUGH
+
+if TYPE_CHECKING:
+    from vfl.planning import Plan
+    from vfl.tuning.candidates import Tuning
+
+PARTIES = "a party that keeps its own book counts all trials by composition: {mu:.3g} times the μ of one"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TunePlan:
+    """A tune with every open option decided. n_records : n, held-out records included."""
+
+    tuning: Tuning
+    n_records: int
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plan of each trial."""
+        return self.tuning.plans(self.n_records)
+
+    @cached_property
+    def factor(self) -> float:
+        """Noise of a trial over that of the first candidate alone at the same ε."""
+        alone = make_plan(self.tuning.jobs[0], self.n_records).problem.mu
+        return float(alone or 0.0) / self.tuning.budgets[0]
+
+    @cached_property
+    def in_ledger(self) -> float:
+        """ε of the run that takes as much of a ledger's budget as this tune: a ledger adds up μ²."""
+        return epsilon_of(
+            Accounting.GDP, plan_cost(self.tuning.events, Accounting.GDP), float(self.tuning.delta or 1.0)
+        )
+
+    @cached_property
+    def left(self) -> tuple[float, float]:
+        """Expected share of the loss that the best solver leaves, alone and in a trial (vfl.recommend)."""
+        jobs = (self.tuning.jobs[0], self.tuning.trials[0])
+        alone, trial = (recommend(job, self.n_records).candidates[0].left for job in jobs)
+        return alone, trial
+
+    @property
+    def default_probably_wins(self) -> bool:
+        """True where the rules for the defaults leave less to gain than the noise of a trial costs.
+
+        No measured problem with a signal-to-noise ratio ρ = μn/p of 10 or more has options ahead of the defaults by more than
+        the runs' deviation (vfl.solvers.recommend).
+        """
+        return self._ratio >= ENOUGH
+
+    @property
+    def _ratio(self) -> float:
+        problem = self.plans[0].problem
+        return problem.n_records * self.tuning.budgets[0] / problem.layout.n_coordinates
+
+    @property
+    def forecast(self) -> str:
+        """Return the expectation in a sentence."""
+        alone, trial = self.left
+        cost = f"a run alone is expected to leave {alone:.2g} of the loss, a trial {trial:.2g}"
+        if self.default_probably_wins:
+            return (
+                f"the defaults alone would probably win: at μn/p = {self._ratio:.3g} no options were ahead of them in "
+                f"measured runs, and {cost}"
+            )
+        return (
+            f"a choice may pay: at μn/p = {self._ratio:.3g} the rules for the defaults are weak, and options may differ by "
+            f"more than the noise; {cost}"
+        )
+
+    def _lines(self) -> list[tuple[str, str]]:
+        tuning, m, a = self.tuning, len(self.tuning.jobs), self.tuning.inclusion
+        lines = [
+            (
+                "choose",
+                f"the best of {m} by {tuning.score}; each is considered with probability {a}/{a + 1}, in secret",
+            ),
+            (
+                "privacy",
+                f"ε = {tuning.epsilon:.4g} at δ = {tuning.delta:.3g} for every record (replace one), all trials together",
+            ),
+            (
+                "noise",
+                f"{self.factor:.3g} times that of one candidate alone: a trial is a run of ε = {tuning.trial_epsilon:.4g}",
+            ),
+            ("", PARTIES.format(mu=m**0.5)),
+            ("ledger", f"a ledger counts the tune as a run of ε = {self.in_ledger:.4g}, whole, before the first trial"),
+            ("score", self.plans[0].inquiries[0].explain()),
+            ("cost", f"all {m} are trained: about {sum(plan.seconds for plan in self.plans):.2g} s of rounds"),
+        ]
+        for number, (job, plan) in enumerate(zip(tuning.jobs, self.plans, strict=True), 1):
+            lines.append((f"{number} of {m}", f"{difference(tuning.jobs[0], job)}: {plan.round_trips} round trips"))
+        return [*lines, ("forecast", self.forecast)]
+
+    def __str__(self) -> str:
+        return "\n".join((self._title(), *(f"  {key:<10} {said}" for key, said in self._lines())))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return markup.whole(markup.line(self._title(), strong=True), markup.table((), self._lines()))
+
+    def _title(self) -> str:
+        return f"tune of job {self.tuning.jobs[0].name!r}: {len(self.tuning.jobs)} candidates, n = {self.n_records:,}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain values."""
+        return {
+            "n_records": self.n_records,
+            "candidates": [
+                {"change": difference(self.tuning.jobs[0], job), "digest": trial.digest}
+                for job, trial in zip(self.tuning.jobs, self.tuning.trials, strict=True)
+            ],
+            "score": self.tuning.score,
+            "inclusion": self.tuning.inclusion,
+            "epsilon": self.tuning.epsilon,
+            "delta": self.tuning.delta,
+            "trial_epsilon": self.tuning.trial_epsilon,
+            "noise_factor": self.factor,
+            "ledger_epsilon": self.in_ledger,
+            "default_probably_wins": self.default_probably_wins,
+            "forecast": self.forecast,
+        }
+
+
+def difference(first: Any, job: Any) -> str:
+    """Return the options in which a candidate differs from the first, in words."""
+    one, other = _flat(first.to_dict()), _flat(job.to_dict())
+    changes = [
+        f"{name} = {other.get(name, 'default')}" for name in sorted(one | other) if one.get(name) != other.get(name)
+    ]
+    return ", ".join(changes) or "the job as it is"
+
+
+def _flat(plain: dict[str, Any], within: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in plain.items():
+        flat |= _flat(value, f"{within}{name}.") if isinstance(value, dict) else {f"{within}{name}": value}
+    return flat
