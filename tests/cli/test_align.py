@@ -190,15 +190,19 @@ def test_a_model_split_by_party_predicts_from_the_command_line(folder: Path, cal
     data = ("--data", "bank=bank.parquet", "--data", "telco=telco.csv")
     whole = call("predict", "run", *data, "--output", "whole.csv")
     rows = pd.read_csv(folder / "whole.csv")
+    sizes = {"bank": len(pd.read_parquet(folder / "bank.parquet")), "telco": len(pd.read_csv(folder / "telco.csv"))}
+    unmatched = ", ".join(f"{n - len(rows)} of {n} of {party}" for party, n in sizes.items())
+    assert whole.err == f"matched {len(rows)} records; rows without a counterpart: {unmatched}\n"
     assert (whole.code, whole.out) == (0, f"predictions of {len(rows)} records: whole.csv\n")
     own = pd.read_parquet(folder / "bank.parquet").customer
-    assert list(rows.columns) == ["customer", "margin", "prediction"]
+    assert list(rows.columns) == ["customer", "margin", "prediction", "probability"]
     assert rows.customer.tolist() == own[own.isin(pd.read_csv(folder / "telco.csv").customer)].tolist()
     for party in ("bank", "telco"):
         assert call("export", "run", "--party", party, "--output", f"{party}.json").out.strip() == f"{party}.json"
     split = ("--part", "bank=bank.json", "--part", "telco=telco.json")
     assert call("predict", *split, *data).out == (folder / "whole.csv").read_text(encoding="utf-8")
     said = json.loads(call("predict", *split, *data, "--json").out)
+    assert said["unmatched"] == {party: n - len(rows) for party, n in sizes.items()}
     assert (said["n_records"], said["id"], said["predictions"][0]["id"]) == (len(rows), "customer", rows.customer[0])
     assert call("export", "run", "--sklearn", "--output", "plain.joblib").code == 0
     assert call("export", "run", "--output", "parts").out.split() == ["parts/bank.part.json", "parts/telco.part.json"]

@@ -361,9 +361,10 @@ class TestPredict:
         header, *lines = said.out.splitlines()
         result = Result.load(folder / "out")
         margins = result.decision_function("all.csv")
-        assert header == "margin,prediction"
+        assert header == "margin,prediction,probability"
         assert np.array([float(line.split(",")[0]) for line in lines]).tobytes() == margins.tobytes()
         assert [line.split(",")[1] for line in lines] == result.predict("all.csv").tolist()
+        assert [float(line.split(",")[2]) for line in lines] == result.predict_proba("all.csv")[:, 1].tolist()
         assert set(result.predict("all.csv")) <= {"no", "yes"}  # noise may leave only one of them
 
     def test_text_in_another_format(self, folder: Path, call: Callable[..., Said]) -> None:
@@ -390,6 +391,20 @@ class TestPredict:
             answer = call("predict", "out", *both, "--csv", wrong)
             assert answer.code == 2
             assert said in answer.err
+
+    def test_a_model_that_its_certificate_does_not_cover_is_warned_of(
+        self, folder: Path, call: Callable[..., Said]
+    ) -> None:
+        trained(call, "--output", "out")
+        model = json.loads((folder / "out" / "model.json").read_text(encoding="utf-8"))
+        model["w"][0] += 0.5
+        (folder / "out" / "model.json").write_text(json.dumps(model), encoding="utf-8")
+        said = call("predict", "out", "--data", "all.csv", "--json")
+        assert said.code == 0
+        assert said.err.startswith("warning: do not rely on these predictions: the certificate of the model does not hold. ")
+        assert len(json.loads(said.out)["predictions"]) == N
+        with pytest.warns(vfl.PrivacyWarning, match=r"does not hold\. model: "):
+            vfl.predict(Result.load(folder / "out"), "all.csv")
 
     def test_output_goes_to_a_new_file_only(self, folder: Path, call: Callable[..., Said]) -> None:
         trained(call, "--output", "out")

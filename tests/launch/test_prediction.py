@@ -110,7 +110,11 @@ def test_predictions_are_a_frame_with_probabilities_and_hide_ids(result: Result,
     assert both.shape == (len(table()), 2)
     assert np.allclose(both.sum(axis=1), 1.0)
     assert np.array_equal(both[:, 1] > 0.5, result.decision_function(table()) > 0)
-    assert repr(found) == f"Predictions for {len(expected)} records, joined by 'customer' (to_pandas() has them)"
+    left = {party: len(part) - len(expected) for party, part in split(table()).items()}
+    assert found.unmatched == left
+    rows = "".join(f", {n} rows of {party} unmatched" for party, n in left.items())
+    assert repr(found) == f"Predictions for {len(expected)} records, joined by 'customer'{rows} (to_pandas() has them)"
+    assert vfl.predict(result, table()).unmatched == {}
 
 
 def test_each_party_predicts_on_ray_from_its_own_part(

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Print margin and prediction of the model in the folder RUN for every record.
+    """Print margin, prediction and, under logistic loss, probability of the model in the folder RUN for every record.
 
     The margin is the linear score, before it becomes a class or a number. If the job aligns records by ids, these records
     are aligned too: the ids are printed, and records that a party lacks are left out.
@@ -82,6 +83,7 @@ def command(
     from vfl.launch.predict import predict
     from vfl.launch.run.folder import write_whole
     from vfl.launch.run.result import Result
+    from vfl.launch.run.warnings import PrivacyWarning
 
     across = federated(
         federation, name, identity, address=address, engine=engine, part=parts, policy=policies, cores=cores
@@ -93,7 +95,9 @@ def command(
     with (
         watched(None, None, federation=federation, parties=parties, quiet=as_json),
         Progress(quiet=as_json) as progress,
+        warnings.catch_warnings(record=True) as caught,
     ):
+        warnings.simplefilter("always", PrivacyWarning)
         found = predict(
             model,
             data,
@@ -104,6 +108,11 @@ def command(
             watch=progress,
             **across,
         )
+    for warning in caught:
+        click.echo(f"warning: {warning.message}", err=True)
+    if found.rows is not None and not as_json:
+        without = ", ".join(f"{left:,} of {found.rows[party]:,} of {party}" for party, left in found.unmatched.items())
+        click.echo(f"matched {len(found):,} records; rows without a counterpart: {without}", err=True)
     if output is not None:
         write_whole(output, _table(found))
     if as_json:
@@ -144,22 +153,27 @@ def _across(run: Path | None, sources: tuple[str, ...]) -> tuple[Result, dict[st
 
 
 def _rows(found: Predictions) -> list[list[Any]]:
-    columns = [found.margins.tolist(), found.labels.tolist()]
+    chances = [] if found.probabilities is None else [found.probabilities.tolist()]
+    columns = [found.margins.tolist(), found.labels.tolist(), *chances]
     return [list(row) for row in zip(*([] if found.ids is None else [found.ids]), *columns, strict=True)]
+
+
+def _names(found: Predictions) -> list[str]:
+    return ["margin", "prediction", *(() if found.probabilities is None else ("probability",))]
 
 
 def _table(found: Predictions) -> str:
     """Return the text of a CSV file; its doubles read back to the same bits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*([] if found.ids is None else [found.id_column]), "margin", "prediction"])
+    writer.writerow([*([] if found.ids is None else [found.id_column]), *_names(found)])
     writer.writerows(_rows(found))
     return text.getvalue()
 
 
 def _summary(found: Predictions, output: Path | None) -> dict[str, Any]:
-    said: dict[str, Any] = {"n_records": len(found.margins), "id": found.id_column}
+    said: dict[str, Any] = {"n_records": len(found.margins), "id": found.id_column, "unmatched": found.unmatched}
     if output is not None:
         return said | {"output": str(output)}
-    keys = ([] if found.ids is None else ["id"]) + ["margin", "prediction"]
+    keys = ([] if found.ids is None else ["id"]) + _names(found)
     return said | {"predictions": [dict(zip(keys, row, strict=True)) for row in _rows(found)]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from vfl.errors import SpecificationError, nearest
 from vfl.job.faults import Faults
 from vfl.launch.engines.place import across, place_of
 from vfl.launch.run.result import Result, labels_of, probabilities_of
+from vfl.launch.run.warnings import warn
 from vfl.launch.sources import is_by_party, named_by_owners, sources_of
 from vfl.losses import loss_of
 from vfl.version import __version__
@@ -35,6 +36,7 @@ class Predictions:
     margins : (n,) float64. labels : (n,) classes, or for regression the loss's response to the margins.
     probabilities : (n,) of the positive class; None unless the loss is logistic.
     ids : (n,) ids of the records in the rows of the adding party; None if rows were not joined. id_column : their name.
+    rows : {party: rows in its data}, where this process read them all and joined them.
     """
 
     margins: Vector
@@ -42,6 +44,12 @@ class Predictions:
     ids: tuple[Any, ...] | None = None
     id_column: str | None = None
     probabilities: Vector | None = None
+    rows: Mapping[str, int] | None = None
+
+    @property
+    def unmatched(self) -> dict[str, int]:
+        """Number of rows of each party without a counterpart at some other party; {} if rows were not joined here."""
+        return {party: n - len(self) for party, n in (self.rows or {}).items()}
 
     def __len__(self) -> int:
         return len(self.margins)
@@ -49,7 +57,8 @@ class Predictions:
     def __repr__(self) -> str:
         """Count the records. Ids, labels and margins of single records stay out of notebooks and logs."""
         joined = "rows in the order of the data" if self.id_column is None else f"joined by {self.id_column!r}"
-        return f"Predictions for {len(self):,} records, {joined} (to_pandas() has them)"
+        left = "".join(f", {n:,} rows of {party} unmatched" for party, n in self.unmatched.items() if n)
+        return f"Predictions for {len(self):,} records, {joined}{left} (to_pandas() has them)"
 
     def to_pandas(self) -> Any:
         """Return a pandas frame of label, probability (under logistic loss) and margin, indexed by id if there are ids."""
@@ -98,6 +107,8 @@ def predict(
         return _across(
             model, data, across(federation, identity, address=address, policies=policies, cores=cores), watch
         )
+    if isinstance(model, Result) and (why := model.altered()):
+        warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
     place = place_of(engine, address, faults=Faults(on_party_lost="abort"))
     if isinstance(model, Result) and not is_by_party(model.job.partition, data):
         return _of_table(model, data, policies)
@@ -170,13 +181,15 @@ def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any], poli
     first = receiver_of(job, tuple(sources))
     permissions = all_permitted(read, sources, policies, receiver=first)
     joined = joined_rows(job, sources, first=first, common=True)
-    margins = {}
+    margins, rows = {}, {}
     for party in (party for party in job.partition.parties if party in sources):
         part = read[party].margins(sources[party], permission=permissions[party])
+        rows[party] = len(part)
         margins[party] = part[joined[party]] if joined else part
     total = added(margins, next(iter(read.values())).intercept)
     ids = raw_ids(job.for_party(first), sources[first]) if joined else []
-    return _labelled(job, tuple(sources), total, [ids[row] for row in joined[first]] if joined else None)
+    found = _labelled(job, tuple(sources), total, [ids[row] for row in joined[first]] if joined else None)
+    return replace(found, rows=rows) if joined else found
 
 
 def _labelled(job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None) -> Predictions:

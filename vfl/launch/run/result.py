@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PART = ".part.json"
+OWN_CHECKS = ("signature", "model", "findings")
+"""Checks of a certificate that a result can make by itself."""
 _SHOWN = 20
 """Number of coefficients that the repr of a result shows."""
 
@@ -237,6 +239,14 @@ class Result:
         )
         report.require()
         return report
+
+    def altered(self) -> str:
+        """Return why the signed certificate does not fit this model, or was altered; '' if it fits or is not signed."""
+        if self.certificate.signature is None:
+            return ""
+        report = verify(self.certificate, model=self.document(), findings=self.told())
+        wrong = (check for check in report.checks if check.holds is False and check.name in OWN_CHECKS)
+        return "; ".join(f"{check.name}: {check.finding}" for check in wrong)
 
     def save(self, folder: str | Path, *, key: str | Path | None = None) -> Path:
         """Write model, signed certificate and job to a folder and return it.
