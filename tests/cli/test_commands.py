@@ -401,7 +401,9 @@ class TestPredict:
         (folder / "out" / "model.json").write_text(json.dumps(model), encoding="utf-8")
         said = call("predict", "out", "--data", "all.csv", "--json")
         assert said.code == 0
-        assert said.err.startswith("warning: do not rely on these predictions: the certificate of the model does not hold. ")
+        assert said.err.startswith(
+            "warning: do not rely on these predictions: the certificate of the model does not hold. "
+        )
         assert len(json.loads(said.out)["predictions"]) == N
         with pytest.warns(vfl.PrivacyWarning, match=r"does not hold\. model: "):
             vfl.predict(Result.load(folder / "out"), "all.csv")
