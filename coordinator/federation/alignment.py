@@ -5,12 +5,13 @@ The coordinator reads what it reads in every engine: sets that all parties have 
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coordinator.federation.link import SENTENCE
-from coordinator.federation.transport import all_of, expected, sized
+from coordinator.federation.transport import expected, sized, together
 from vfl.alignment import IdsGreeting, Indexed
 from vfl.errors import FederationError
 from vfl.messages.joining import (
@@ -32,7 +33,7 @@ from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.link import Answer, Link
@@ -55,8 +56,8 @@ class FederationAlignment:
 
     def introduce(self, *, salted: bool = True) -> None:
         """Hand the parties' keys for sealed texts to one another, and the salt that the first party chooses, sealed."""
-        answers = {name: self._link(name).call(Introduce()) for name in self._parties}
-        keys = all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], SealingKey, name))
+        calls = {name: self._calling(name, Introduce()) for name in self._parties}
+        keys = together(calls, lambda name, answer: expected(answer.wait(self._timeout)[0], SealingKey, name))
         self._all({name: Introduced(keys) for name in self._parties})
         if not salted:
             return
@@ -68,8 +69,8 @@ class FederationAlignment:
 
     def greet(self) -> dict[str, IdsGreeting]:
         """Have all parties read their ids; return their greetings about them."""
-        answers = {name: self._link(name).call(ReadIds()) for name in self._parties}
-        greetings = all_of(answers, lambda name, answer: expected(answer.wait(READ_SECONDS)[0], IdsGreeting, name))
+        calls = {name: self._calling(name, ReadIds()) for name in self._parties}
+        greetings = together(calls, lambda name, answer: expected(answer.wait(READ_SECONDS)[0], IdsGreeting, name))
         self._sizes = {name: greeting.n_ids for name, greeting in greetings.items()}
         for name, size in self._sizes.items():
             if not 0 < size <= MOST_IDS:
@@ -86,22 +87,23 @@ class FederationAlignment:
         """Have all parties multiply at the same time; a set that is returned is the name of the party that holds it."""
         sealed = self._sent({owner: (sets[owner], party) for party, owner in step.items() if owner != party})
         done: dict[str, int] = {}
-        answers = {
-            party: self._link(party).call(
+        ended: list[Future[dict[str, Done]]] = []
+        calls = {
+            party: self._calling(
+                party,
                 Multiply(owner, sets.get(owner, party)),
                 vectors={"points": sealed[owner]} if owner != party else {},
-                progress=lambda count, party=party: done.update({party: count}),  # type: ignore[misc]
+                progress=lambda count, party=party: done.update({party: count}),
             )
             for party, owner in step.items()
         }
-        waiting = dict(answers)
-        while waiting:
-            for party, answer in list(waiting.items()):
-                if answer.over(0.1):
-                    del waiting[party]
-            for party in list(done):
-                yield party, done.pop(party)
-        all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], Done, name))
+        with ThreadPoolExecutor(1) as waiting:
+            ended.append(waiting.submit(together, calls, self._done))
+            while not ended[0].done():
+                wait(ended, timeout=0.1)
+                for party in list(done):
+                    yield party, done.pop(party)
+        ended[0].result()
         return {owner: party for party, owner in step.items()}
 
     def fetch(self, sets: Mapping[str, Any]) -> dict[str, Points]:
@@ -111,18 +113,18 @@ class FederationAlignment:
 
     def conclude(self, positions: Mapping[str, Integers]) -> dict[str, Indexed]:
         """Tell every party the positions of its common records."""
-        answers = {
-            name: self._link(name).call(Conclude(), vectors={"positions": np.asarray(own, np.int64)})
+        calls = {
+            name: self._calling(name, Conclude(), vectors={"positions": np.asarray(own, np.int64)})
             for name, own in positions.items()
         }
-        return all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], Indexed, name))
+        return together(calls, lambda name, answer: expected(answer.wait(self._timeout)[0], Indexed, name))
 
     def _sent(self, asked: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
         """Return {owner: its set}, from the party that holds it, sealed for a party, or in the clear for ''."""
         size = {owner: SIZE * self._sizes[owner] for owner in asked}
         due = {owner: sealed_size(size[owner]) if to else size[owner] for owner, (_, to) in asked.items()}
-        answers = {
-            owner: self._link(holder).call(SendSet(owner, to), limits=Limits(SENTENCE, {"points": due[owner]}))
+        calls = {
+            owner: self._calling(holder, SendSet(owner, to), limits=Limits(SENTENCE, {"points": due[owner]}))
             for owner, (holder, to) in asked.items()
         }
 
@@ -132,11 +134,16 @@ class FederationAlignment:
             expected(message, Done, holder)
             return sized(vectors, "points", due[owner], holder, "bytes")
 
-        return all_of(answers, received)
+        return together(calls, received)
 
     def _all(self, calls: Mapping[str, object]) -> None:
-        answers = {name: self._link(name).call(message) for name, message in calls.items()}
-        all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], Done, name))
+        together({name: self._calling(name, message) for name, message in calls.items()}, self._done)
+
+    def _done(self, party: str, answer: Answer) -> Done:
+        return expected(answer.wait(self._timeout)[0], Done, party)
+
+    def _calling(self, party: str, message: object, **options: Any) -> Callable[[], Answer]:
+        return lambda: self._link(party).call(message, **options)
 
     def _link(self, party: str) -> Link:
         return self._gathering.link(party, 0.0)

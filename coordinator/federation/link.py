@@ -45,10 +45,6 @@ class Answer:
         self._error = self._error or error
         self._there.set()
 
-    def over(self, seconds: float) -> bool:
-        """Return whether the answer or an error is there, after at most so many seconds."""
-        return self._there.wait(seconds)
-
     def wait(self, seconds: float) -> tuple[Any, dict[str, Any]]:
         """Return the answer's message and its vectors, as bytes.
 

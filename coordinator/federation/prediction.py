@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.alignment import align
 from coordinator.federation.alignment import FederationAlignment
 from coordinator.federation.link import SENTENCE
-from coordinator.federation.transport import MOST_RECORDS, all_of, expected, sized
+from coordinator.federation.transport import MOST_RECORDS, expected, sized, together
 from vfl.errors import DataError, FederationError
 from vfl.messages.joining import About, AddUp, Applied, Apply, Done, Measure, SendMargins, TakeMargins
 from vfl.security.sealing import sealed_size
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from coordinator.federation.gathering import Gathering
-    from coordinator.federation.link import Link
+    from coordinator.federation.link import Answer, Link
     from vfl.alignment import Aligned, Aligning
     from vfl.job import Job
     from vfl.messages import Statistic
@@ -47,8 +47,8 @@ class FederationPrediction:
 
         all_hold_ids : returns whether records are joined, given {party: whether its data hold ids}.
         """
-        answers = {name: self._link(name).call(offer(name)) for name in self._parties}
-        about = all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], About, name))
+        calls = {name: self._calling(name, offer(name)) for name in self._parties}
+        about = together(calls, lambda name, answer: expected(answer.wait(self._timeout)[0], About, name))
         self._ids = bool(self._job.ids) and all_hold_ids({name: said.ids for name, said in about.items()})
 
     def align(self) -> Iterator[Aligning | Aligned]:
@@ -61,8 +61,8 @@ class FederationPrediction:
 
     def collect(self) -> int:
         """Have the parties compute, and pass their parts to the one that adds up; return the number of records."""
-        answers = {name: self._link(name).call(Apply()) for name in self._parties}
-        applied = all_of(answers, lambda name, answer: expected(answer.wait(LOAD_SECONDS)[0], Applied, name))
+        calls = {name: self._calling(name, Apply()) for name in self._parties}
+        applied = together(calls, lambda name, answer: expected(answer.wait(LOAD_SECONDS)[0], Applied, name))
         n_records = {said.n_records for said in applied.values()}
         if len(n_records) > 1:
             raise DataError(
@@ -104,6 +104,9 @@ class FederationPrediction:
         expected(message, Done, self._receiver)
         total: Vector = sized(vectors, "sum", size, self._receiver)
         return total
+
+    def _calling(self, party: str, message: object) -> Callable[[], Answer]:
+        return lambda: self._link(party).call(message)
 
     def _link(self, party: str) -> Link:
         return self._gathering.link(party, 0.0)

@@ -67,12 +67,12 @@ class FederationTransport:
 
     def greet(self) -> dict[str, Greeting]:
         """Have all parties read their columns, at the same time; return their greetings."""
-        return all_of({name: self._link(name).call(Load()) for name in self._names}, self._greeted)
+        return together({name: self._calling(name, Load()) for name in self._names}, self._greeted)
 
     def hear(self, notices: Mapping[str, Notice]) -> dict[str, BookHeads]:
         """Send the notices; return the heads of the books of these parties."""
-        answers = {name: self._link(name).call(notice) for name, notice in notices.items()}
-        return all_of(answers, lambda name, answer: expected(answer.wait(self._timeout)[0], BookHeads, name))
+        calls = {name: self._calling(name, notice) for name, notice in notices.items()}
+        return together(calls, lambda name, answer: expected(answer.wait(self._timeout)[0], BookHeads, name))
 
     def labels(self, party: str) -> Vector:
         """Return y, (n,)."""
@@ -95,13 +95,13 @@ class FederationTransport:
         for name, vector in (("labels", records.labels), ("limits", records.limits)):
             if vector is not None:
                 vectors[name] = self._constant(name, vector)
-        answers = {}
+        calls = {}
         for name, share in shares.items():
             sizes = share.sizes()
             body = SENTENCE + sum(8 * size + PER_VALUE for size in sizes)
             limits = Limits(body, {"vector": self._due(share, name)} if isinstance(share, WITH_VECTOR) else {})
-            answers[name] = self._link(name).call(share, key, vectors=vectors, limits=limits)
-        replies = all_of(answers, lambda name, answer: self._reply(name, answer, shares[name]))
+            calls[name] = self._calling(name, share, key, vectors=vectors, limits=limits)
+        replies = together(calls, lambda name, answer: self._reply(name, answer, shares[name]))
         sent = sum(vector.nbytes for vector in (records.weights, records.margins) if vector is not None)
         self.n_bytes += len(shares) * sent
         self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
@@ -122,6 +122,9 @@ class FederationTransport:
 
     def _link(self, party: str) -> Link:
         return self._gathering.link(party, 0.0)
+
+    def _calling(self, party: str, *messages: object, **options: Any) -> Callable[[], Answer]:
+        return lambda: self._link(party).call(*messages, **options)
 
     def _greeted(self, party: str, answer: Answer) -> Greeting:
         greeting = expected(answer.wait(self._load_seconds)[0], Greeting, party)
@@ -162,10 +165,19 @@ class FederationTransport:
         return known[1]
 
 
-def all_of(answers: Mapping[str, Answer], result: Callable[[str, Answer], M]) -> dict[str, M]:
-    """Return the result of every answer. Wait for all before the first error is raised: parties answer one call at a time."""
+def together(calls: Mapping[str, Callable[[], Answer]], result: Callable[[str, Answer], M]) -> dict[str, M]:
+    """Make calls at the same time and return the result of every answer.
+
+    All answers are awaited before the first error is raised: a party answers one call at a time.
+    """
+    answers: dict[str, Answer] = {}
     results: dict[str, M] = {}
     failed: list[VflError] = []
+    for name, call in calls.items():
+        try:
+            answers[name] = call()
+        except VflError as error:
+            failed.append(error)
     for name, answer in answers.items():
         try:
             results[name] = result(name, answer)

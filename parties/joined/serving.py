@@ -5,10 +5,13 @@ Nothing listens here. Between two jobs no coordinator answers at the address; th
 
 from __future__ import annotations
 
+import contextlib
+import math
 import queue
 import random
 import secrets
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from parties.joined.desk import Desk
@@ -35,6 +38,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 BUSY_SECONDS = 60.0
 """Seconds for which a party tries again while another process of it is connected: one that died may still be counted."""
 DRAIN_SECONDS = 10.0
+STALL_SECONDS = 120.0
+"""Seconds that the coordinator has for each following piece of a call."""
+WATCH_SECONDS = 0.5
 
 
 class NotAccepted(FederationError):
@@ -95,10 +101,11 @@ class _Joining:
         self._open: Dialled | None = None
         self._connected = False
         self._told = False
+        self._due = math.inf
 
     def until_stopped(self) -> None:
         """Connect again and again."""
-        threading.Thread(target=self._close_at_stop, daemon=True).start()
+        threading.Thread(target=self._watch, daemon=True).start()
         pause, busy = FIRST_PAUSE, 0.0
         while not self._stop.is_set():
             self._connected = False
@@ -132,9 +139,7 @@ class _Joining:
             self._open = dialled
         if self._stop.is_set():
             dialled.close()
-        late = threading.Timer(CONNECT_SECONDS, dialled.close)
-        late.daemon = True
-        late.start()
+        self._due = time.monotonic() + CONNECT_SECONDS
         try:
             hello = Hello(
                 protocol=PROTOCOL,
@@ -146,10 +151,10 @@ class _Joining:
             outgoing.put(iter([FromParty(hello=hello).SerializeToString()]))
             incoming = dialled.frames()
             self._welcomed(parsed(ToParty, next(incoming))[0])
-            late.cancel()
+            self._due = math.inf
             self._answering(incoming, outgoing)
         finally:
-            late.cancel()
+            self._due = math.inf
             outgoing.put(None)
             with self._lock:
                 self._open = None
@@ -194,27 +199,26 @@ class _Joining:
             raise WireError("a frame came that is not due")
         coming = Incoming(frame.head, content, self._desk.limits, self._desk.held)
         while not coming.complete:
+            self._due = time.monotonic() + STALL_SECONDS
             following, content = parsed(ToParty, next(incoming))
             if following.WhichOneof("frame") != "piece" or following.piece.call != coming.call:
                 raise WireError("a frame came that is not due")
             coming.feed(content)
+        self._due = math.inf
         return coming
 
     def _drain(self, incoming: Iterator[bytes]) -> None:
         """Wait until the coordinator has read the refusal and ends the stream."""
-        late = threading.Timer(DRAIN_SECONDS, self._close)
-        late.daemon = True
-        late.start()
-        try:
+        self._due = time.monotonic() + DRAIN_SECONDS
+        with contextlib.suppress(StreamBroken):
             for _ in incoming:
                 pass
-        except StreamBroken:
-            pass
-        finally:
-            late.cancel()
 
-    def _close_at_stop(self) -> None:
-        self._stop.wait()
+    def _watch(self) -> None:
+        """Close the stream when the process is to stop, and when something that is due does not come."""
+        while not self._stop.wait(WATCH_SECONDS):
+            if time.monotonic() > self._due:
+                self._close()
         self._close()
 
     def _close(self) -> None:

@@ -57,6 +57,9 @@ _OPTIONS = [
     ("grpc.tcp_read_chunk_size", 1 << 20),
     ("grpc.experimental.tcp_min_read_chunk_size", 1 << 18),
     ("grpc.experimental.tcp_max_read_chunk_size", 1 << 22),
+    ("grpc.server_handshake_timeout_ms", int(CONNECT_SECONDS * 1000)),
+    ("grpc.max_concurrent_streams", 4),
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is short on the wire stays short in memory
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

@@ -1,0 +1,65 @@
+"""docs/wire.md states what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from coordinator.federation import alignment, gathering, link, transport
+from parties.joined import aligning, desk, serving, training, work
+from vfl.messages import joining
+from vfl.messages.kinds import _name_of
+from vfl.wire import frames, streams, values
+from vfl.wire.federation_pb2 import FromParty, ToParty
+
+PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text(encoding="utf-8")
+MIB = 1 << 20
+
+
+def rows(heading: str) -> list[list[str]]:
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_every_call_is_listed() -> None:
+    named = {name for row in rows("Calls") for name in re.findall(r"`(\w+)`", row[0] + row[2])}
+    calls = {cls for cls in vars(joining).values() if isinstance(cls, type) and cls.__module__ == joining.__name__}
+    assert {_name_of("message", cls) for cls in calls - {joining.Failure}} <= named
+
+
+def test_every_frame_is_listed() -> None:
+    fields = {*FromParty.DESCRIPTOR.fields_by_name, *ToParty.DESCRIPTOR.fields_by_name}
+    assert {row[0].strip("`") for row in rows("Frames")} == fields
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (frames.LARGEST_FRAME, (4 * MIB + (1 << 16))),
+        (frames.PIECE, MIB),
+        (frames.MOST_VECTORS, 16),
+        (frames.PROTOCOL, 1),
+        (values.DEEPEST, 24),
+        (values.LARGEST_WHOLE, 512),
+        (desk.OFFER_BYTES, 16 * MIB),
+        (work.BODY_BYTES, MIB),
+        (training.BODY_BYTES, MIB),
+        (training.PER_COORDINATE, 1 << 12),
+        (link.SENTENCE, 1 << 16),
+        (transport.PER_VALUE, 64),
+        (transport.MOST_RECORDS, 1 << 31),
+        (aligning.MOST_IDS, 1 << 28),
+        (alignment.MOST_IDS, 1 << 28),
+        (gathering.HELLO_SECONDS, 10),
+        (streams.KEEPALIVE_SECONDS, 10),
+        (streams.CONNECT_SECONDS, 20),
+        (serving.STALL_SECONDS, 120),
+        (serving.LONGEST_PAUSE, 5),
+    ],
+)
+def test_the_numbers_are_those_of_the_page(value, said) -> None:
+    """If this fails, change docs/wire.md too."""
+    assert value == said
