@@ -90,17 +90,17 @@ def test_repr_stays_short():
 
 
 WRONG = {
-    "overlap": (
-        lambda: FeaturePartition({"bank": ["age"], "telco": ["age"]}, ("bank", "y")),
-        "column 'age' is claimed by both 'bank' and 'telco': a column has one owner",
+    "one name for two columns": (
+        lambda: FeaturePartition({"bank": ["age"], "telco": ["age", "bank.age"]}, ("bank", "y")),
+        "two columns are called 'bank.age', 'bank': 'age' and 'telco': 'bank.age': rename one",
     ),
     "listed twice": (
         lambda: FeaturePartition({"bank": ["age", "age"]}, ("bank", "y")),
         "party 'bank': column 'age' is listed twice",
     ),
     "label is a feature": (
-        lambda: FeaturePartition({"bank": ["x"], "telco": ["y"]}, ("bank", "y")),
-        "column 'y' is a feature of 'telco' and also the label of 'bank': take it out of the features, or rename one",
+        lambda: FeaturePartition({"bank": ["x", "y"], "telco": ["z"]}, ("bank", "y")),
+        "column 'y' is a feature of 'bank' and also the label of 'bank': take it out of the features, or rename one",
     ),
     "two of one name": (
         lambda: FeaturePartition([("bank", ["a"]), ("bank", ["b"])], ("bank", "y")),
@@ -265,3 +265,43 @@ def test_by_prefix_takes_the_longest():
     assert partition == FeaturePartition(
         {"bank": ["bank_a"], "branch": ["bank_eu_c"], "telco": ["telco_b"]}, ("telco", "telco_y")
     )
+
+
+SHARED = FeaturePartition(
+    {"bank": ["age", "income"], "shop": ["age", "y"], "north.shop": ["size"]},
+    label=("bank", "y"),
+    blocks={"bank": [["income", "bank.age"]], "shop": [["age"], ["shop.y"]], "north.shop": [["size"]]},
+    groups={"north.shop": ["sex"], "bank": ["sex"]},
+)
+
+
+def test_a_name_of_several_parties_is_qualified():
+    assert SHARED.features == ("bank.age", "income", "shop.age", "shop.y", "size")
+    assert (SHARED.label, SHARED.label_column) == (("bank", "y"), "bank.y")
+    assert SHARED.group_columns == ("bank.sex", "north.shop.sex")
+    assert SHARED.blocks[:2] == (("bank", ("income", "bank.age")), ("shop", ("shop.age",)))
+    assert [SHARED.owner(name) for name in ("shop.age", "bank.y", "north.shop.sex")] == ["shop", "bank", "north.shop"]
+    assert [SHARED.local(name) for name in ("shop.age", "bank.y", "income", "other")] == ["age", "y", "income", "other"]
+    given = {"shop.age": "shop.age", "bank.income": "income", "north.shop.size": "size", "x": "x"}
+    assert {name: SHARED.named(name) for name in given} == given
+    for name, said in (
+        ("age", "say which, 'bank.age' or 'shop.age'"),
+        ("sex", "say which, 'bank.sex' or 'north.shop.sex'"),
+    ):
+        with pytest.raises(PartitionError, match=said):
+            SHARED.named(name)
+
+
+def test_a_partition_with_shared_names_is_written_and_read():
+    plain = SHARED.to_dict()
+    assert plain["parties"]["shop"] == ["age", "y"]
+    again = FeaturePartition.from_dict(plain)
+    assert again == SHARED
+    assert hash(again) == hash(SHARED)
+    assert pickle.loads(pickle.dumps(SHARED)) == SHARED  # noqa: S301
+
+
+def test_names_become_short_when_one_party_is_left_with_them():
+    left = SHARED.without(["shop.age", "shop.y"][:1]).without_groups()
+    assert left.features == ("age", "income", "shop.y", "size")
+    assert left.blocks[0] == ("bank", ("income", "age"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vfl import markup
@@ -38,6 +38,9 @@ class FeaturePartition:
     groups : {party: columns that are no features}, by which a job checks its fairness (vfl.Fairness). A party without other
         columns is allowed if it holds some of these.
 
+    Several parties may hold columns of one name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
+    bounds, results, reports and errors. A name that one party alone holds stays as it is.
+
     A party's name becomes part of file, process and resource names: 1 to 64 letters or digits of any alphabet, '_', '-'
     and '.', the first a letter or digit and the last not '.'; two names may not differ by case alone. Column names are
     any non-empty text.
@@ -49,6 +52,7 @@ class FeaturePartition:
     label: tuple[str, str]
     _blocks: Blocks | None
     _groups: Blocks
+    _held: Mapping[str, tuple[str, str]] = field(compare=False)
 
     def __init__(
         self,
@@ -60,11 +64,15 @@ class FeaturePartition:
         pairs = list(parties.items() if isinstance(parties, Mapping) else parties)
         _check_parties([name for name, _ in pairs])
         owned = tuple((name, _column_names(columns, f"party {name!r}")) for name, columns in pairs)
-        object.__setattr__(self, "_owned", owned)
         object.__setattr__(self, "label", _check_label(label, owned))
-        object.__setattr__(self, "_groups", _grouping(groups or {}, owned, self.label))
-        _check_ownership(owned, self.label, self._groups)
-        object.__setattr__(self, "_blocks", None if blocks is None else _explicit_blocks(blocks, owned))
+        grouped = _grouping(groups or {}, owned, self.label)
+        _check_ownership(owned, self.label, grouped)
+        named = _names(owned, self.label, grouped)
+        object.__setattr__(self, "_held", {name: pair for pair, name in named.items()})
+        object.__setattr__(self, "_owned", tuple((q, tuple(named[q, c] for c in own)) for q, own in owned))
+        object.__setattr__(self, "_groups", tuple((q, tuple(named[q, c] for c in own)) for q, own in grouped))
+        given = None if blocks is None else {q: _plain_lists(cut, q, named) for q, cut in blocks.items()}
+        object.__setattr__(self, "_blocks", None if given is None else _explicit_blocks(given, self._owned))
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -78,8 +86,8 @@ class FeaturePartition:
 
     @property
     def label_column(self) -> str:
-        """Return the label's column."""
-        return self.label[1]
+        """Return the name of the label's column."""
+        return next(name for name, pair in self._held.items() if pair == self.label)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -122,6 +130,28 @@ class FeaturePartition:
         """
         held = dict(self._groups).get(party, ()) if (label if groups is None else groups) else ()
         return (*self.columns(party), *((self.label_column,) if label and party == self.label_party else ()), *held)
+
+    def local(self, column: str) -> str:
+        """Return the name of a column in its party's own data."""
+        return self._held[column][1] if column in self._held else column
+
+    def named(self, column: str) -> str:
+        """Return the name of a column that is given bare or as 'PARTY.COLUMN'; an unknown one as it is.
+
+        Raises PartitionError for a bare name that several parties hold.
+        """
+        if column in self._held:
+            return column
+        for name, (party, local) in self._held.items():
+            if column == f"{party}.{local}":
+                return name
+        holding = {party: name for name, (party, local) in self._held.items() if local == column}
+        if holding:
+            raise PartitionError(
+                f"column {column!r} is held by {' and '.join(map(repr, holding))}: say which, "
+                + " or ".join(map(repr, holding.values()))
+            )
+        return column
 
     def owner(self, column: str) -> str:
         """Return the party that owns a column, be it a feature, the label or a group column."""
@@ -175,10 +205,10 @@ class FeaturePartition:
                 raise PartitionError(f"no party owns a column {column!r} to drop{nearest(column, self.features)}")
 
         def kept(columns: Sequence[str]) -> list[str]:
-            return [column for column in columns if column not in dropped]
+            return [self.local(column) for column in columns if column not in dropped]
 
         owned = {party: kept(columns) for party, columns in self._owned}
-        groups = dict(self._groups)
+        groups = self._local_groups()
         for party, left in owned.items():
             if not left and party != self.label_party and party not in groups:
                 raise PartitionError(f"all columns of party {party!r} are dropped: leave the party out")
@@ -190,27 +220,34 @@ class FeaturePartition:
                 cut.setdefault(party, []).append(rest)
         return FeaturePartition(owned, self.label, cut, groups)
 
+    def _local_groups(self) -> dict[str, list[str]]:
+        return {party: list(map(self.local, columns)) for party, columns in self._groups}
+
+    def _local_blocks(self) -> dict[str, list[list[str]]] | None:
+        if self._blocks is None:
+            return None
+        cut: dict[str, list[list[str]]] = {}
+        for party, block in self._blocks:
+            cut.setdefault(party, []).append(list(map(self.local, block)))
+        return cut
+
     def without_groups(self) -> FeaturePartition:
         """Return the partition without its group columns, and without parties that hold nothing else."""
-        kept = {p: columns for p, columns in self._owned if columns or p == self.label_party}
-        blocks: dict[str, list[tuple[str, ...]]] = {}
-        for party, block in self._blocks or ():
-            blocks.setdefault(party, []).append(block)
-        return FeaturePartition(kept, self.label, None if self._blocks is None else blocks) if self._groups else self
+        if not self._groups:
+            return self
+        kept = {p: list(map(self.local, columns)) for p, columns in self._owned if columns or p == self.label_party}
+        return FeaturePartition(kept, self.label, self._local_blocks())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
         plain: dict[str, Any] = {
             "label": list(self.label),
-            "parties": {party: list(columns) for party, columns in self._owned},
+            "parties": {party: list(map(self.local, columns)) for party, columns in self._owned},
         }
-        if self._blocks is not None:
-            grouped: dict[str, list[list[str]]] = {}
-            for party, columns in self._blocks:
-                grouped.setdefault(party, []).append(list(columns))
-            plain["blocks"] = grouped
+        if (cut := self._local_blocks()) is not None:
+            plain["blocks"] = cut
         if self._groups:
-            plain["groups"] = {party: list(columns) for party, columns in self._groups}
+            plain["groups"] = self._local_groups()
         return plain
 
     @classmethod
@@ -414,7 +451,7 @@ def _check_label(label: object, owned: Blocks) -> tuple[str, str]:
 
 def _grouping(groups: Mapping[str, Sequence[str]], owned: Blocks, label: tuple[str, str]) -> Blocks:
     """Return the parties' group columns in the order of the parties, without parties that have none."""
-    parties, features = [party for party, _ in owned], {column for _, columns in owned for column in columns}
+    parties = [party for party, _ in owned]
     for party in groups:
         if party not in parties:
             raise PartitionError(
@@ -422,32 +459,47 @@ def _grouping(groups: Mapping[str, Sequence[str]], owned: Blocks, label: tuple[s
                 "columns, []"
             )
     listed = {party: _column_names(groups[party], _GROUPS.format(party)) for party in parties if party in groups}
-    for column, owners in _grouped((column, party) for party, columns in listed.items() for column in columns):
-        if len(owners) > 1:
-            raise PartitionError(f"group column {column!r} is claimed by both {owners[0]!r} and {owners[1]!r}")
-        if column in features or column == label[1]:
-            what = "the label" if column == label[1] else "a feature"
-            raise PartitionError(
-                f"column {column!r} is {what} and also a group column of {owners[0]!r}: leave it out of groups, which list "
-                "columns that are neither"
-            )
+    for party, columns in listed.items():
+        for column in columns:
+            if column in dict(owned)[party] or (party, column) == label:
+                what = "the label" if (party, column) == label else "a feature"
+                raise PartitionError(
+                    f"column {column!r} is {what} and also a group column of {party!r}: leave it out of groups, which list "
+                    "columns that are neither"
+                )
     return tuple((party, columns) for party, columns in listed.items() if columns)
 
 
 def _check_ownership(owned: Blocks, label: tuple[str, str], groups: Blocks) -> None:
-    for column, owners in _grouped((column, party) for party, columns in owned for column in columns):
-        if len(owners) > 1:
-            raise PartitionError(
-                f"column {column!r} is claimed by both {owners[0]!r} and {owners[1]!r}: a column has one owner"
-            )
-        if column == label[1]:
-            raise PartitionError(
-                f"column {column!r} is a feature of {owners[0]!r} and also the label of {label[0]!r}: take it out of "
-                "the features, or rename one"
-            )
+    if label[1] in dict(owned)[label[0]]:
+        raise PartitionError(
+            f"column {label[1]!r} is a feature of {label[0]!r} and also the label of {label[0]!r}: take it out of "
+            "the features, or rename one"
+        )
     for party, columns in owned:
         if not columns and party != label[0] and party not in dict(groups):
             raise PartitionError(f"party {party!r} owns no column and does not hold the label: leave it out")
+
+
+def _names(owned: Blocks, label: tuple[str, str], groups: Blocks) -> dict[tuple[str, str], str]:
+    """Return {(party, column): name}: the column, or 'PARTY.COLUMN' where several parties hold a column of that name."""
+    held = [*((q, c) for q, own in (*owned, *groups) for c in own), label]
+    several = {column for column, parties in _grouped((c, q) for q, c in held) if len(parties) > 1}
+    named = {(party, column): f"{party}.{column}" if column in several else column for party, column in held}
+    for name, pairs in _grouped((name, f"{party!r}: {column!r}") for (party, column), name in named.items()):
+        if len(pairs) > 1:
+            raise PartitionError(f"two columns are called {name!r}, {' and '.join(pairs)}: rename one")
+    return named
+
+
+def _plain_lists(cut: Sequence[Sequence[str]], party: str, named: Mapping[tuple[str, str], str]) -> list[Any]:
+    """Return a party's blocks with the names of its columns; anything else stays for `_explicit_blocks` to refuse."""
+    return [
+        [named.get((party, column), column) if isinstance(column, str) else column for column in listed]
+        if isinstance(listed, list | tuple)
+        else listed
+        for listed in cut
+    ]
 
 
 def _label_of(label: tuple[str, str] | str, parties: tuple[str, ...]) -> tuple[str, str]:

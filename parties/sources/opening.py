@@ -5,7 +5,6 @@ A new kind of data is a module in this folder and a line in `_opened`. This modu
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,22 +93,27 @@ def split_table(
     parts: Mapping[str, Mapping[str, Content]],
     *,
     label: bool = True,
+    names: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
     """Give every party its columns of one table, to simulate from a single frame.
 
     A cell is read as its column is declared, as its party reads a source of its own: no cell decides about another.
 
     table : any kind of source that `open_source` takes; the columns of a 2-D array or sparse matrix are what features are made
-        of in the partition's order, then the label. A column whose name several parties hold is 'PARTY.COLUMN'.
+        of in the partition's order, then the label.
     parts : {party: {column: content}} of all that the party is to be given; an id column not of a 2-D array or sparse
         matrix.
     label : whether the label is among them.
+    names : {party: {column: its name in the table}} (Job.table_names); None is the column itself.
 
     Returns {party: Arrow table, or sparse matrix of one}, without a party of which nothing is wanted. Raises
     PartitionError when the table lacks a column, else as `open_source`.
     """
-    named = _names_in_one_table(parts)
-    late = {partition.label, *((partition.owner(column), column) for column in partition.group_columns)}
+    named = names or {party: {column: column for column in part} for party, part in parts.items()}
+    late = {
+        partition.label,
+        *((partition.owner(column), partition.local(column)) for column in partition.group_columns),
+    }
     held = {named[q][column]: content for q, part in parts.items() for column, content in part.items()}
     early = [
         named[q][column]
@@ -121,7 +125,7 @@ def split_table(
     contents = {column: held[column] for column in (*first, *held)}
     source = _opened(table, contents, None)
     if isinstance(source, SparseSource):
-        return {q: source.select(tuple(named[q].values())) for q, part in parts.items() if part}
+        return {q: source.select([named[q][c] for c in part]) for q, part in parts.items() if part}
     for party, part in parts.items():
         for column, content in part.items():
             if content != "id" and named[party][column] not in source.names:
@@ -132,28 +136,19 @@ def split_table(
                 )
     source.origin.check_columns(source.names, contents)
     whole = _whole(source, contents)
-    made = {q: whole.select(list(named[q].values())).rename_columns(list(part)) for q, part in parts.items() if part}
+    made = {
+        q: whole.select([named[q][c] for c in part]).rename_columns(list(part)) for q, part in parts.items() if part
+    }
     if source.origin.by_position:
         return {q: part.replace_schema_metadata({BY_POSITION: ""}) for q, part in made.items()}
     return made
 
 
-def in_one_table(parts: Mapping[str, Mapping[str, Content]]) -> dict[str, Content]:
-    """Return {column: content} of one table that holds the columns of all parties."""
-    named = _names_in_one_table(parts)
-    return {named[party][column]: content for party, part in parts.items() for column, content in part.items()}
-
-
-def _names_in_one_table(parts: Mapping[str, Mapping[str, Content]]) -> dict[str, dict[str, str]]:
-    """Return {party: {its column: name in one table of all parties}}: 'PARTY.COLUMN' where several parties hold the name.
-
-    An id column is the same for all.
-    """
-    held = Counter(column for part in parts.values() for column, content in part.items() if content != "id")
-    return {
-        party: {c: f"{party}.{c}" if content != "id" and held[c] > 1 else c for c, content in part.items()}
-        for party, part in parts.items()
-    }
+def in_one_table(
+    parts: Mapping[str, Mapping[str, Content]], names: Mapping[str, Mapping[str, str]]
+) -> dict[str, Content]:
+    """Return {column: content} of one table that holds the columns of all parties; arguments as for `split_table`."""
+    return {names[party][column]: content for party, part in parts.items() for column, content in part.items()}
 
 
 def _whole(source: Source, contents: Mapping[str, Content]) -> pa.Table:

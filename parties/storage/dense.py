@@ -116,7 +116,7 @@ def read_columns(
     labels = LabelReader(label, source.origin, n) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
     # If the party needs no column, read any one to count the records.
-    listed = groups.columns if groups else ()
+    listed = groups.sources if groups else ()
     own = [s for column in columns for s in schema.sources(column)]
     wanted = list(dict.fromkeys([*own, *([label[0]] if label else []), *listed])) or source.names[:1]
     count = 0
@@ -161,7 +161,7 @@ def check_types(
     """
     labels = LabelReader(label, source.origin, 0) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
-    listed = groups.columns if groups else ()
+    listed = groups.sources if groups else ()
     own = [s for column in columns for s in schema.sources(column)]
     wanted = [*dict.fromkeys([*own, *([label[0]] if label else []), *listed])]
     batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
@@ -193,7 +193,7 @@ def _writers(
         if isinstance(declared, Feature):
             writers.append(_feature_writer(declared, sources, coordinates, origin))
         else:
-            writers.append(_of_one(sources[0], kinds[type(declared)](sources[0], declared, coordinates, origin)))
+            writers.append(_of_one(sources[0], kinds[type(declared)](column, declared, coordinates, origin)))
         first += len(coordinates)
     return writers
 

@@ -36,10 +36,15 @@ class GroupReader:
     def __bool__(self) -> bool:
         return bool(self.columns)
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The columns of the party's data that they are read from."""
+        return tuple(source for column in self.columns for source in self._schema.sources(column))
+
     def add(self, batch: pa.RecordBatch, rows: slice) -> None:
         """Take the cells of some records."""
         for column, own in self._codes.items():
-            own[rows] = self._read(batch.column(column), column)
+            own[rows] = self._read(batch.column(self._schema.sources(column)[0]), column)
 
     def codes(self, count: int) -> dict[str, Integers]:
         """Return {column: (count,) codes}."""

@@ -110,7 +110,7 @@ def read_sparse(
                 f"column {column!r} is to have an indicator of missing cells, and a sparse matrix stores none: declare a fill, "
                 "or give the party's dense array"
             )
-    matrix = source.select(columns)
+    matrix = source.select([schema.sources(column)[0] for column in columns])
     values, counts = matrix.data, np.diff(matrix.indptr)
     _fill(values, matrix.indptr, columns, schema, origin)
     store = np.empty(len(values) + intercept * n, dtype=dtype)

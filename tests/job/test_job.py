@@ -50,10 +50,12 @@ def solved_by(**options: Any) -> vfl.Plan:
 
 
 BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "overlapping columns": (
-        lambda: partition(parties={"bank": ["income", "age"], "telco": ["age"]}),
+    "a bound of one of two columns of a name": (
+        lambda: job(
+            partition=partition(parties={"bank": ["income", "age"], "telco": ["calls", "data_mb", "age"]}),
+        ),
         PartitionError,
-        "column 'age' is claimed by both 'bank' and 'telco': a column has one owner",
+        "column 'age' is held by 'bank' and 'telco': say which, 'bank.age' or 'telco.age'",
     ),
     "two parties of one name": (
         lambda: partition(parties=[("bank", ["a"]), ("bank", ["b"])]),

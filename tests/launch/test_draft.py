@@ -94,9 +94,20 @@ def test_values_from_the_data_are_comments(files: dict[str, Path]) -> None:
 
 
 def test_several_parties_with_the_same_column_name(files: dict[str, Path], tmp_path: Path) -> None:
-    pd.read_parquet(files["bank"]).drop(columns="default").to_csv(tmp_path / "shop.csv", index=False)
-    text = draft({**files, "shop": tmp_path / "shop.csv"})
-    assert '# "income" is a column of several parties: rename it in all files but one' in text
+    pd.read_parquet(files["bank"]).drop(columns=["default", "note"]).to_csv(tmp_path / "shop.csv", index=False)
+    text = draft({**files, "shop": tmp_path / "shop.csv"}, folder=tmp_path)
+    assert 'shop = ["income", "member"]' in text
+    for line in (
+        '# "bank.income" = [',
+        '# "shop.income" = [',
+        '[columns."bank.member"]\nkind = "boolean"',
+        '# "calls and texts" =',
+    ):
+        assert line in text
+    (tmp_path / "job.toml").write_text(declared(text), encoding="utf-8")
+    job, environment = jobfile.read(tmp_path / "job.toml")
+    assert job.partition.features[:2] == ("bank.income", "bank.member")
+    assert vfl.train(job, dict(environment.data), engine="inprocess", cores=1).certificate.n_records == N
 
 
 CASES: dict[str, tuple[dict[str, Any], type[Exception] | None, str]] = {

@@ -110,7 +110,7 @@ def sources_of(partition: FeaturePartition, names: Sequence[str], X: Any, y: Any
     if y is not None:
         column[partition.label_column] = y
     wanted = {party: partition.wanted(party, label=y is not None) for party in partition.parties}
-    return {party: {name: column[name] for name in owned} for party, owned in wanted.items() if owned}
+    return {q: {partition.local(name): column[name] for name in owned} for q, owned in wanted.items() if owned}
 
 
 def _sparse_sources(partition: FeaturePartition, names: Sequence[str], X: Any, y: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _sparse_sources(partition: FeaturePartition, names: Sequence[str], X: Any, y
     if y is not None:
         own = parts.get(partition.label_party)
         parts[partition.label_party] = (
-            {partition.label_column: y}
+            {partition.label[1]: y}
             if own is None
             else scipy.sparse.hstack([own, scipy.sparse.csc_array(np.asarray(y, np.float64)[:, np.newaxis])], "csc")
         )

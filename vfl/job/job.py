@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import numbers
+from collections import Counter
 from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -119,7 +120,9 @@ class Job:
         self._check_types()
         for option in ("bounds", "fill", "columns"):
             object.__setattr__(self, option, dict(getattr(self, option)))
+        self._name()
         self._drop()
+        self._name()
         loss = loss_of(self.loss)
         if loss == type(loss)():  # one meaning, one spelling
             object.__setattr__(self, "loss", loss.name)
@@ -252,6 +255,21 @@ class Job:
                     f"columns={{{column!r}: vfl.Categorical([...])}}, or name another column"
                 )
 
+    def _name(self) -> None:
+        """Give columns the names of the partition, so that equal jobs are spelt alike: 'PARTY.COLUMN' may name any column."""
+        for option in ("bounds", "fill", "columns"):
+            named: dict[str, Any] = {}
+            for column, value in getattr(self, option).items():
+                grouped = not isinstance(column, str) or column.endswith(OF_PARTY)
+                name = column if grouped else self.partition.named(column)
+                if name in named:
+                    raise SpecificationError(f"column {name!r}: {option} are declared twice, bare and with its party")
+                named[name] = value
+            object.__setattr__(self, option, named)
+        if self.fairness is not None:
+            columns = tuple(map(self.partition.named, self.fairness.columns))
+            object.__setattr__(self, "fairness", replace(self.fairness, group=columns))
+
     def _drop(self) -> None:
         """Remove dropped columns from partition and declarations, so that equal jobs are spelt alike."""
         dropped = {column for column, declared in self.columns.items() if isinstance(declared, Dropped)}
@@ -280,7 +298,8 @@ class Job:
                     schema = schema.bounded(columns, self.bounds[group])
                 except SpecificationError as error:
                     raise SpecificationError(f"bounds [{group!r}]: {error}") from None
-        schema = schema.placed({column: self.partition.owner(column) for column in known}, {})
+        local = {column: self.partition.local(column) for column in known if self.partition.local(column) != column}
+        schema = schema.placed({column: self.partition.owner(column) for column in known}, local)
         for column in self.partition.columns(self.partition.label_party):
             if self.partition.label[1] in schema.sources(column):
                 raise SpecificationError(
@@ -373,6 +392,23 @@ class Job:
         if self.id is None or isinstance(self.id, MappingABC):
             return dict(self.id or {})
         return dict.fromkeys(self.partition.parties, self.id)
+
+    @property
+    def table_names(self) -> dict[str, dict[str, str]]:
+        """{party: {column of its data: its name in one table of all parties}}.
+
+        The name is 'PARTY.COLUMN' where several parties read a column of that name; all share the id column.
+        """
+        parties, sources = self.partition.parties, self.schema.sources
+        read = {party: [s for c in self.partition.wanted(party) for s in sources(c)] for party in parties}
+        held = Counter(column for columns in read.values() for column in dict.fromkeys(columns))
+        named = {
+            party: {c: f"{party}.{c}" if held[c] > 1 else c for c in dict.fromkeys(columns)}
+            for party, columns in read.items()
+        }
+        return {
+            party: columns | {c: c for c in (self.ids.get(party),) if c is not None} for party, columns in named.items()
+        }
 
     def for_party(self, party: str) -> PartyTask:
         """Return one party's view of the job. Raises PartitionError for a name that is not a party."""

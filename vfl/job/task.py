@@ -18,12 +18,13 @@ class PartyTask:
     """All that one party needs to know of a job to read its data. Public, and derived from declarations alone.
 
     job : the whole job, which the owner's policy and book judge.
-    columns : in the declared order, which is that of an array without names.
+    columns : in the declared order, which is that of an array without names. Their names are those of the job; the schema
+        knows the columns of the party's data that they are read from.
     canonical : the same columns in the order in which they are stored, where every block is contiguous.
     schema : the declarations of all columns of the job. scaling : of the canonical columns.
     sparse : whether zeros have to stay zeros. storage : 'float64' or 'float32'.
-    label : (column, declaration) where the party holds the label and it is wanted. intercept : whether a column of ones
-        is stored after the others.
+    label : (column of the party's data, declaration) where the party holds the label and it is wanted.
+    intercept : whether a column of ones is stored after the others.
     id : column by which records are aligned, None without alignment. id_kind : how ids are compared; None takes the kind
         of the column's own type.
     groups : columns by which fairness is checked, features or not.
@@ -48,7 +49,7 @@ class PartyTask:
         """Derive the view of one party. Raises PartitionError for a name that is not a party."""
         partition = job.partition
         canonical = partition.canonical_columns(party)
-        label = (partition.label_column, label_of(job)) if party == partition.label_party else None
+        label = (partition.label[1], label_of(job)) if party == partition.label_party else None
         return cls(
             job=job,
             party=party,

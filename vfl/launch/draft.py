@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
@@ -221,8 +222,8 @@ def draft(
         "[partition.parties]",
         *(f"{_key(party)} = [{', '.join(map(_text, columns))}]" for party, columns in owned.items()),
     ]
-    lines += _shared(owned)
-    lines += _declarations({c: (p, found[p][c]) for p, columns in owned.items() for c in columns}, ask)
+    named = _names(owned, (owner, target))
+    lines += _declarations({named[p, c]: (p, c, found[p][c]) for p, columns in owned.items() for c in columns}, ask)
     if labelled is not None and labelled.kind == "numeric" and not _binary(labelled):
         lines.append(
             f"# for squared, huber or poisson loss, under [bounds]: {_key(target)} = {_range(labelled)}  # {MARK}"
@@ -422,17 +423,18 @@ def _marked(key: str, shown: str, question: Question, ask: Ask, note: str = "") 
     return f"# {key} = {shown}  # {note}{MARK}" if answer is None else f"{key} = {answer}"
 
 
-def _shared(owned: Mapping[str, list[str]]) -> list[str]:
-    columns = [column for names in owned.values() for column in names]
-    return [
-        f"# {_text(column)} is a column of several parties: rename it in all files but one"
-        for column in dict.fromkeys(c for c in columns if columns.count(c) > 1)
-    ]
+def _names(owned: Mapping[str, list[str]], label: tuple[str, str]) -> dict[tuple[str, str], str]:
+    """Return {(party, column): its name in a job}: 'PARTY.COLUMN' where several parties hold a column of that name."""
+    pairs = [*((party, column) for party, columns in owned.items() for column in columns), label]
+    held = Counter(column for _, column in pairs)
+    return {(party, column): f"{party}.{column}" if held[column] > 1 else column for party, column in pairs}
 
 
-def _declarations(columns: Mapping[str, tuple[str, Found]], ask: Ask) -> list[str]:
-    """Return the tables of declarations. columns : {column: (its party, what its cells look like)}."""
-    numeric = {c: found for c, (_, found) in columns.items() if found.kind == "numeric" and not named_as_id(c)}
+def _declarations(columns: Mapping[str, tuple[str, str, Found]], ask: Ask) -> list[str]:
+    """Return the tables of declarations. columns : {name: (its party, its name there, what its cells look like)}."""
+    numeric = {
+        c: found for c, (_, local, found) in columns.items() if found.kind == "numeric" and not named_as_id(local)
+    }
     lines = ["", "[bounds]"]
     for c, found in numeric.items():
         lines.append(_marked(_key(c), _range(found), Question("bounds", c, _range(found)), ask))
@@ -440,24 +442,24 @@ def _declarations(columns: Mapping[str, tuple[str, Found]], ask: Ask) -> list[st
     if gaps:
         lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
         lines += [_marked(_key(column), "0", Question("fill", column, "0"), ask) for column in gaps]
-    for column, (party, found) in columns.items():
+    for column, (party, local, found) in columns.items():
         if column in numeric:
             continue
         lines += ["", f"[columns.{_key(column)}]"]
         if found.kind == "boolean":
             lines.append('kind = "boolean"')
-        elif found.kind == "date" and not named_as_id(column):
+        elif found.kind == "date" and not named_as_id(local):
             lines += [
                 'kind = "date"',
                 'parts = ["year", "month"]  # or quarter, day, weekday, yearday, hour, minute, days',
             ]
-        elif found.kind == "text" and 2 <= len(found.values) <= MANY and not named_as_id(column):
+        elif found.kind == "text" and 2 <= len(found.values) <= MANY and not named_as_id(local):
             listed = f"[{', '.join(map(_text, sorted(found.values)))}]"
             lines.append('kind = "categorical"')
             lines.append(_marked("categories", listed, Question("categories", column, listed), ask))
             lines.append('unknown = "zero"')
         else:
-            lines += _dropped(column, party, found)
+            lines += _dropped(local, party, found)
             continue
         if found.missing:
             question = Question("missing", column, '"indicator"')

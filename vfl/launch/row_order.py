@@ -44,5 +44,5 @@ def row_order_warnings(job: Job, files: Mapping[str, str | Csv]) -> tuple[str, .
 
 
 def _id_in(job: Job, party: str, source: str | Csv) -> str | None:
-    used = {*job.partition.columns(party), job.partition.label_column}
+    used = {*job.wanted(party), job.partition.label[1]}
     return next((column for column in column_names(source) if named_as_id(column) and column not in used), None)

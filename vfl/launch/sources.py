@@ -26,7 +26,7 @@ def data_of(job: Job, environment: Environment) -> Any:
     if isinstance(environment.table, str) and environment.table.startswith(EXAMPLE):
         return examples.table(environment.table.removeprefix(EXAMPLE))
     ask_owners(job, environment.table, environment.policies)
-    return read_table(environment.table, in_one_table(_contents(job, ids=True)))
+    return read_table(environment.table, in_one_table(_contents(job, ids=True), job.table_names))
 
 
 def named_for(partition: FeaturePartition, data: Any) -> dict[str, Any]:
@@ -108,7 +108,8 @@ def sources_of(
         return {name: data[name] for name in parties if name in data}
     from parties.sources.opening import split_table
 
-    return split_table(data, partition, _contents(job, label=label, groups=groups, ids=ids), label=label)
+    parts = _contents(job, label=label, groups=groups, ids=ids)
+    return split_table(data, partition, parts, label=label, names=job.table_names)
 
 
 def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = False) -> dict[str, dict[str, Content]]:

@@ -45,7 +45,7 @@ def pipeline_of(result: Result) -> Any:
     steps: list[tuple[str, Any, Any]] = []
     names: list[str] = []
     for column in job.partition.features:
-        declared, sources = job.schema[column], job.schema.sources(column)
+        declared, sources = job.schema[column], _in_one_table(job, column)
         if isinstance(declared, Feature):
             made = feature_steps(column, declared, sources, pd)
             steps += made.steps
@@ -65,11 +65,17 @@ def pipeline_of(result: Result) -> Any:
     return Pipeline([("columns", columns), ("model", model)])
 
 
+def _in_one_table(job: Job, column: str) -> list[str]:
+    """Return the columns of one frame of all parties that a column is made of."""
+    names = job.table_names[job.partition.owner(column)]
+    return [names[source] for source in job.schema.sources(column)]
+
+
 def _example(job: Job, pd: Any) -> Any:
     """Return a frame with records that are made from the declarations, so that fitting on it learns nothing."""
     record: dict[str, Any] = {}
     for column in job.partition.features:
-        record |= example_of(job.schema[column], job.schema.sources(column), pd)
+        record |= example_of(job.schema[column], _in_one_table(job, column), pd)
     return pd.DataFrame([record, record])  # SplineTransformer wants two
 
 

@@ -60,7 +60,7 @@ def feature_steps(column: str, declared: Feature, sources: Sequence[str], pd: An
 
     frame = pd.DataFrame
     if isinstance(declared, Crossed):
-        return Made([(column, _crossed(declared, pd), list(sources))], list(declared.own(column)))
+        return Made([(column, _crossed(declared, sources, pd), list(sources))], list(declared.own(column)))
     source = sources[0]
     steps: list[tuple[str, Any, Any]]
     if isinstance(declared, Hashed):
@@ -236,7 +236,7 @@ def _part(declared: DateParts, part: str, pd: Any, function: Any) -> Any:
     return make_pipeline(*steps)
 
 
-def _crossed(declared: Crossed, pd: Any) -> Any:
+def _crossed(declared: Crossed, sources: Sequence[str], pd: Any) -> Any:
     """Return the products of the coordinates of both sides."""
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import make_pipeline
@@ -244,8 +244,11 @@ def _crossed(declared: Crossed, pd: Any) -> Any:
 
     sides = []
     counts = []
-    for label, (name, side, sources) in zip("ab", (declared.a, declared.b), strict=True):
-        steps = _side(name, side, sources, pd)
+    first = len(declared.a[2])
+    for label, (name, side, _), own in zip(
+        "ab", (declared.a, declared.b), (sources[:first], sources[first:]), strict=True
+    ):
+        steps = _side(name, side, own, pd)
         sides += [(f"{label}{k}", transformer, columns) for k, (_, transformer, columns) in enumerate(steps)]
         counts.append(len(own_of(side, name)))
     both = ColumnTransformer(sides, sparse_threshold=0)
@@ -273,8 +276,8 @@ def _side(name: str, side: Any, sources: Sequence[str], pd: Any) -> list[tuple[s
 def example_of(declared: Any, sources: Sequence[str], pd: Any) -> dict[str, Any]:
     """Return {source: a cell that the declaration allows}."""
     if isinstance(declared, Crossed):
-        (_, one, first), (_, other, second) = declared.a, declared.b
-        return example_of(one, first, pd) | example_of(other, second, pd)
+        (_, one, first), (_, other, _) = declared.a, declared.b
+        return example_of(one, sources[: len(first)], pd) | example_of(other, sources[len(first) :], pd)
     (source,) = sources
     if isinstance(declared, Categorical | Ordinal):
         return {source: declared.categories[0]}
