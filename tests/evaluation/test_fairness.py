@@ -33,6 +33,7 @@ from vfl.planning import plan as make_plan
 from vfl.planning import problem_of
 from vfl.privacy.events import OnPart, ReleaseKey
 from vfl.privacy.noise import SeededNoise
+from vfl.solvers import SOLVERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -387,6 +388,15 @@ class TestBounded:
         plan = make_plan(job(intercept=True), N)
         assert "no bound for the model without noise: the intercept is not penalised" in str(plan)
         assert "no bound for the model without noise" in train(job(intercept=True)).findings["fairness"].note
+
+    def test_the_plan_warns_of_noise_that_hides_every_gap(self) -> None:
+        assert "TOO NOISY: every gap would be left out" in str(make_plan(job(epsilon=0.01, intercept=True), N))
+
+    @pytest.mark.parametrize("name", sorted(SOLVERS.keys() - {"NoisyGram", "GCD"}))  # no classes; refused, see above
+    def test_every_solver_fits_its_budget_with_a_distance(self, name: str) -> None:
+        plan = make_plan(job(solver=SOLVERS[name](), epsilon=1.0), N)
+        assert 0.99 < plan.epsilon <= 1.0 + 1e-9
+        assert [inquiry.name for inquiry in plan.inquiries] == ["held out", "distance", "fairness"]
 
     def test_the_plan_expects_the_error(self) -> None:
         spec = job(epsilon=1.0, intercept=True)

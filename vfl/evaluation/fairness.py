@@ -193,7 +193,7 @@ class GroupFairness:
         counts = histograms[0].sum(axis=2)
         seen = (counts > SEEN * sigma * math.sqrt(statistic.bins)).all(axis=1) & (counts >= 0.5).all(axis=1)
         default = np.full(statistic.size, len(statistic.edges) // 2)
-        picked = chosen(histograms[0], self._notions[0], seen=seen) if seen.any() else default
+        picked = chosen(histograms[0], self._notions[0], seen=seen) if seen.sum() > 1 else default
         found: dict[str, Estimate] = {}
         unseen: list[str] = []
         for positions, said in ((default, ", one threshold"), (picked, ", thresholds per group")):
@@ -222,9 +222,12 @@ class GroupFairness:
             said = f"by {named}; measured {PUBLIC if self.problem.private else UNNOISED}"
         else:
             noise = max(self.guessed(len(column.categories)) for column in self.columns)
-            said = (
-                f"by {named}; error of a gap about {noise:.2g}, for groups of one size and half of the labels positive"
+            known = (
+                f"error of a gap about {noise:.2g}"
+                if math.isfinite(noise)
+                else "TOO NOISY: every gap would be left out"
             )
+            said = f"by {named}; {known}, for groups of one size and half of the labels positive"
         if self.spec.thresholds:
             return f"{said}; chooses a threshold for each group: predicting with them needs each record's group"
         if self.why_unbounded:
