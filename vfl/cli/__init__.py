@@ -36,7 +36,9 @@ COMMANDS = {
 
 
 TOLD_TOGETHER = {
+    ("predict", "evaluate"): "apply a saved model, or measure it",
     ("export", "report"): "write a model's parts, or a page about a run",
+    ("verify", "audit"): "check a certificate; try to refute an ε",
     ("identity", "federation", "join"): "take part across organisations",
     ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
 }
