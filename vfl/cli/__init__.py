@@ -13,7 +13,7 @@ from vfl.version import __version__
 COMMANDS = {
     "init": "draft a job from files",
     "run": "train a job",
-    "tune": "train variants of a job; release the best under one ε",
+    "tune": "train variants; release the best under one ε",
     "plan": "show what a job would release; touches no data",
     "align": "find the records that all parties have",
     "resume": "continue a run that was cut off",
