@@ -91,7 +91,8 @@ def test_the_plan_charges_the_runs_releases(table) -> None:
         ({"privacy": None}, False),
         ({"privacy": vfl.Privacy(epsilon=0.05, delta=1e-8)}, True),  # the mean alone
         ({"privacy": vfl.Privacy(epsilon=0.05, delta=1e-8), "solver": vfl.SkGD(clip="coordinate")}, False),
-        ({"loss": vfl.losses.Huber(width=1.0)}, False),
+        ({"loss": vfl.losses.Huber(width=1.0)}, True),  # the mean
+        ({"loss": vfl.losses.Huber(width=1.0), "intercept": False}, False),
     ],
 )
 def test_it_is_bought_where_it_helps(changed, share) -> None:

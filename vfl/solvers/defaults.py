@@ -175,7 +175,11 @@ def explain(problem: Problem, solver: SkGD) -> tuple[str, ...]:
             said.append(f"passes that are set aside for repeats: {solver.spares}.")
     if solver.label_share and problem.loss.classification:
         said.append(f"share of positive labels for {solver.label_share:.2g} of μ²: the intercept starts there.")
-    elif solver.label_share and solver.by_pass and (problem.mu or 0.0) * problem.n_records < BUYS_LABELS:
+    elif (
+        solver.label_share
+        and solver.by_pass
+        and (problem.loss.name != "squared" or (problem.mu or 0.0) * problem.n_records < BUYS_LABELS)
+    ):
         said.append(f"mean of the labels for {solver.label_share:.2g} of μ²: the intercept starts there.")
     elif solver.label_share:
         found = f"the cap is for a spread of {typical_spread(problem):.3g} and follows the one that is found"

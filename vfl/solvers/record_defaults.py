@@ -57,8 +57,13 @@ def serves(problem: Problem) -> bool:
 
 
 def buys_mean(problem: Problem) -> bool:
-    """Return True if noise would dominate a histogram of the labels, so that their mean alone is bought."""
-    return has_spread(problem) and clear(problem) < BUYS_LABELS
+    """Return True if the labels' mean is bought without their spread.
+
+    For squared loss where noise would dominate a histogram of the labels; for Huber loss, whose unit is its width, wherever an
+    intercept may start there.
+    """
+    huber = problem.loss.name == "huber" and problem.centred and math.isfinite(problem.label_range)
+    return huber or (has_spread(problem) and clear(problem) < BUYS_LABELS)
 
 
 def standing_still(problem: Problem) -> str:
@@ -80,8 +85,8 @@ def has_balance(problem: Problem) -> bool:
 def label_share(problem: Problem) -> float:
     """Return the share of the μ² left by the moments to spend on a start for the intercept; 0: none.
 
-    Squared loss: mean and spread; below μn = 100 the mean alone, for as much as keeps its noise at 3 % of the range, at most
-    30 % of μ², or 80 % where steps learn nothing (`standing_still`).
+    Squared loss: mean and spread; below μn = 100, and for Huber loss, the mean alone, for 1 % of μ² or as much as keeps its
+    noise at 3 % of the range, at most 30 % of μ², or 80 % where steps learn nothing (`standing_still`).
     Logistic loss: the share of positive labels, for 1 % of μ² or as much as keeps its noise at a tenth of the records.
     The run then starts at the constant model, which is where it ends if nothing can be learnt.
     """
@@ -90,7 +95,7 @@ def label_share(problem: Problem) -> float:
     if has_balance(problem):
         return min(0.5, max(0.01, (10.0 / clear(problem)) ** 2))
     if buys_mean(problem):
-        return min(0.8 if time(problem) < STILL else 0.3, (33.0 / clear(problem)) ** 2)
+        return min(0.8 if time(problem) < STILL else 0.3, max(0.01, (33.0 / clear(problem)) ** 2))
     if not has_spread(problem):
         return 0.0
     return min(max((94.0 / clear(problem)) ** 2, 0.002), 0.05)

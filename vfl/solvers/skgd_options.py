@@ -156,7 +156,7 @@ def _label_share(solver: SkGD, problem: Problem) -> float:
         if record:
             return record_defaults.label_share(problem) if solver.record_clip is None else 0.0
         return defaults.label_share(problem) if solver.clip in (None, COORDINATE) else 0.0
-    buys = record_defaults.has_balance(problem) or counts.has_counts(problem)
+    buys = record_defaults.has_balance(problem) or counts.has_counts(problem) or record_defaults.buys_mean(problem)
     fits = defaults.has_spread(problem) or (record and buys)
     if solver.label_share and not (problem.private and fits):
         raise SpecificationError(
