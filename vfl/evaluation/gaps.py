@@ -81,7 +81,7 @@ class Table:
     """Noisy counts of one group column.
 
     counts : (G, 2, 2) by group, label and prediction; (G, 2, 2, 2) with `near` last.
-    cells : how many released counts each of them is the sum of, of the same shape.
+    cells : number of released counts that each of them sums up, of the same shape.
     sigma : standard deviation of the noise of one released count; 0 for none.
     """
 

@@ -85,7 +85,7 @@ class Fairness:
     bound : True also states where each measure of the model without noise lies (vfl.evaluation.distance). It needs a strongly
         convex objective that penalises every coordinate; without one the plan says that there is no bound.
     thresholds : True chooses a threshold for each group on half of the held-out records and measures on the other half.
-        Whoever predicts with them needs each record's group. Needs `bound=False` and one column.
+        Predicting with them needs each record's group. Needs `bound=False` and one column.
     share : of the evaluation's μ². distance_share : of the training's μ², for a bound that has to be bought.
     """
 

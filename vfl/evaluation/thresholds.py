@@ -25,7 +25,7 @@ def edges_of(spread: float) -> Vector:
 
 
 def cut(histograms: Vector, thresholds: Integers) -> tuple[Vector, Vector]:
-    """Return counts (G, 2, 2) by group, label and prediction, and how many bins each is the sum of.
+    """Return counts (G, 2, 2) by group, label and prediction, and the number of bins that each sums up.
 
     histograms : (G, 2, bins). thresholds : (G,) positions among the edges; margins above the edge are predicted positive.
     """

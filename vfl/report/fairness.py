@@ -1,4 +1,4 @@
-"""Section on fairness: the gap of each group with its error, and where that of the model without noise lies."""
+"""Section on fairness: the gap of each group with its error, and an interval for that of the model without noise."""
 
 from __future__ import annotations
 
