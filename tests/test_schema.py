@@ -131,7 +131,7 @@ WRONG = {
         (
             "column 'sex': unknown kind 'categoric' (did you mean 'categorical'?); "
             "known: numeric, boolean, categorical, dropped, binned, spline, log, power, scaled, cyclic, ordinal, hashed, date, "
-            "interaction"
+            "interaction, grid_cell"
         ),
     ),
     "unknown key": (

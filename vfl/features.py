@@ -661,6 +661,44 @@ class Crossed(Feature):
             yield np.clip(one * other, low, high)
 
 
+GRID = 160
+"""Cells of the grid of a `GridCell`."""
+_HALF = 80
+
+
+@dataclass(frozen=True, slots=True)
+class GridCell(_OfNumbers):
+    """Cell of a number in a grid of 160 equal cells between its bounds, for `private_quantiles` alone.
+
+    The coordinate is a number whose magnitude names the cell, so that the histogram of vfl.privacy.magnitudes counts the
+    records of each: its cells −80, ..., 79 are those of the grid, and a missing value lies in the last, 80. Range: ±0.75·2⁴⁰.
+    """
+
+    kind: ClassVar[str] = "grid_cell"
+    bounds: Bounds
+    of: str | None = None
+    fill: float | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bounds", checked_bounds(self.bounds))
+        self._check()
+
+    @property
+    def ranges(self) -> tuple[Bounds, ...]:
+        """±0.75·2⁴⁰."""
+        return ((-0.75 * 2.0**40, 0.75 * 2.0**40),)
+
+    def edges(self) -> Vector:
+        """Return the ends of the cells, (GRID + 1,), ascending."""
+        return np.linspace(*self.bounds, GRID + 1)
+
+    def _made(self, values: Vector) -> Iterator[Vector]:
+        cells = np.clip(np.searchsorted(self.edges(), values, side="right") - 1, 0, GRID - 1)
+        signed = np.where(np.isnan(values), _HALF, cells - _HALF)
+        yield np.where(signed == 0, 0.0, np.sign(signed) * 0.75 * np.exp2(np.abs(signed) - 40.0))
+
+
 def own_of(declared: Any, column: str) -> tuple[str, ...]:
     """Return the names of a column's coordinates without the indicator of missing cells."""
     if isinstance(declared, Feature):
@@ -759,7 +797,9 @@ def _mixed(word: int) -> int:
     return (word << 15 | word >> 17) * 0x1B873593 & mask
 
 
-FeatureKind: TypeAlias = Binned | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Interaction
+FeatureKind: TypeAlias = (
+    Binned | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Interaction | GridCell
+)
 FEATURES: tuple[type[FeatureKind], ...] = (
     Binned,
     Spline,
@@ -771,4 +811,5 @@ FEATURES: tuple[type[FeatureKind], ...] = (
     Hashed,
     DateParts,
     Interaction,
+    GridCell,
 )

@@ -107,6 +107,20 @@ def test_bought_bounds() -> None:
     assert found.path > 0
 
 
+def test_bought_quantiles() -> None:
+    def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
+        found = vfl.private_quantiles(spec, source, epsilon=1.0, delta=1e-6, engine="inprocess")
+        (folder / "quantiles").write_text(repr(found))
+
+    whole, draft = table(), replace(job(SKGD), privacy=None)
+    found = compare(
+        draft, replaced(whole, a=1.0, b=-1.0, c=np.inf), replaced(whole, a=-1e300, b=0.3, c=-np.inf), run=bought
+    )
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert found.path == pytest.approx(found.charged, rel=1e-6)  # all three columns move from one cell to another
+
+
 @pytest.mark.parametrize("cell", [np.nan, None, "x", b"1", 10**400])
 def test_a_refusal_happens_at_its_owner_before_the_run(cell: Any) -> None:
     whole = {name: list(cells) for name, cells in table().items()}

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.coordinator import Outcome
-from coordinator.rounds import Log
 from vfl.errors import SpecificationError, nearest
-from vfl.launch.engines import dispatch
-from vfl.launch.engines.place import place_of
-from vfl.launch.run.execution import new_budget
-from vfl.launch.run.warnings import count_run, warn_of_plan
-from vfl.launch.sources import ask_owners, paths_of, sources_of
-from vfl.losses import loss_of
-from vfl.penalties import NoPenalty
+from vfl.launch.purchase import Where, purchase
 from vfl.planning import layout_of
 from vfl.privacy.specification import Privacy
 from vfl.problem import INTERCEPT
@@ -27,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from coordinator.coordinator import Outcome
     from vfl.job import Job
     from vfl.privacy.noise import SeededNoise
 
@@ -86,41 +78,11 @@ def private_bounds(
             raise SpecificationError(f"private_bounds: column {column!r} has a declared range already")
     if not asked or len(set(asked)) != len(asked):
         raise SpecificationError("private_bounds: name columns without bounds, each once")
-    if job.ids:
-        raise SpecificationError(
-            "private_bounds does not align records yet: give sources whose rows are in the same order, and a draft without id"
-        )
-    place = place_of(engine, address)
     features = [name for names in layout_of(job).columns.values() for name in names if name != INTERCEPT]
-    spec = replace(
-        job.on_all_records(),
-        name=f"{job.name}-bounds",
-        privacy=Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(features, 1.0)),
-        solver=ColumnRanges(asked),
-        loss=loss_of(job.loss),
-        penalty=NoPenalty(),
-        scaling="none",
-        intercept=False,
-        diagnostics=False,
-    )
-    budget = new_budget(spec, ledger, allow_network_file_system=allow_network_file_system)
-    agreed = paths_of(spec.partition, policies, "policy")
-    ask_owners(spec, data, agreed)
-    events = dispatch.run(
-        spec,
-        sources_of(spec, data),
-        budget,
-        Log(),
-        place=place,
-        policies=agreed,
-    )
-    with contextlib.closing(events) as watched:  # type: ignore[type-var]
-        for event in watched:
-            warn_of_plan(event)
-            count_run(spec, event)
-            if isinstance(event, Outcome):
-                return _bought(event, asked)
-    raise AssertionError("a run ended without its outcome")
+    draft = replace(job.on_all_records(), name=f"{job.name}-bounds")
+    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(features, 1.0))
+    where = Where(engine, address, ledger, policies, allow_network_file_system)
+    return _bought(purchase(draft, data, ColumnRanges(asked), privacy, where, "private_bounds"), asked)
 
 
 def _bought(outcome: Outcome, asked: tuple[str, ...]) -> PrivateBounds:

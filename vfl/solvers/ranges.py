@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -16,9 +16,12 @@ from vfl.solvers.smoothness import require_bearable
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
+    from vfl.types import Vector
 
 FAILURE = 0.01
 """Probability that noise alone widens any bound."""
@@ -51,6 +54,13 @@ class ColumnRanges:
 
     def schedule(self, problem: Problem) -> Schedule:
         """Release the histograms; bounds are post-processing."""
+        by_name = yield from self._counts(problem)
+        least = self.least(problem)
+        found = {name: magnitudes.bounds_of(noisy, least) or (math.nan, math.nan) for name, noisy in by_name.items()}
+        return np.array([found[name][end] for end in (0, 1) for name in self.columns])
+
+    def _counts(self, problem: Problem) -> Generator[Any, Any, dict[str, Vector]]:
+        """Release the histograms and return {column: its noisy counts (CELLS,)}."""
         event = self._event(problem)
         asked = {
             party: tuple(j for j, name in enumerate(names) if name in self.columns)
@@ -59,11 +69,8 @@ class ColumnRanges:
         asked = {party: indices for party, indices in asked.items() if indices}
         released = yield Ranges(asked, magnitudes.CELLS, event)
         counts = np.concatenate(released).reshape(-1, magnitudes.CELLS)
-        least = self.least(problem)
-        found = [magnitudes.bounds_of(noisy, least) or (math.nan, math.nan) for noisy in counts]
         order = [problem.layout.columns[party][j] for party, indices in asked.items() for j in indices]
-        by_name = dict(zip(order, found, strict=True))
-        return np.array([by_name[name][end] for end in (0, 1) for name in self.columns])
+        return dict(zip(order, counts, strict=True))
 
     def least(self, problem: Problem) -> float:
         """Return the number of records, up to noise, that a cell needs to be detected; values in smaller cells are clamped."""
@@ -88,3 +95,23 @@ class ColumnRanges:
         z = noise_multiplier(problem.mu, 1)
         require_bearable(z * Δ)
         return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, len(self.columns) * magnitudes.CELLS)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCounts(ColumnRanges):
+    """As ColumnRanges, for columns that are cells of a public grid (vfl.features.GridCell); called by `private_quantiles`.
+
+    The schedule returns (m·CELLS,): the noisy counts of each column in the order of `columns`.
+    """
+
+    name: ClassVar[str] = "ColumnCounts"
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """Release the histograms."""
+        by_name = yield from ColumnRanges._counts(self, problem)
+        return np.concatenate([by_name[name] for name in self.columns])
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence on the noise of a count."""
+        event = self._event(problem)
+        return (f"each count has noise of standard deviation {0.0 if event is None else event.sigma:.3g}.",)
