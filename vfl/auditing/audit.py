@@ -135,15 +135,18 @@ class Audit:
 
     def __str__(self) -> str:
         kind = "simulated records" if self.simulated else "records declared public, with simulated canaries"
-        title = f"audit of {self.name!r} on {self.n_records} {kind}: nothing is charged"
-        lines = [title]
+        lines = [
+            f"audit of {self.name!r} on {self.n_records} {kind}: nothing is charged, no ledger and no policy is read"
+        ]
         for attack in self.attacks:
             lines += [f"  {key:<10} {said}" for key, said in _lines(attack, self.delta)]
         lines += [f"  {'warning':<10} {said}" for said in self.warnings]
         if self.taken_off:
-            lines.append(f"  {'left out':<10} {', '.join(self.taken_off)}: they concern real records")
+            lines.append(f"  {'left out':<10} {', '.join(self.taken_off)}: about real records only")
         verdict = "PASS: nothing refutes the claim" if self.passed else "FAIL: the job does not keep its claim"
-        lines.append(f"{verdict} (confidence {self.confidence:g}); an audit finds errors, and proves no absence")
+        lines.append(
+            f"{verdict} (confidence {self.confidence:g}). An audit finds errors; it does not prove their absence."
+        )
         return "\n".join(lines)
 
 
@@ -154,12 +157,12 @@ def _lines(attack: Attack, delta: float) -> Iterator[tuple[str, str]]:
     yield "claim", f"ε = {attack.claim:.3g} at δ = {delta:.3g}{part}{mu}"
     canaries = "one canary" if attack.size == 1 else f"{attack.size} canaries{together}"
     yield "canary", f"{canaries}: {attack.canary}; reach {attack.reach:.2f}"
-    verdict = "consistent" if attack.consistent else "FAIL, the claim allows less"
+    verdict = "consistent" if attack.consistent else "FAIL"
     found = f"ε ≥ {attack.lower:.2g}"
     if attack.lower_mu is not None:
         found = f"μ ≥ {attack.lower_mu:.2g}, {found}"
-    right = f"{attack.runs} runs, {attack.right} right, at most {attack.allowed * attack.runs:.0f} expected"
-    yield "attack", f"{right}: {found} at {1 - attack.level:.2%}: {verdict}"
+    right = f"{attack.runs} runs, {attack.right} guesses right; the claim allows {attack.allowed * attack.runs:.0f} on average"
+    yield "attack", f"{right}; {found} with confidence {1 - attack.level:g}: {verdict}"
     for check in attack.checks:
         yield check.name, check.said if check.passed else f"FAIL (p = {check.p:.1g}): {check.said}"
 
@@ -168,13 +171,16 @@ def _warnings(attack: Attack) -> Iterator[str]:
     part = "" if attack.part == "all" else f" ({attack.part} records)"
     if attack.reach < WEAK:
         yield (
-            f"the canary reaches {attack.reach:.2f} of the claim{part}: the attack can miss an error; the checks of the "
-            "noise do not depend on it"
+            f"the canary reaches {attack.reach:.2f} of the claim{part}, so the guesses can miss an error; the checks of the "
+            "noise do not depend on the canary"
         )
     if attack.needed is None:
-        yield f"no number of runs would find noise of σ/√2 by this attack{part}"
+        yield f"guesses with this canary cannot find noise of σ/√2 in any number of runs{part}"
     elif attack.needed > attack.runs:
-        yield f"to find noise of σ/√2 the attack needs {attack.needed:,} runs{part}: --runs {attack.needed}"
+        yield (
+            f"guesses find noise of σ/√2 with probability 0.95 in {attack.needed:,} runs{part}, more than were made: "
+            f"--runs {attack.needed}"
+        )
 
 
 def audit(
@@ -193,7 +199,7 @@ def audit(
     on and held-out records are audited separately.
 
     n_records : n of the simulated run, on which the job's default options depend.
-    runs : number of runs for each part; None takes the number that finds noise of σ/√2 with probability 0.95, at most 2,000.
+    runs : number of runs for each part; None takes the number that finds noise of σ/√2 with probability 0.95, at most 1,000.
     confidence : 1 − the probability that a correct job fails.
     public_data : {party: source} of records that are declared public, or one table of all columns, in the place of
         simulated ones; the canaries replace the first of them. Their number is n.
@@ -248,10 +254,9 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
 
 def _without_real_records(job: Job) -> tuple[Job, tuple[str, ...]]:
     """Return the job without what concerns real records, and the names of what was left out."""
-    named = {"id": job.id, "dataset": job.dataset}
-    left = {name for name, value in named.items() if value is not None}
-    changed = replace(job, id=None, id_kind=None, dataset=None)
-    return changed, (*sorted(left), "ledger", "policies")
+    named = {"dataset": job.dataset, "id": job.id}
+    left = tuple(name for name, value in named.items() if value is not None)
+    return replace(job, id=None, id_kind=None, dataset=None), left
 
 
 def _public(job: Job, data: Any, n_records: int) -> tuple[dict[str, Any] | None, int]:

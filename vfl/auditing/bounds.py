@@ -20,7 +20,7 @@ from vfl.privacy.gaussian_dp import epsilon_of
 
 FOUND = 0.95
 """Probability with which the planned number of runs finds noise of σ/√2."""
-MOST_RUNS = 2000
+MOST_RUNS = 1000
 """Largest number of runs that is planned; more have to be asked for."""
 
 

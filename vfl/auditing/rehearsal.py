@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from vfl.job import Job
-    from vfl.messages import Block, Fold, Records, Reply
+    from vfl.messages import Block, Fold, Records, Reply, Step
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.solvers.protocol import Released
@@ -186,11 +186,17 @@ def with_canaries(batch: Vector, canaries: Integers, value: float) -> Vector:
 def without_noise(query: Query) -> Query:
     """Return the query with all its events left out."""
     if isinstance(query, Descend):
-        steps = {party: tuple(replace(step, event=None) for step in own) for party, own in query.steps.items()}
+        steps = {party: tuple(map(_step_without_noise, own)) for party, own in query.steps.items()}
         return replace(query, steps=steps, capped=query.capped and replace(query.capped, paid=None))
     if "event" in {known.name for known in fields(query)}:
         return replace(query, event=None)  # type: ignore[call-arg]
     return query
+
+
+@lru_cache(maxsize=4096)
+def _step_without_noise(step: Step) -> Step:
+    """Return the step without its event. Steps compare by identity, and passes share them."""
+    return replace(step, event=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,12 +220,12 @@ class Rehearsal:
         releases: list[Release] = []
         batches: list[tuple[Vector, float]] = []
         folds: dict[Fold, None] = {}
-        # One schedule for each data set. They put the same queries, unless un-noised answers were sealed in them before.
+        # A schedule sees releases only, so it puts the same queries on D0 and D1. A sealed one has seen more.
         going, queries = self._begun()
         number = len(self._solved[side]) if self._solved else 0
         passes_charged = False
         while True:
-            query = queries[side]
+            query = queries[side if self._solved else 0]
             released, charges = execute(query)
             capped = getattr(query, "capped", None) is not None
             passes_charged |= capped and bool(charges)
@@ -230,7 +236,8 @@ class Rehearsal:
             if isinstance(query, Local) and not query.sizes():
                 self._kept(query, margins, shadows, truth, batches)
             else:
-                found = self._releases(queries, number, released, shadows, truth, side)
+                both = queries if self._solved else queries * 2
+                found = self._releases(both, number, released, shadows, truth, side)
                 releases += found if paid else [replace(release, paid=False) for release in found]
             try:
                 queries = [schedule.send(released) for schedule in going]
@@ -261,8 +268,8 @@ class Rehearsal:
         return answers
 
     def _begun(self) -> tuple[list[Generator[Query, Released, Any]], list[Query]]:
-        """Return a schedule for D0 and one for D1, each with its first query that is not sealed."""
-        going = [self.plan.schedule(), self.plan.schedule()]
+        """Return the schedule and its first query; of a sealed solver those of D0 and of D1, past its un-noised answers."""
+        going = [self.plan.schedule() for _ in self._solved or self.worlds[:1]]
         queries = [next(schedule) for schedule in going]
         for side, answers in enumerate(self._solved):
             for released in answers:

@@ -24,7 +24,7 @@ from vfl.cli.jobs import job_argument, party_files, read_job
     "--runs",
     type=click.IntRange(min=1),
     metavar="R",
-    help="Runs for each part of the records (default: enough to find noise of σ/√2 with probability 0.95, at most 2,000).",
+    help="Runs for each part of the records (default: enough to find noise of σ/√2 with probability 0.95, at most 1,000).",
 )
 @click.option(
     "--confidence",
