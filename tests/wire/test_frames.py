@@ -72,10 +72,23 @@ def test_the_frames_are_those_of_the_definitions() -> None:
         kind = other.WhichOneof("frame")
         assert kind == frame.WhichOneof("frame")
         assert bytes(content) == (other.head.inline if kind == "head" else other.piece.data)
+    assert set(head.pad) <= {0}
     # Another order of the fields is read too.
     odd = b"\x1a" + bytes([5]) + b"\x7a\x01z\x08\x07"
     frame, content = parsed(ToParty, odd)
     assert (frame.piece.call, bytes(content)) == (7, b"z")
+
+
+@given(st.binary(max_size=20), st.integers(1, 9))
+def test_small_vectors_are_not_copied(body, n) -> None:
+    (data,) = frames(1, (body,), {"a": np.arange(float(n)), "b": np.arange(3.0)})
+    frame, content = parsed(ToParty, data)
+    incoming = Incoming(frame.head, content, LIMITS, {})
+    for name, size in (("a", n), ("b", 3)):
+        vector = as_vector(incoming.vectors[name])
+        assert np.shares_memory(vector, np.frombuffer(data, np.uint8))
+        assert vector.ctypes.data % 8 == 0
+        np.testing.assert_array_equal(vector, np.arange(float(size)))
 
 
 def test_constants_travel_once() -> None:

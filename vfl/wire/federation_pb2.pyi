@@ -67,16 +67,18 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., busy: _Optional[bool] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("call", "body", "vectors", "inline")
+    __slots__ = ("call", "body", "vectors", "pad", "inline")
     CALL_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
+    PAD_FIELD_NUMBER: _ClassVar[int]
     INLINE_FIELD_NUMBER: _ClassVar[int]
     call: int
     body: int
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
+    pad: bytes
     inline: bytes
-    def __init__(self, call: _Optional[int] = ..., body: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., inline: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., body: _Optional[int] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., pad: _Optional[bytes] = ..., inline: _Optional[bytes] = ...) -> None: ...
 
 class Vector(_message.Message):
     __slots__ = ("name", "size", "digest", "held")

@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from vfl.wire.federation_pb2 import FromParty, Head, ToParty, Vector
-from vfl.wire.values import WireError, parse, serialise
+from vfl.wire.values import WireError, parse, serialise, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +35,10 @@ DTYPES = {"float64": "<f8", "int64": "<i8", "bytes": "u1"}
 
 Way = TypeVar("Way", FromParty, ToParty)
 
-_PIECE_FIELD, _INLINE_FIELD, _HEAD_FIELD, _CALL_FIELD = 3, 15, 2, 1
+ALIGNMENT = 8
+"""Bytes of an entry of a vector; the content of a bytes object of Python begins at a multiple of them."""
+
+_PIECE_FIELD, _INLINE_FIELD, _PAD_FIELD, _HEAD_FIELD, _CALL_FIELD = 3, 15, 14, 2, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +141,8 @@ def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | N
         if not held:
             content.append(raw)
     pieces = _cut(content)
-    yield _wrapped(_HEAD_FIELD, _INLINE_FIELD, head.SerializeToString(), next(pieces, []))
-    named = _key(_CALL_FIELD, 0) + _varint(call)
+    yield _wrapped(_HEAD_FIELD, _INLINE_FIELD, head.SerializeToString(), next(pieces, []), aligned=len(body))
+    named = _key(_CALL_FIELD, 0) + varint(call)
     for piece in pieces:
         yield _wrapped(_PIECE_FIELD, _INLINE_FIELD, named, piece)
 
@@ -168,24 +171,24 @@ def _cut(content: list[memoryview]) -> Iterator[list[memoryview]]:
         yield piece
 
 
-def _wrapped(frame: int, content: int, before: bytes, parts: list[memoryview]) -> bytes:
-    """Return a frame whose message ends with a bytes field. The content is copied once; a generated class copies it twice."""
+def _wrapped(frame: int, content: int, before: bytes, parts: list[memoryview], aligned: int | None = None) -> bytes:
+    """Return a frame whose message ends with a bytes field. The content is copied once; a generated class copies it twice.
+
+    aligned : bytes of the content after which a multiple of ALIGNMENT bytes of the frame is to end; None pads nothing.
+    """
     size = sum(part.nbytes for part in parts)
-    inner = before + (_key(content, 2) + _varint(size) if size else b"")
-    return b"".join([_key(frame, 2), _varint(len(inner) + size), inner, *parts])
+    ending = _key(content, 2) + varint(size) if size else b""
+    for pad in range(ALIGNMENT):
+        padding = b"" if aligned is None else _key(_PAD_FIELD, 2) + bytes([pad]) + bytes(pad)
+        inner = before + padding + ending
+        start = _key(frame, 2) + varint(len(inner) + size) + inner
+        if aligned is None or (len(start) + aligned) % ALIGNMENT == 0:
+            break
+    return b"".join([start, *parts])
 
 
 def _key(number: int, kind: int) -> bytes:
-    return _varint(number << 3 | kind)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return varint(number << 3 | kind)
 
 
 class Incoming:
@@ -222,7 +225,11 @@ class Incoming:
             announced.append(vector)
             if vector.digest:
                 self._digests[name] = vector.digest
-        self._body = bytearray(head.body)
+        self._waiting: list[memoryview] = []
+        if content.nbytes == head.body + sum(vector.size for vector in announced):
+            self._take_whole(head.body, announced, content)
+            return
+        self._body: memoryview | bytearray = bytearray(head.body)
         waiting = [memoryview(self._body)]
         for vector in announced:
             made: Any = np.empty(vector.size, np.uint8)
@@ -230,6 +237,15 @@ class Incoming:
             waiting.append(memoryview(made))
         self._waiting = [part for part in waiting if part.nbytes]
         self.feed(content)
+
+    def _take_whole(self, body: int, announced: list[Vector], content: memoryview) -> None:
+        """Take a content that came with the head. Its vectors stay where they are, if they are aligned."""
+        self._body, start = content[:body], body
+        for vector in announced:
+            view = np.frombuffer(content[start : start + vector.size], np.uint8)
+            self.vectors[vector.name] = view if view.ctypes.data % ALIGNMENT == 0 else view.copy()
+            start += vector.size
+        self._hold()
 
     @property
     def complete(self) -> bool:
@@ -256,9 +272,12 @@ class Incoming:
             else:
                 self._waiting[0] = room[size:]
         if self.complete:
-            for name, digest in self._digests.items():
-                self._held[name] = (digest, self.vectors[name])
-            self._digests = {}
+            self._hold()
+
+    def _hold(self) -> None:
+        for name, digest in self._digests.items():
+            self._held[name] = (digest, self.vectors[name])
+        self._digests = {}
 
 
 def as_vector(raw: Any, kind: str = "float64") -> Any:
