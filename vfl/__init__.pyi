@@ -23,6 +23,7 @@ from vfl.errors import (
 )
 from vfl.estimators import (
     VerticalElasticNet as VerticalElasticNet,
+    VerticalGridSearch as VerticalGridSearch,
     VerticalLasso as VerticalLasso,
     VerticalLinearRegression as VerticalLinearRegression,
     VerticalLogisticRegression as VerticalLogisticRegression,

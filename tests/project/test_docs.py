@@ -4,7 +4,7 @@ How a page is read, from the top:
 
 - `python` blocks run in one namespace, in a folder per page that holds only deploy/. Training is in-process unless a
   block names an engine.
-- `toml title="NAME"` is written to that file, and must be a job or a policy.
+- `toml title="NAME"` is written to that file, and must be a job, a policy or a file of candidates.
 - `bash`: lines that call `vfl` run in this process (in-process training unless they name an engine), and so do lines
   that run one of our modules. Other lines run in a shell, except those that install and test the project itself
   (NOT_RUN).
@@ -47,6 +47,7 @@ from vfl.losses import LOSSES
 from vfl.penalties import PENALTIES
 from vfl.samplers import SAMPLERS
 from vfl.solvers import SOLVERS
+from vfl.tuning.file import read_candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,8 +152,11 @@ class Reader:
         assert block.title, f"{where}: name the file, title=..."
         path = Path(block.title)
         path.write_text(block.body, encoding="utf-8")
-        if "total" in tomllib.loads(block.body):
+        plain = tomllib.loads(block.body)
+        if "total" in plain:
             Policy.read(path)
+        elif "candidates" in plain:
+            read_candidates(path)
         else:
             jobfile.read(path)
 
@@ -169,7 +173,7 @@ class Reader:
                 self._shell(words, where)
 
     def _vfl(self, words: list[str], where: str) -> None:
-        if words[0] in ("run", "align") and not {"--engine", "--address"} & set(words):
+        if words[0] in ("run", "tune", "align") and not {"--engine", "--address"} & set(words):
             words += ["--engine", "inprocess"]
         result = CliRunner().invoke(command_line, words, standalone_mode=False)
         if isinstance(result.exception, vfl.VflError):
@@ -208,7 +212,7 @@ def desk(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(running, "of_this_process", running.RunningTotal())
     monkeypatch.setenv("VFL_INDEX", str(tmp_path / "indexes"))
-    for name in ("train", "train_one_vs_rest", "align", "private_bounds"):
+    for name in ("train", "train_one_vs_rest", "tune", "align", "private_bounds"):
         original = getattr(vfl, name)
         monkeypatch.setattr(vfl, name, functools.partial(original, engine="inprocess"))
     registries = (LOSSES, PENALTIES, SAMPLERS, SOLVERS)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from vfl.estimators.linear import VerticalElasticNet, VerticalLasso, VerticalLinearRegression, VerticalRidge
 from vfl.estimators.logistic import VerticalLogisticRegression
+from vfl.estimators.search import VerticalGridSearch
 from vfl.launch.run.warnings import PrivacyWarning
 
 __all__ = [
     "PrivacyWarning",
     "VerticalElasticNet",
+    "VerticalGridSearch",
     "VerticalLasso",
     "VerticalLinearRegression",
     "VerticalLogisticRegression",

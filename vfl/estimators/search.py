@@ -1,0 +1,229 @@
+"""A grid search that spends one ε, in the form of scikit-learn's GridSearchCV."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.model_selection import ParameterGrid
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from vfl.errors import PrivacyError, SpecificationError, nearest
+from vfl.estimators.vertical import VerticalModel
+from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
+from vfl.tuning.candidates import INCLUSION
+from vfl.tuning.run import Begun, tune
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from vfl.job import Job
+    from vfl.launch.run.result import Result
+    from vfl.tuning.run import Tuned
+
+SCORES = {
+    "loss": "loss",
+    "neg_log_loss": "loss",
+    "accuracy": "accuracy",
+    "mae": "mae",
+    "neg_mean_absolute_error": "mae",
+    "mse": "mse",
+    "neg_mean_squared_error": "mse",
+}
+"""Names of scores, ours and scikit-learn's, and the measure of each."""
+
+
+def _has(name: str) -> Callable[[VerticalGridSearch], bool]:
+    """Return a check that the estimator has a method, which raises AttributeError as scikit-learn expects."""
+
+    def check(self: VerticalGridSearch) -> bool:
+        getattr(self.best_estimator_ if hasattr(self, "best_estimator_") else self.estimator, name)
+        return True
+
+    return check
+
+
+class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """Exhaustive search over parameters of an estimator: the whole search is (ε, δ)-differentially private for every record.
+
+    The guarantee covers the fitted model, its parameters and `best_score_` together, with the ε and δ of the estimator. All
+    candidates are fitted once on a public part of the records and scored once, with noise, on the rest; a secret draw leaves
+    some of them out, and the best of the others is kept (docs/tuning.md). All else is withheld, so `cv_results_` has no scores.
+
+    It takes the place of sklearn.model_selection.GridSearchCV, under which every one of the fits spends an ε of its own. There
+    is no `cv`, since folds would spend more, and no `refit`, since the winner is not fitted again.
+
+    Parameters
+    ----------
+    estimator : a vertical estimator with an epsilon, such as vfl.VerticalLogisticRegression(epsilon=1.0).
+    param_grid : {parameter: values}, or a list of these. They may name C, alpha, l1_ratio, penalty, solver, max_iter and
+        fit_intercept: parameters that leave data, bounds and guarantee alone. At least 2 and at most 64 combinations.
+    scoring : 'neg_log_loss' (or 'loss') or 'accuracy' for classes; 'neg_mean_squared_error' ('mse') or
+        'neg_mean_absolute_error' ('mae') for numbers. None is the first of the two. Losses and errors are clamped.
+    holdout : share of the records that score the candidates and train none.
+    inclusion : each candidate is considered with probability inclusion/(inclusion + 1).
+
+    Attributes
+    ----------
+    best_estimator_ : the winner, fitted. best_params_, best_index_ : its parameters, and their number in the grid.
+    best_score_ : its noisy score, larger is better, and optimistic, since the best scores win. best_score_error_ : its standard
+        error. Both are None if the winner's training failed.
+    cv_results_ : {"params": all combinations}. certificate_ : vfl.Certificate of the whole search.
+    classes_, n_features_in_, feature_names_in_ : of the winner.
+
+    Raises vfl.errors, before anything is charged if they can, and scikit-learn's own errors for a bad X or y.
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]],
+        *,
+        scoring: str | None = None,
+        holdout: float = 0.2,
+        inclusion: int = INCLUSION,
+    ) -> None:
+        self.estimator = estimator
+        self.param_grid = param_grid
+        self.scoring = scoring
+        self.holdout = holdout
+        self.inclusion = inclusion
+
+    def __sklearn_tags__(self) -> Any:
+        tags, own = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.estimator_type = own.estimator_type
+        tags.classifier_tags, tags.regressor_tags = own.classifier_tags, own.regressor_tags
+        tags.input_tags.sparse = own.input_tags.sparse
+        tags.target_tags = own.target_tags
+        tags.non_deterministic = True  # the secret draw, whatever the noise is
+        return tags
+
+    def fit(self, X: Any, y: Any, **refused: Any) -> Self:
+        """Fit all candidates to X (n, p) and y (n,), and keep the best; the whole is (ε, δ)-DP for every record."""
+        if not isinstance(self.estimator, VerticalModel):
+            raise SpecificationError(f"estimator is a vertical estimator such as vfl.VerticalRidge(), not {self.estimator!r}")
+        if self.estimator.epsilon is None:
+            raise PrivacyError(
+                "epsilon=None searches without privacy, where a private choice costs noise for nothing: use GridSearchCV"
+            )
+        grid = list(ParameterGrid(self.param_grid))
+        fitted = [clone(self.estimator).set_params(**params) for params in grid]
+        prepared = [_prepared(each, X, y, refused, quiet=number > 0) for number, each in enumerate(fitted)]
+        jobs = [dataclasses.replace(job, holdout=self.holdout) for job, _, _ in prepared]
+        _, sources, n_records = prepared[0]
+        try:
+            _ = None if jobs[0].split is None else jobs[0].split.sizes(n_records)
+        except SpecificationError as error:
+            raise SpecificationError(f"{error} (n_samples={n_records})") from error
+        tuned = self._tuned(jobs, sources, n_records)
+        winner = fitted[tuned.candidate - 1]
+        passes = getattr(tuned.result.job.solver, "passes", None) or 1
+        with _running(winner, lambda job, sources: (tuned.result, passes)), warnings.catch_warnings():
+            warnings.simplefilter("ignore", PrivacyWarning)  # said when the candidates were prepared
+            winner.fit(X, y)
+        self.best_estimator_ = winner
+        self.best_index_ = tuned.candidate - 1
+        self.best_params_ = grid[self.best_index_]
+        self.best_score_ = None if tuned.score is None else self._signed(tuned.score.value, tuned.tuning.score)
+        self.best_score_error_ = None if tuned.score is None else tuned.score.error
+        self.cv_results_ = {"params": grid}
+        self.certificate_ = winner.certificate_
+        self.result_: Result = winner.result_
+        self.n_features_in_ = winner.n_features_in_
+        for name in ("feature_names_in_", "classes_"):
+            if hasattr(winner, name):
+                setattr(self, name, getattr(winner, name))
+        return self
+
+    def _tuned(self, jobs: list[Job], sources: Mapping[str, Any], n_records: int) -> Tuned:
+        if self.scoring is not None and self.scoring not in SCORES:
+            raise SpecificationError(
+                f"unknown scoring {self.scoring!r}{nearest(str(self.scoring), SCORES)}; give one of: {', '.join(SCORES)}"
+            )
+        ledger = self.estimator.ledger
+        return tune(
+            jobs[0],
+            jobs,
+            sources,
+            score=None if self.scoring is None else SCORES[self.scoring],
+            inclusion=self.inclusion,
+            n_records=n_records,
+            engine=self.estimator.engine,
+            ledger=None if ledger is None else str(Path(ledger).expanduser().resolve()),
+            watch=_warn_once,
+        )
+
+    @staticmethod
+    def _signed(value: float, measure: str) -> float:
+        return value if measure == "accuracy" else -value
+
+    @available_if(_has("predict"))
+    def predict(self, X: Any) -> Any:
+        """Return the winner's predictions (n,)."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict(X)
+
+    @available_if(_has("predict_proba"))
+    def predict_proba(self, X: Any) -> Any:
+        """Return the winner's probabilities (n, 2)."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict_proba(X)
+
+    @available_if(_has("decision_function"))
+    def decision_function(self, X: Any) -> Any:
+        """Return the winner's margins (n,)."""
+        check_is_fitted(self)
+        return self.best_estimator_.decision_function(X)
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the winner's accuracy or R² on X and y, un-noised: no ε covers it."""
+        check_is_fitted(self)
+        return float(self.best_estimator_.score(X, y))
+
+
+class _Prepared(Exception):
+    """Carries a job and its sources out of a fit that must not run yet."""
+
+    def __init__(self, job: Job, sources: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.job, self.sources = job, sources
+
+
+@contextlib.contextmanager
+def _running(estimator: VerticalModel, run: Callable[..., Any]) -> Iterator[None]:
+    """Let the estimator's fit call `run` in place of a run of its own."""
+    vars(estimator)["_run"] = run
+    try:
+        yield
+    finally:
+        del vars(estimator)["_run"]
+
+
+def _prepared(
+    estimator: VerticalModel, X: Any, y: Any, refused: Mapping[str, Any], *, quiet: bool
+) -> tuple[Job, Mapping[str, Any], int]:
+    """Return the job that a fit would run, its sources, and n. quiet : issue no warning of the declarations."""
+
+    def stop(job: Job, sources: Mapping[str, Any]) -> Any:
+        raise _Prepared(job, sources)
+
+    with _running(estimator, stop), warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore", PrivacyWarning)
+        try:
+            estimator.fit(X, y, **refused)
+        except _Prepared as found:
+            return found.job, found.sources, len(y)
+    raise AssertionError("a fit ended without a run")
+
+
+def _warn_once(event: object) -> None:
+    if isinstance(event, Begun) and event.number == 1:
+        warn_of_plan(event.plan)
