@@ -29,9 +29,7 @@ SYNTHETIC = {
         name, 1.0, loss="logistic", n=10_000, p=20, correlated=True
     ),
     "squared 10,000 × 10": lambda name: problems.synthetic(name, 1.0, loss="squared", n=10_000, p=10),
-    "sparse squared 5,000 × 100": lambda name: problems.synthetic(
-        name, 1.0, loss="squared", n=5_000, p=100, l1=True
-    ),
+    "sparse squared 5,000 × 100": lambda name: problems.synthetic(name, 1.0, loss="squared", n=5_000, p=100, l1=True),
 }
 REAL = {
     "adult": lambda folder: problems.adult(folder, "adult", 1.0),

@@ -108,7 +108,9 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
     def fit(self, X: Any, y: Any, **refused: Any) -> Self:
         """Fit all candidates to X (n, p) and y (n,), and keep the best; the whole is (ε, δ)-DP for every record."""
         if not isinstance(self.estimator, VerticalModel):
-            raise SpecificationError(f"estimator is a vertical estimator such as vfl.VerticalRidge(), not {self.estimator!r}")
+            raise SpecificationError(
+                f"estimator is a vertical estimator such as vfl.VerticalRidge(), not {self.estimator!r}"
+            )
         if self.estimator.epsilon is None:
             raise PrivacyError(
                 "epsilon=None searches without privacy, where a private choice costs noise for nothing: use GridSearchCV"
