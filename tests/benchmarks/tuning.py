@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.tuning [--data DIR] [--only NAME ...] [--repeats N] [--json FILE]
 
-The candidates are the job as it is, a penalty 30 times as strong, and 5 and 25 passes. Both sides hold out the same fifth of the
-records, and each repetition draws fresh noise. `default` and `tuned` are means of the loss on the held-out records, un-noised;
+The candidates are the job as it is, a penalty 30 times as strong, and 5 and 25 passes. Both sides hold out the same fifth
+of the records, and each repetition draws fresh noise. `default` and `tuned` are means of the loss on the held-out records;
 ± is the standard error over the repetitions. DIR holds the real data; without it the synthetic problems run.
 """
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +21,7 @@ from vfl.tuning.candidates import INCLUSION
 from vfl.tuning.run import Begun, tune
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from vfl.job import Job
     from vfl.launch.run.result import Result
@@ -127,7 +126,7 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
         tuned = self._tuned(jobs, sources, n_records)
         winner = fitted[tuned.candidate - 1]
         passes = getattr(tuned.result.job.solver, "passes", None) or 1
-        with _running(winner, lambda job, sources: (tuned.result, passes)), warnings.catch_warnings():
+        with _running(winner, lambda *_: (tuned.result, passes)), warnings.catch_warnings():
             warnings.simplefilter("ignore", PrivacyWarning)  # said when the candidates were prepared
             winner.fit(X, y)
         self.best_estimator_ = winner
