@@ -165,19 +165,19 @@ class VerticalGridSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[mis
     def _signed(value: float, measure: str) -> float:
         return value if measure == "accuracy" else -value
 
-    @available_if(_has("predict"))
+    @available_if(_has("predict"))  # type: ignore[untyped-decorator]
     def predict(self, X: Any) -> Any:
         """Return the winner's predictions (n,)."""
         check_is_fitted(self)
         return self.best_estimator_.predict(X)
 
-    @available_if(_has("predict_proba"))
+    @available_if(_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
         """Return the winner's probabilities (n, 2)."""
         check_is_fitted(self)
         return self.best_estimator_.predict_proba(X)
 
-    @available_if(_has("decision_function"))
+    @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Any:
         """Return the winner's margins (n,)."""
         check_is_fitted(self)
@@ -200,11 +200,11 @@ class _Prepared(Exception):
 @contextlib.contextmanager
 def _running(estimator: VerticalModel, run: Callable[..., Any]) -> Iterator[None]:
     """Let the estimator's fit call `run` in place of a run of its own."""
-    vars(estimator)["_run"] = run
+    estimator.__dict__["_run"] = run
     try:
         yield
     finally:
-        del vars(estimator)["_run"]
+        del estimator.__dict__["_run"]
 
 
 def _prepared(
