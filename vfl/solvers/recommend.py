@@ -18,7 +18,7 @@ unit of residuals and hL the mean curvature; the factors 90 and 12 put in h = 0.
 variance. The rest, from steps that were too few or too short and from the bias of the cap, depends on correlations that no
 public fact tells.
 
-The winner. Where ρ is at least 10, no measured row has a solver ahead of untuned SkGD by more than the runs' deviation, so none
+The winner. Where ρ is at least 7, no measured row has a solver ahead of untuned SkGD by more than the runs' deviation, so none
 is named there. Below, passes over all coordinates cost more than they bring, and GCD is named where it is expected to leave
 less: sparse signals of many columns.
 """
@@ -45,7 +45,7 @@ OFF_CENTRE = (0.25, 0.85)
 GRAM = (20.0, 1.35)
 """(a, b) of a·ρ^−b."""
 GREEDY = (70.0, 1.7)
-ENOUGH = 10.0
+ENOUGH = 7.0
 """ρ from which no measured row has another solver ahead of SkGD."""
 RANGES = {
     "bounded": (0.2, 4.3),
