@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +15,7 @@ from parties.sources.sparse import is_sparse
 from vfl.errors import DataError, SpecificationError
 from vfl.estimators.vertical import VerticalModel
 from vfl.launch.run.warnings import PrivacyWarning
+from vfl.losses import ClassWeighted
 from vfl.penalties import L1, L2, ElasticNet, NoPenalty
 from vfl.schema import canonical_category
 
@@ -34,8 +36,8 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     not cover earlier steps on the same records (a scaler in a pipeline), scores on them, or other fits: each fit of a
     search spends an ε of its own. `certificate_` states the guarantee.
 
-    The objective is scikit-learn's: mean logistic loss + 1/(nC)·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²), on features
-    that are clamped to their bounds and mapped to [−1, 1]; with the default bounds these are the features themselves.
+    The objective is scikit-learn's: mean logistic loss, weighted by class, + 1/(nC)·(l1_ratio·‖w‖₁ + (1 − l1_ratio)/2·‖w‖²).
+    Features are clamped to their bounds and mapped to [−1, 1]; with the default bounds these are the features themselves.
     Without privacy and without bounds it is that of X as it is.
 
     X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
@@ -45,6 +47,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     ----------
     C : inverse strength of the penalty, λ = 1/(nC); inf for none.
     l1_ratio : share of the L1 norm in the penalty; 0 is ridge, 1 is lasso.
+    class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss counts as often as its
+        label's weight, and under ε its contribution is capped after weighting, so that the guarantee is the same. 'balanced'
+        counts the labels, which only a fit without privacy may do; publicly known shares give 1/(2·share).
     classes : the two labels, (negative, positive), from public knowledge; the larger one is positive. Any other label in y is
         refused. None reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its
         certificate says so. Without privacy None is fine.
@@ -82,6 +87,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
     C: float = 1.0
     l1_ratio: float = 0.0
+    class_weight: Mapping[Any, float] | str | None = None
     classes: Sequence[Any] | None = None
 
     def __sklearn_tags__(self) -> Any:
@@ -108,7 +114,7 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         coef, intercept = self._train(
             X,
             labels,
-            loss="logistic",
+            loss=self._loss(positive),
             penalty=self._penalty(len(y)),
             classes=(negative_name, positive_name),
             read_from_data=CLASSES_READ if self.classes is None else None,
@@ -116,6 +122,31 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         self.coef_ = coef[np.newaxis, :]
         self.intercept_ = np.array([intercept])
         return self
+
+    def _loss(self, positive: Any) -> str | ClassWeighted:
+        """Return the loss for the declared weights. positive : (n,) whether a label is classes_[1]."""
+        if self.class_weight is None:
+            return "logistic"
+        if isinstance(self.class_weight, str):
+            if self.class_weight != "balanced":
+                raise SpecificationError(
+                    f"class_weight is {{label: weight}}, 'balanced' without privacy, or None, not {self.class_weight!r}"
+                )
+            if self.epsilon is not None:
+                return ClassWeighted(positive="balanced")  # type: ignore[arg-type]  # refused, with the reason
+            share = float(positive.mean())
+            return ClassWeighted(negative=0.5 / (1.0 - share), positive=0.5 / share)
+        if not isinstance(self.class_weight, Mapping):
+            raise SpecificationError(
+                f"class_weight is {{label: weight}}, 'balanced' without privacy, or None, not {self.class_weight!r}"
+            )
+        names = [canonical_category(label) for label in self.classes_]
+        given = {canonical_category(label): weight for label, weight in self.class_weight.items()}
+        for label in given:
+            if label not in names:
+                raise SpecificationError(f"class_weight names {label!r}, which is not one of the classes {names}")
+        negative, positive_ = (given.get(name, 1.0) for name in names)
+        return "logistic" if negative == positive_ == 1.0 else ClassWeighted(negative=negative, positive=positive_)
 
     def _penalty(self, n_records: int) -> Penalty:
         if not self.C > 0:

@@ -35,6 +35,7 @@ from vfl.solvers.standstill import STILL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.losses import Loss
     from vfl.penalties import Penalty
     from vfl.solvers.protocol import Solver
     from vfl.types import Vector
@@ -106,7 +107,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         X: Any,
         y: Any,
         *,
-        loss: str,
+        loss: str | Loss,
         penalty: Penalty,
         label_bounds: tuple[float, float] | None = None,
         classes: tuple[Any, Any] | None = None,
