@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": "check a certificate, and state its guarantee",
     "evaluate": "measure a model on held-out or other records",
     "report": "draw a finished run as one HTML page",
+    "compare": "show finished runs side by side",
     "ledger": "set, show and check the budgets of data sets",
     "identity": "make a key and a certificate for one participant",
     "federation": "write, show or check the file that names all participants",
@@ -37,7 +38,7 @@ COMMANDS = {
 
 TOLD_TOGETHER = {
     ("predict", "evaluate"): "apply a saved model, or measure it",
-    ("export", "report"): "write a model's parts, or a page about a run",
+    ("export", "report", "compare"): "write a model's parts, or pages about runs",
     ("verify", "audit"): "check a certificate; try to refute an ε",
     ("identity", "federation", "join"): "take part across organisations",
     ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",
@@ -102,7 +103,7 @@ def vfl() -> None:
 
 
 INTERRUPTED = 130
-"""The exit code of Ctrl-C."""
+"""The exit code of Ctrl-C and SIGTERM."""
 
 
 def _explained(error: click.NoSuchOption) -> click.UsageError:
@@ -119,11 +120,12 @@ def _explained(error: click.NoSuchOption) -> click.UsageError:
 
 def main() -> None:
     """Run the command line. An error of vfl.errors is printed as one line, and its exit code states the cause."""
+    from vfl.cli.signals import terminable
     from vfl.cli.streams import RAY_SAYS_NOTHING, outliving
     from vfl.errors import VflError
 
     os.environ.update(RAY_SAYS_NOTHING)
-    with outliving():
+    with outliving(), terminable():
         try:
             sys.exit(vfl(prog_name="vfl", standalone_mode=False))  # a command may return its exit code
         except click.NoSuchOption as error:

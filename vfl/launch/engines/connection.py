@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import threading
 import urllib.parse
@@ -127,6 +128,7 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    own_handler = signal.getsignal(signal.SIGTERM)
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)  # inherited by the workers of a local Ray
     try:
@@ -154,7 +156,14 @@ def connected(n_actors: int, address: str | None) -> Iterator[Any]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+    _handle_sigterm_by(own_handler)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _handle_sigterm_by(handler: Any) -> None:
+    """Put this process's own handler of SIGTERM back: Ray replaces it by ones that exit or abort with a stack trace."""
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)

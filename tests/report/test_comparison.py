@@ -1,0 +1,97 @@
+"""`vfl compare`: the numbers are those of the runs, altered runs are named, and pages load nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+import vfl
+from tests.report.test_report import EVIL, Page, data, job, trained
+from vfl import cli
+from vfl.errors import OutputError, SpecificationError
+from vfl.report.comparison import Compared, as_text, compare, notes_of, write_comparison
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("compare")
+    trained(folder / "one", job(holdout=0.4))
+    trained(folder / "two", job(holdout=0.4, privacy=vfl.Privacy(epsilon=8.0, delta=1e-6)))
+    return folder / "one", folder / "two"
+
+
+def invoke(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(cli.vfl, ["compare", *map(str, words)])
+    return done.exit_code, done.output
+
+
+def test_values_are_those_of_the_runs(runs: tuple[Path, Path]) -> None:
+    code, said = invoke(*runs, "--json")
+    plain = json.loads(said)
+    assert code == 0
+    for run, found in zip(runs, plain, strict=True):
+        certificate = json.loads((run / "certificate.json").read_text(encoding="utf-8"))
+        findings = json.loads((run / "findings.json").read_text(encoding="utf-8"))["held out"]["measures"]
+        assert (found["run"], found["certificate_holds"], found["private"]) == (run.name, True, True)
+        assert (found["epsilon"], found["model"]) == (certificate["epsilon"], certificate["model_digest"])
+        assert found["n_trained"] + found["n_held_out"] == certificate["n_records"]
+        assert {name: e["value"] for name, e in found["measures"].items()} == {
+            name: e["value"] for name, e in findings.items()
+        }
+    assert plain[0]["epsilon"] < plain[1]["epsilon"]
+
+
+def test_the_table_and_the_page_hold_the_same_cells(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    code, said = invoke(*runs, "--output", tmp_path / "c.html")
+    assert code == 0
+    assert said.endswith(f"page: {tmp_path / 'c.html'}\n")
+    page = Page(tmp_path / "c.html")
+    assert page.loads_nothing()
+    for run in compare(runs):
+        for value, error, _ in run.measures.values():
+            assert f"{value:.4g} ± {error:.2g}" in said
+            assert f"{value:.4g} ± {error:.2g}" in page.said
+
+
+def test_differences_are_named_beyond_their_noise() -> None:
+    def made(name: str, value: float) -> Compared:
+        return Compared(name, True, {}, {"auc": (value, 0.03, 0.5)})
+
+    assert notes_of([made("a", 0.7), made("b", 0.71)]) == [
+        "no measure differs from the first run's by more than two standard errors"
+    ]
+    assert notes_of([made("a", 0.7), made("b", 0.9)]) == ["auc: b differs from a by 4.7 standard errors"]
+    exact = [Compared(name, True, {}, {"loss": (0.5, 0.0, None)}) for name in "ab"]
+    assert "no measure differs" in notes_of(exact)[0]
+
+
+def test_an_altered_run_is_named(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(runs[0], tmp_path / "forged")
+    model = json.loads((tmp_path / "forged" / "model.json").read_text(encoding="utf-8"))
+    model["w"][0] += 1.0
+    (tmp_path / "forged" / "model.json").write_text(json.dumps(model), encoding="utf-8")
+    found = compare((runs[0], tmp_path / "forged"))
+    assert [run.holds for run in found] == [True, False]
+    assert "DOES NOT HOLD" in as_text(found)
+
+
+def test_names_are_escaped(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    vfl.train(job(EVIL, name=EVIL[0]), data(EVIL), engine="inprocess", output=tmp_path / "<b>run")
+    page = Page(write_comparison(compare((runs[0], tmp_path / "<b>run")), tmp_path / "c.html"))
+    assert page.tags["script"] == page.tags["b"] == 0
+
+
+def test_refusals(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(SpecificationError, match="needs two runs or more"):
+        compare(runs[:1])
+    with pytest.raises(OutputError, match="there is no folder"):
+        compare((runs[0], tmp_path / "none"))
+    with pytest.raises(SpecificationError, match=r"ends in \.html, not '\.csv'"):
+        write_comparison(compare(runs), tmp_path / "c.csv")

@@ -1,0 +1,29 @@
+"""`vfl compare RUN RUN...`: show measures, guarantee and settings of finished runs side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command("compare")
+@click.argument("runs", metavar="RUN RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Also write an HTML page.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, for other tools.")
+def command(runs: tuple[Path, ...], output: Path | None, *, as_json: bool) -> None:
+    """Show measures, guarantee and settings of finished runs side by side. Reads the runs' folders only.
+
+    Choosing the best of several runs on the same records by their measures spends the ε of all of them.
+    """
+    from vfl.report.comparison import as_text, compare, write_comparison
+
+    found = compare(runs)
+    if as_json:
+        click.echo(json.dumps([run.to_dict() for run in found], ensure_ascii=False))
+    else:
+        click.echo(as_text(found))
+    if output is not None:
+        write_comparison(found, output)
+        click.echo(f"page: {output}", err=as_json)

@@ -1,0 +1,151 @@
+"""Comparison of finished runs: measures, guarantee and settings side by side, as text, plain values or one HTML page.
+
+All of it is read from the runs' folders, which hold released values and public facts: it costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import SpecificationError
+from vfl.launch.run.folder import check_finished, write_whole
+from vfl.launch.run.result import Result
+from vfl.launch.run.verification import verify_run
+from vfl.report.markup import Child, element, page, section, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DIFFERENT = 2.0
+"""Two values differ if their distance exceeds this many standard errors of it, runs taken as independent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One run of a comparison.
+
+    name : of its folder. holds : True if its certificate holds. facts : settings and guarantee.
+    measures : {measure: (value, standard error, baseline or None)}.
+    """
+
+    name: str
+    holds: bool
+    facts: dict[str, Any]
+    measures: dict[str, tuple[float, float, float | None]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "run": self.name,
+            "certificate_holds": self.holds,
+            **self.facts,
+            "measures": {
+                name: {"value": value, "error": error} | ({} if base is None else {"baseline": base})
+                for name, (value, error, base) in self.measures.items()
+            },
+        }
+
+
+def compared(run: str | Path) -> Compared:
+    """Read one finished run; OutputError for another folder."""
+    run = Path(run)
+    check_finished(run)
+    report, result = verify_run(run), Result.load(run)
+    certificate, job = report.certificate, result.job
+    held = 0 if job.split is None else job.split.sizes(certificate.n_records)[1]
+    facts = {
+        "job": job.name,
+        "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
+        "delta": certificate.delta,
+        "private": certificate.private,
+        "solver": job.solver.name,
+        "penalty": job.penalty.describe(),
+        "n_trained": certificate.n_records - held,
+        "n_held_out": held,
+        "features": len(result.feature_names),
+        "dataset": certificate.dataset,
+        "model": certificate.model_digest,
+    }
+    measures = {
+        name if len(result.findings) == 1 or kind == "held out" else f"{kind}: {name}": (e.value, e.error, e.baseline)
+        for kind, findings in result.findings.items()
+        for name, e in findings.measures.items()
+    }
+    return Compared(run.name or str(run), report.ok, facts, measures)
+
+
+def compare(runs: Sequence[str | Path]) -> tuple[Compared, ...]:
+    """Read the runs to compare, at least two; raise SpecificationError or OutputError."""
+    if len(runs) < 2:
+        raise SpecificationError("a comparison needs two runs or more: vfl compare RUN RUN")
+    return tuple(compared(run) for run in runs)
+
+
+def rows_of(runs: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """Return the table: a row per measure, then per setting; the first cell names it, then one cell per run."""
+    names = list(dict.fromkeys(name for run in runs for name in run.measures))
+    rows = [("certificate", *("holds" if run.holds else "DOES NOT HOLD" for run in runs))]
+    rows += [(name, *(_shown(run.measures.get(name)) for run in runs)) for name in names]
+    for fact in runs[0].facts:
+        cells = [_plain(run.facts[fact]) for run in runs]
+        rows.append((fact.replace("_", " "), *cells))
+    return rows
+
+
+def notes_of(runs: Sequence[Compared]) -> list[str]:
+    """Return, for each measure of the first run, which other runs differ from it by more than its noise."""
+    first, said = runs[0], []
+    for name, (value, error, _) in first.measures.items():
+        for other in runs[1:]:
+            if name not in other.measures:
+                continue
+            against, spread, _ = other.measures[name]
+            away = abs(against - value) / (math.hypot(error, spread) or math.inf)
+            if away > DIFFERENT:
+                said.append(f"{name}: {other.name} differs from {first.name} by {away:.1f} standard errors")
+    return said or ["no measure differs from the first run's by more than two standard errors"]
+
+
+def as_text(runs: Sequence[Compared]) -> str:
+    """Return the comparison as aligned columns."""
+    rows = [("", *(run.name for run in runs)), *rows_of(runs)]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join((*lines, "", *notes_of(runs)))
+
+
+def write_comparison(runs: Sequence[Compared], path: Path) -> Path:
+    """Write the comparison as one HTML page that loads no other file; return its path."""
+    if path.suffix != ".html":
+        raise SpecificationError(f"a comparison is written to a file that ends in .html, not {path.suffix!r}")
+    body: list[tuple[Child, ...]] = list(rows_of(runs))
+    text = page(
+        "Comparison of vfl runs",
+        element("h1", "Comparison of runs"),
+        section("Side by side", table(("", *(run.name for run in runs)), body)),
+        section("Differences", *(element("p", note) for note in notes_of(runs))),
+        element(
+            "footer",
+            element("p", "Computed from released values and public facts. Standard errors cover noise and sampling."),
+        ),
+    )
+    write_whole(path, text)
+    return path
+
+
+def _shown(measure: tuple[float, float, float | None] | None) -> str:
+    if measure is None:
+        return ""
+    value, error, base = measure
+    return f"{value:.4g} ± {error:.2g}" + ("" if base is None else f" (baseline {base:.2g})")
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
