@@ -1,0 +1,162 @@
+"""`vfl.join` and the checks of links: what they start, how they stop, and what they report."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import vfl
+from coordinator.federation.gathering import Gathering
+from parties.joined import serving
+from vfl.federation.events import Connected, Disconnected
+from vfl.federation.file import read_federation
+from vfl.federation.identity import load_identity
+from vfl.launch import join as joining
+from vfl.launch.check import check_coordinator, check_links
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.conftest import Said
+
+POLICY = 'format = 1\njobs = ["*"]\ntrust = ["trusted"]\ntotal = { epsilon = 4.0, delta = 1e-6 }\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    members = {name: vfl.new_identity(name, tmp_path) for name in ("hub", "bank", "telco")}
+    vfl.write_federation(
+        tmp_path / "credit.toml",
+        name="credit",
+        coordinator=("hub", members["hub"].certificate_pem),
+        address=f"127.0.0.1:{port}",
+        parties={name: members[name].certificate_pem for name in ("bank", "telco")},
+    )
+    (tmp_path / "policy.toml").write_text(POLICY)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def gathering(folder: Path, key: str = "hub.key") -> Gathering:
+    return Gathering(read_federation(folder / "credit.toml"), load_identity(folder / key))
+
+
+class Joined:
+    """`vfl.join` in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.events: list[Any] = []
+        self.stop = threading.Event()
+        self.thread = threading.Thread(
+            target=vfl.join,
+            args=("credit.toml", name, f"{name}.csv"),
+            kwargs={"policy": "policy.toml", "watch": self.events.append, "stop": self.stop},
+        )
+
+    def __enter__(self) -> Joined:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+class TestJoin:
+    def test_it_connects_reports_and_stops(self, folder: Path) -> None:
+        with Joined("bank") as joined:
+            with gathering(folder) as hub:
+                hub.wait(["bank"], 20)
+            while len(joined.events) < 2:
+                joined.stop.wait(0.05)
+        kinds = [type(event) for event in joined.events if not isinstance(event, Disconnected)]
+        assert kinds == [Connected]
+        assert isinstance(joined.events[-1], Disconnected)
+
+    def test_an_error_of_the_connection_is_raised_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(*_: object, **__: object) -> None:
+            raise vfl.FederationError("no")
+
+        monkeypatch.setattr("parties.joined.serve", refused)
+        with pytest.raises(vfl.FederationError, match="no"):
+            vfl.join("credit.toml", "bank", "bank.csv", policy="policy.toml")
+
+    def test_an_interrupt_stops_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stopped = threading.Event()
+
+        def serving_until_stopped(*given: Any, **_: object) -> None:
+            given[-1].wait(10)
+            stopped.set()
+
+        class Interrupted(threading.Thread):
+            def join(self, timeout: float | None = None) -> None:
+                if timeout == joining.STOPPING_SECONDS:
+                    super().join(timeout)
+                    return
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr("parties.joined.serve", serving_until_stopped)
+        monkeypatch.setattr(joining.threading, "Thread", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            vfl.join("credit.toml", "bank", "bank.csv", policy="policy.toml")
+        assert stopped.is_set()
+
+    def test_serve_is_what_it_calls(self) -> None:
+        import parties.joined
+
+        assert parties.joined.serve is serving.serve
+
+
+class TestCheckOfLinks:
+    def test_those_who_are_there_and_those_who_are_not(self) -> None:
+        with Joined("telco"):
+            bank, telco = check_links("credit.toml", seconds=8)
+        assert (bank.party, bank.why) == ("bank", "it did not connect: it runs vfl join")
+        assert (telco.party, telco.why, telco.version) == ("telco", "", __version__)
+        assert abs(telco.skew) < 1
+        assert 0 < telco.round_trip < 5
+        assert telco.throughput > 1e5
+
+    def test_exit_code_and_json(self, call: Callable[..., Said]) -> None:
+        said = call("federation", "check", "credit.toml", "--seconds", "0", "--json")
+        assert said.code == vfl.FederationError.exit_code
+        assert [json.loads(line)["party"] for line in said.out.splitlines()] == ["bank", "telco"]
+        said = call("federation", "check", "credit.toml", "--seconds", "0")
+        assert said.code == vfl.FederationError.exit_code
+        assert said.out.splitlines()[1] == "bank   no     it did not connect: it runs vfl join"
+
+
+class TestCheckOfTheCoordinator:
+    def test_it_is_there(self, folder: Path, call: Callable[..., Said]) -> None:
+        with gathering(folder):
+            assert 0 < check_coordinator("credit.toml", "bank", seconds=10) < 10
+            said = call("federation", "check", "credit.toml", "--as", "bank")
+        assert said.code == 0
+        assert "with the key that credit.toml pins, and accepts the key of bank" in said.out
+
+    def test_nobody_answers(self, call: Callable[..., Said]) -> None:
+        said = call("federation", "check", "credit.toml", "--as", "bank", "--seconds", "0")
+        assert said.code == vfl.FederationError.exit_code
+        assert said.err.startswith("error: no coordinator answers at 127.0.0.1:")
+        assert said.err.count("\n") == 1
+
+    def test_another_key(self, folder: Path) -> None:
+        (folder / "other").mkdir()
+        other = vfl.new_identity("hub", folder / "other")
+        federation = read_federation("credit.toml")
+        expected = federation.coordinator.fingerprint
+        with (
+            Gathering(federation, other),
+            pytest.raises(vfl.FederationError, match=f"{other.fingerprint}, and {expected} is expected"),
+        ):
+            check_coordinator("credit.toml", "bank", seconds=10)
