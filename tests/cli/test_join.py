@@ -184,6 +184,11 @@ class TestScreen:
             "later; charges stay in your book"
         )
 
+    def test_an_ended_request_says_why(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
+        screen(Ended(run=RUN, why="the coordinator began anew", seconds=0.5, records=100))
+        assert "ended after 0.5 s, 100 records: the coordinator began anew" in capsys.readouterr().out
+
     def test_a_job_without_privacy_is_marked(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
         screen(Requested(purpose="train", run=RUN, job="credit", digest="ab" * 32))

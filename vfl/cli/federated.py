@@ -119,6 +119,14 @@ class Connections(logging.Handler):
                 click.echo(f"{who} is refused: {line['why']}", err=True)
 
 
+class Timed(logging.Formatter):
+    """Gives every line of JSON its time, in seconds since 1970."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return json.dumps({"time": round(record.created, 3), **json.loads(record.getMessage())}, ensure_ascii=False)
+
+
 @contextlib.contextmanager
 def watched(
     metrics: str | None,
@@ -155,6 +163,7 @@ def _logged(path: Path) -> Iterator[None]:
         handler = logging.FileHandler(path, encoding="utf-8")
     except OSError as error:
         raise OutputError(f"cannot write the log {str(path)!r}: {error.strerror}") from error
+    handler.setFormatter(Timed())
     with _handling(handler, LINKS), _handling(handler, ROUNDS):
         yield
     handler.close()

@@ -127,7 +127,7 @@ def check(path: Path, name: str | None, identity: Path | None, seconds: float, *
             click.echo(f"{link.party:<{width}}  no     {link.why}")
         else:
             click.echo(
-                f"{link.party:<{width}}  yes    {link.version:<7}  {f'{link.skew:+.2f} s':<8}  "
+                f"{link.party:<{width}}  yes    {link.version:<7}  {f'{round(link.skew, 2) + 0.0:.2f} s':<8}  "
                 f"{f'{1e3 * link.round_trip:.1f} ms':<10}  {link.throughput / 1e6:.0f} MB/s"
             )
             if abs(link.skew) > SKEW_SECONDS:

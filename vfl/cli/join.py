@@ -267,14 +267,14 @@ def _request(event: Requested) -> str:
 
 
 def _outcome(event: Ended) -> str:
-    said = [f"{f'ended, {event.why}' if event.why else 'done'} after {event.seconds:.1f} s"]
+    said = [f"{'ended' if event.why else 'done'} after {event.seconds:.1f} s"]
     if event.records is not None:
         said.append(f"{event.records} records")
     if event.releases:
         said.append(_cost(event.releases, event.epsilon))
     if event.left is not None:
         said.append(f"ε = {event.left:.4g} left in your book")
-    return ", ".join(said)
+    return ", ".join(said) + (f": {event.why}" if event.why else "")
 
 
 def _measure(event: Event, meters: Metrics) -> None:
