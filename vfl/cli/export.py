@@ -18,17 +18,24 @@ import click
     help="Write a scikit-learn Pipeline for pickle.load or joblib.load; it needs no vfl.",
 )
 @click.option(
+    "--scorecard",
+    "points",
+    is_flag=True,
+    help="Write points per category as a CSV file, for a logistic model of binned and categorical columns.",
+)
+@click.option(
     "--output",
     type=click.Path(path_type=Path),
     required=True,
     metavar="PATH",
-    help="New file; without --party or --sklearn a new folder for the parts of all parties.",
+    help="New file; without --party, --sklearn or --scorecard a new folder for the parts of all parties.",
 )
-def command(run: Path, party: str | None, output: Path, *, plain: bool) -> None:
-    """Write the model in the folder RUN for others to apply: split by party, or for scikit-learn.
+def command(run: Path, party: str | None, output: Path, *, plain: bool, points: bool) -> None:
+    """Write the model in the folder RUN for others to apply: split by party, for scikit-learn, or as a scorecard.
 
     A party predicts with its part by vfl predict --part NAME=FILE. The pipeline takes one frame of all columns; it fills,
-    clamps and encodes them as declared. It does not join parties, and it carries no certificate.
+    clamps and encodes them as declared. It does not join parties, and it carries no certificate. The scorecard has 600
+    points at even odds and 20 more when the odds of the negative class double.
     """
     from vfl.errors import OutputError, SpecificationError
     from vfl.launch.run.folder import write_whole
@@ -36,8 +43,10 @@ def command(run: Path, party: str | None, output: Path, *, plain: bool) -> None:
 
     if plain and party is not None:
         raise SpecificationError("a party's part is not a scikit-learn model: give --party or --sklearn")
+    if points and (plain or party is not None):
+        raise SpecificationError("a scorecard is of the whole model: give --scorecard without --party and --sklearn")
     result = Result.load(run)
-    if output.exists() and (plain or party is not None):
+    if output.exists() and (plain or points or party is not None):
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     if plain:
         model = pickle.dumps(result.to_sklearn())
@@ -45,6 +54,8 @@ def command(run: Path, party: str | None, output: Path, *, plain: bool) -> None:
             output.write_bytes(model)
         except OSError as error:
             raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
+    elif points:
+        write_whole(output, result.scorecard(digits=1).to_csv())
     elif party is not None:
         write_whole(output, result.part(party).to_json())
     else:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from vfl.certificate import Report
     from vfl.job import Job
+    from vfl.launch.run.scorecard import Scorecard
     from vfl.types import Vector
 
 PART = ".part.json"
@@ -211,6 +212,37 @@ class Result:
         from vfl.launch.run.scikit import pipeline_of
 
         return pipeline_of(self)
+
+    def scorecard(
+        self,
+        *,
+        points_to_double: float = 20.0,
+        base: float = 600.0,
+        odds: float = 1.0,
+        positive_is_high: bool = False,
+        digits: int | None = None,
+    ) -> Scorecard:
+        """Return points per category of a logistic model, whose sum over the columns is a score.
+
+        It is computed from the released model alone, so that the model's guarantee covers it.
+
+        points_to_double : points for which the odds double. base : the score at the given odds. odds : of the class that
+            scores high.
+        positive_is_high : whether a likelier positive class scores higher; False suits a positive class such as 'default'.
+        digits : decimal places of the points; None keeps all.
+
+        Raises SpecificationError unless the loss is logistic and all columns are Binned, Categorical or Boolean.
+        """
+        from vfl.launch.run.scorecard import scorecard_of
+
+        return scorecard_of(
+            self,
+            points_to_double=points_to_double,
+            base=base,
+            odds=odds,
+            positive_is_high=positive_is_high,
+            digits=digits,
+        )
 
     def predict(self, data: Any) -> Any:
         """Return the predicted labels (n,) of new records: classes, or for regression the loss's response to the margins."""

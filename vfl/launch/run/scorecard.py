@@ -1,0 +1,117 @@
+"""Scorecard of a logistic model of categories: points per category, whose sum is the score. Computed from the model alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vfl.columns import Boolean, Categorical, canonical_category, indicators
+from vfl.errors import SpecificationError
+from vfl.features import Binned, own_of
+from vfl.losses import loss_of
+
+if TYPE_CHECKING:
+    from vfl.launch.run.result import Result
+
+MISSING = "(missing)"
+OTHER = "(other)"
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Points of a record whose `column` is in `category`. party : owner of the column."""
+
+    party: str
+    column: str
+    category: str
+    points: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """Points of all categories. A record's score is the sum of its points, one row per column.
+
+    score = base + points_to_double/ln 2·(log-odds − ln odds), with the log-odds of the class that scores high.
+    """
+
+    rows: tuple[Points, ...]
+    base: float
+    odds: float
+    points_to_double: float
+
+    def to_csv(self) -> str:
+        """Return the rows as the text of a CSV file."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["party", "column", "category", "points"])
+        writer.writerows([row.party, row.column, row.category, row.points] for row in self.rows)
+        return text.getvalue()
+
+
+def scorecard_of(
+    result: Result, *, points_to_double: float, base: float, odds: float, positive_is_high: bool, digits: int | None
+) -> Scorecard:
+    """Return the scorecard; arguments as for `Result.scorecard`."""
+    job = result.job
+    if loss_of(job.loss).name != "logistic":
+        raise SpecificationError(
+            f"a scorecard needs log-odds, which {loss_of(job.loss).name} loss does not estimate: train with loss='logistic'"
+        )
+    for name, value in (("points_to_double", points_to_double), ("odds", odds)):
+        if not (math.isfinite(value) and value > 0):
+            raise SpecificationError(f"scorecard: {name} is a positive number, not {value!r}")
+    factor = points_to_double / math.log(2.0)
+    sign = 1.0 if positive_is_high else -1.0
+    coefficient = dict(zip(result.feature_names, map(float, result.coef_), strict=True))
+    columns = job.partition.features
+    share = (base + factor * (sign * result.intercept_ - math.log(odds))) / len(columns)
+    rows = []
+    for column in columns:
+        for category, effect in _effects(result, column, coefficient).items():
+            points = share + sign * factor * effect
+            rows.append(
+                Points(
+                    job.partition.owner(column), column, category, points if digits is None else round(points, digits)
+                )
+            )
+    return Scorecard(tuple(rows), base, odds, points_to_double)
+
+
+def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict[str, float]:
+    """Return {category: its part of the margin}."""
+    declared = result.job.schema[column]
+    missing = [coefficient[name] for name in indicators(column, declared.missing)]
+    if isinstance(declared, Boolean):
+        effects = {"false": 0.0, "true": coefficient[column]}
+    elif isinstance(declared, Categorical | Binned):
+        effects = {name.removeprefix(f"{column}="): coefficient[name] for name in own_of(declared, column)}
+        if isinstance(declared, Categorical) and declared.unknown == "zero":
+            effects[OTHER] = 0.0
+    else:
+        raise SpecificationError(
+            f"a scorecard has points per category, and column {column!r} is of kind {declared.kind}: declare vfl.Binned(edges) "
+            "for it, with edges that are known or bought by vfl.private_quantiles"
+        )
+    if missing:
+        filled = declared.fill
+        own = 0.0
+        if filled is not None:
+            own = _of_fill(declared, column, filled, coefficient)
+        effects[MISSING] = missing[0] + own
+    return effects
+
+
+def _of_fill(
+    declared: Boolean | Categorical | Binned, column: str, fill: object, coefficient: dict[str, float]
+) -> float:
+    """Return the effect of the category that a missing cell is filled with."""
+    if isinstance(declared, Boolean):
+        return coefficient[column] if fill else 0.0
+    names = own_of(declared, column)
+    if isinstance(declared, Categorical):
+        return coefficient[names[declared.texts.index(canonical_category(fill))]]
+    below = sum(float(fill) >= edge for edge in declared.edges)  # type: ignore[arg-type]
+    return coefficient[names[below]]
