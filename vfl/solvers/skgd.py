@@ -168,7 +168,8 @@ class SkGD:
         rounds = self.outer_rounds or 1
         counted = min(rounds, -(-COUNTED // (self.inner_rounds or 1)))
         visits = sum(1 for draws in islice(walk.outer(), counted) for _ in draws)
-        before = asks_moments(problem) + self.by_pass + self._begins(problem)
+        before = asks_moments(problem) + self.by_pass + self._begins(problem) + bool(self.label_share)
+        before += bool(self.residual_share)
         return before + rounds - 1 + round(visits * rounds / counted)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
