@@ -136,7 +136,9 @@ def time(problem: Problem) -> float:
     """Return τ, the number of whole steps of every coordinate.
 
     Little time is early stopping: what noise adds in the first steps grows as τ², what they gain as τ. Below ρ of about 2
-    the run stays where it starts. A cap below half of a residual makes logistic steps as many times shorter.
+    the run stays where it starts. A cap below half of a residual makes logistic steps as many times shorter. Nearly parallel
+    columns converge slowly: with 400 steps in place of 200, Electricity raw at ε = 10 left 1.6e-5 in place of 1.7e-4, and three
+    simulated problems, on which nothing was chosen, 0.67 to 1.00 of their error.
     """
     ρ = signal_to_noise(problem)
     parallel = nearly_parallel(problem)
@@ -144,6 +146,8 @@ def time(problem: Problem) -> float:
         return counts.time(ρ)
     if math.isfinite(problem.loss.slope):
         most = 200.0 if ρ >= (100.0 if parallel else 1000.0) else 100.0
+        if parallel and ρ >= 2000.0:
+            most = 400.0
         return float(min(most, 0.3 * ρ**1.2 * max(1.0, 0.5 / _typical(problem)), 0.1 * ρ**2))
     if off_centre(problem) and (not parallel or ρ < FAINT):
         return float(min(12.0, 0.5 * ρ**1.4, 0.3 * ρ**2, 0.3 * ρ**3))
