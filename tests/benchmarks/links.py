@@ -1,10 +1,13 @@
 """Cost of a visit across organisations against a bare TLS stream that carries the same bytes, in one run.
 
-    python -m tests.benchmarks.links [--runs N] [--records N ...] [--listen HOST:PORT] [--pings]
+    python -m tests.benchmarks.links [--runs N] [--records N ...]
+    python -m tests.benchmarks.links --memory
 
 A visit sends margins, (n,) float64, to a party and gets an n-vector back; the party computes nothing. Labels have travelled
 before. The bare stream is Python's `ssl` over TCP, TLS 1.3 with the same certificates, written and read as whole vectors. Both
 parties are processes of their own, and the two take turns. The aim is a ratio of at most 1.3.
+
+With --memory it prints by how many bytes the coordinator's process grows between visit 1,000 and visit 10,000.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import numpy as np
 from coordinator.federation.gathering import Gathering
 from coordinator.federation.transport import FederationTransport
 from parties.joined.serving import _Joining
+from tests.benchmarks.rounds import resident
 from tests.coordinator.organisations import federation, free_address
 from vfl.federation.file import identity_for, read_federation
 from vfl.kinds import from_plain
@@ -131,15 +135,21 @@ def measured(n: int, runs: int) -> tuple[list[float], list[float]]:
         return times
 
 
-def _turns(gathering: Gathering, stream: ssl.SSLSocket, n: int, runs: int) -> tuple[list[float], list[float]]:
-    transport = FederationTransport(
+def _transport(gathering: Gathering) -> FederationTransport:
+    return FederationTransport(
         gathering, ("bank",), offer=lambda _: None, parts=lambda n: (n, 0), timeout=60.0, load_seconds=60.0
     )
+
+
+def _query() -> Forward:
+    return Forward({"bank": (Block(0, "bank", 0, 4, 0), np.zeros(4))})
+
+
+def _turns(gathering: Gathering, stream: ssl.SSLSocket, n: int, runs: int) -> tuple[list[float], list[float]]:
+    transport, query = _transport(gathering), _query()
     transport.greet()
     rng = np.random.default_rng(0)
     margins, labels, back = rng.normal(size=n), rng.normal(size=n), np.empty(n)
-    block = Block(0, "bank", 0, 4, 0)
-    query = Forward({"bank": (block, np.zeros(4))})
     visits, trips = [], []
     for k in range(runs + 3):
         start = time.perf_counter()
@@ -153,12 +163,41 @@ def _turns(gathering: Gathering, stream: ssl.SSLSocket, n: int, runs: int) -> tu
     return visits[3:], trips[3:]
 
 
+def growth(visits: int = 10_000, n: int = 1_000) -> int:
+    """Return by how many bytes this process grows after a tenth of so many visits."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as name,
+        federation(Path(name), ("bank",)) as joined,
+        Gathering(joined.federation, joined.identities["hub"]) as gathering,
+    ):
+        stop = spawn.Event()
+        worker = spawn.Process(target=party, args=(Path(name), n, stop), daemon=True)
+        worker.start()
+        gathering.wait(["bank"], 60.0)
+        transport, query, early = _transport(gathering), _query(), 0
+        transport.greet()
+        margins = np.zeros(n)
+        for k in range(visits):
+            transport.ask({"bank": query}, Records(margins=margins, labels=margins), ReleaseKey(k))
+            if k == visits // 10:
+                early = resident()
+        grown = resident() - early
+        stop.set()
+        worker.join(10)
+    return grown
+
+
 def main() -> None:
     """Print one line of JSON per n."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--records", type=int, nargs="+", default=[100_000, 1_000_000])
     given = parser.parse_args()
+    if given.memory:
+        print(json.dumps({"bytes_grown": growth()}))
+        return
     for n in given.records:
         visits, trips = measured(n, given.runs)
         ratio = statistics.median(visits) / statistics.median(trips)

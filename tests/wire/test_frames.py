@@ -31,13 +31,13 @@ def received(sent, way=ToParty, limits=LIMITS, held=None) -> Incoming:
     return incoming
 
 
+@settings(deadline=None, max_examples=200)
 @given(
     st.integers(1, 1 << 40),
     st.lists(st.integers(0, 40), max_size=2),
     st.binary(max_size=300),
     st.integers(1, 50),
 )
-@settings(max_examples=200)
 def test_calls_arrive_as_they_were_sent(call, sizes, body, piece) -> None:
     vectors = {
         name: np.random.default_rng(k).normal(size=n) for k, (name, n) in enumerate(zip("ab", sizes, strict=False))
@@ -79,6 +79,7 @@ def test_the_frames_are_those_of_the_definitions() -> None:
     assert (frame.piece.call, bytes(content)) == (7, b"z")
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=20), st.integers(1, 9))
 def test_small_vectors_are_not_copied(body, n) -> None:
     (data,) = frames(1, (body,), {"a": np.arange(float(n)), "b": np.arange(3.0)})
@@ -147,6 +148,7 @@ def test_vectors_are_read_only_and_whole() -> None:
         as_vector(np.zeros(9, np.uint8))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_random_bytes_are_a_frame_or_are_refused(data) -> None:
     _tried(data)

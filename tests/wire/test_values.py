@@ -7,7 +7,7 @@ import random
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vfl.wire.federation_pb2 import Value, Values
@@ -25,6 +25,7 @@ SCALARS = st.one_of(
 PLAIN = st.recursive(SCALARS, lambda inner: st.lists(inner).map(tuple), max_leaves=30).map(lambda value: (value,))
 
 
+@settings(deadline=None)
 @given(PLAIN)
 def test_plain_values_travel_unchanged(plain) -> None:
     back = parse(serialise(plain))
@@ -43,6 +44,7 @@ def generated(plain) -> Value:
     return Value() if field is None else Value(**{field: plain})
 
 
+@settings(deadline=None)
 @given(PLAIN)
 def test_the_bytes_are_those_of_the_definitions(plain) -> None:
     """They are put together by hand, and are what the generated class writes."""
@@ -91,6 +93,7 @@ def test_whole_numbers_have_one_spelling(large) -> None:
         parse(Value(tuple=Values(items=[Value(large=large)])).SerializeToString())
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused_or_plain(data) -> None:
     _refused_or_plain(data)
