@@ -22,6 +22,7 @@ DELAY_MS = 20.0
 RUN = "vfl run long.toml --federation credit.toml --output runs/long"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_page_can_be_followed_in_three_folders(tmp_path: Path) -> None:
     """Three processes on loopback."""
