@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import parties.party
@@ -57,6 +58,21 @@ def test_what_concerns_real_records_is_taken_off_and_named() -> None:
     audit = vfl.audit(job(id="customer", dataset="credit-2026"), 30, runs=5, confidence=SURE)
     assert audit.passed
     assert "left out   dataset, id" in str(audit)
+
+
+def test_parties_may_hold_columns_of_one_name() -> None:
+    same = vfl.FeaturePartition({"bank": ["age", "a1"], "telco": ["age"]}, label=("telco", "y"))
+    spec = job(partition=same, bounds={"*": (-1.0, 1.0)})
+    assert vfl.audit(spec, 30, runs=5, confidence=SURE).passed
+    numbers = np.linspace(-1, 1, 30)
+    rows = {"bank": {"age": numbers, "a1": numbers}, "telco": {"age": -numbers, "y": np.arange(30) % 2}}
+    assert not vfl.audit(spec, runs=5, confidence=SURE, public_data=rows).simulated
+
+
+def test_a_feature_that_its_owner_makes_is_refused() -> None:
+    bins = {"a0": vfl.Binned((0.0, 0.5))}
+    with pytest.raises(vfl.SpecificationError, match="'a0' is made by its owner"):
+        vfl.audit(job(columns=bins, bounds=dict.fromkeys(("a1", "a2", "b0"), (-1.0, 1.0))))
 
 
 def test_both_parts_of_the_records_are_audited() -> None:

@@ -176,7 +176,11 @@ DEFECTS: dict[str, tuple[Callable[[Patch], None], vfl.Job, set[str]]] = {
         {"shifts"},
     ),
     "a clip not applied": (no_clip, job(BLOCKS), {"shifts", "attack"}),
-    "released twice": (released_twice, job(vfl.SkGD(passes=3), intercept=False), {"shifts"}),
+    "released twice": (
+        released_twice,
+        job(vfl.SkGD(passes=3), intercept=False, privacy={"smoothness_share": 0.02}),
+        {"shifts"},
+    ),
     "a public batch reused": (
         public_batch_reused,
         job(vfl.SGD(sampling="disjoint", batch_size=10, passes=2), intercept=False),

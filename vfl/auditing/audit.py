@@ -19,6 +19,7 @@ from vfl.errors import PrivacyError, SpecificationError
 from vfl.holdout import Side
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import OnPart, bare
+from vfl.schema import Boolean, Categorical, Numeric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -243,6 +244,13 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
         raise SpecificationError(
             f"column {unbounded[0]!r} has no bounds, so no simulated record is its farthest: declare bounds for an audit"
         )
+    for column in job.partition.features:
+        declared = job.schema[column]
+        if not isinstance(declared, Numeric | Boolean | Categorical):
+            raise SpecificationError(
+                f"column {column!r} is made by its owner ({declared.kind}), and an audit simulates numbers, booleans and "
+                "categories only: audit the job with a numeric column in its place, whose bounds are the range of the feature"
+            )
     require_number("confidence", confidence)
     if not 0.5 < confidence < 1.0:
         raise SpecificationError(f"confidence lies between 0.5 and 1, not {confidence!r}")
@@ -272,8 +280,8 @@ def _public(job: Job, data: Any, n_records: int) -> tuple[dict[str, Any] | None,
     for party, source in sources_of(job, data).items():
         task = job.for_party(party)
         table = read_table(source, contents_of(task.schema, task.columns, task.label))
-        wanted = job.wanted(party)
-        found |= {column: table.column(column).to_pylist() for column in wanted}
+        local = job.partition.local
+        found |= {column: table.column(local(column)).to_pylist() for column in job.partition.wanted(party)}
     sizes = {len(cells) for cells in found.values()}
     if len(sizes) != 1:
         raise SpecificationError("the parties' public data have different numbers of records")

@@ -125,8 +125,7 @@ def tables(
         for all other records; None simulates them.
     """
     columns, label = job.partition.features, job.partition.label_column
-    wanted = dict.fromkeys(column for party in job.partition.parties for column in job.wanted(party))
-    others = [column for column in wanted if column not in columns and column != label]  # of groups, for fairness
+    others = [column for column in job.partition.group_columns if column != label]
     made = []
     for record in (canary.first, canary.second):
         whole: dict[str, Any] = {}

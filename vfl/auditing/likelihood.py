@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.errors import UnknownEvent
 from vfl.privacy.events import BoundedRange, Gaussian, PoissonSubsampledGaussian
 
 if TYPE_CHECKING:
@@ -83,10 +84,10 @@ def allowed(event: Event) -> float:
         return event.epsilon / 2.0
     if isinstance(event, Gaussian | PoissonSubsampledGaussian):
         return event.sensitivity / event.sigma
-    raise TypeError(f"an audit knows no {type(event).__name__} event")
+    raise UnknownEvent(f"an audit knows no {type(event).__name__} event: it audits Gaussian releases and selections")
 
 
 def _sigma(event: Event) -> float:
     if isinstance(event, Gaussian | PoissonSubsampledGaussian):
         return event.sigma
-    raise TypeError(f"an audit knows no {type(event).__name__} event")
+    raise UnknownEvent(f"an audit knows no {type(event).__name__} event: it audits Gaussian releases and selections")
