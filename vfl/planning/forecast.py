@@ -103,7 +103,9 @@ class Forecast:
         """The forecast in words."""
         words = []
         if self.noise:
-            words.append(f"NOISE: {self._records} are too few {self._budget}: the model would tell next to nothing")
+            words.append(
+                f"NOISE: {self._records} are too few {self._budget}{self._of}: the model would tell next to nothing"
+            )
         elif self.missed[1] > NOISE:
             words.append(f"a weak signal would be lost in noise with {self._records} {self._budget}")
         if self.measures:
@@ -119,6 +121,12 @@ class Forecast:
     @property
     def _budget(self) -> str:
         return "without privacy" if self.epsilon is None else f"at ε = {self.epsilon:g}"
+
+    @property
+    def _of(self) -> str:
+        if self.signal is None:
+            return ""
+        return f" for a signal of {said('auc' if self.positives is not None else 'r2')} {self.signal[1]:.3g} or less"
 
     @property
     def _given(self) -> str:
