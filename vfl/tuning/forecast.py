@@ -77,8 +77,8 @@ class TunePlan:
                 f"measured runs, and {cost}"
             )
         return (
-            f"a choice may pay: at μn/p = {self._ratio:.3g} the rules for the defaults are weak, and options may differ by "
-            f"more than the noise; {cost}"
+            f"open: at μn/p = {self._ratio:.3g} the rules for the defaults are weak, and noise dominates; {cost}, so a choice "
+            "pays only if a candidate gains more than that"
         )
 
     def _lines(self) -> list[tuple[str, str]]:
