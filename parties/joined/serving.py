@@ -102,6 +102,7 @@ class _Joining:
         self._connected = False
         self._told = False
         self._due = math.inf
+        self._random = random.SystemRandom()
 
     def until_stopped(self) -> None:
         """Connect again and again."""
@@ -128,7 +129,7 @@ class _Joining:
             if not self._told:
                 self._told = True
                 self._on_event(events.Disconnected(why=why, in_flight=self._desk.in_flight))
-            self._stop.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that parties do not all come at once
+            self._stop.wait(pause * self._random.uniform(0.5, 1.0))  # so that parties do not all come at once
             pause = min(2 * pause, self._longest_pause)
 
     def _session(self) -> None:
