@@ -73,7 +73,7 @@ def unquoted_csv_file(table: Table, folder: Path) -> vfl.Csv:
     rows = [list(table), *zip(*table.values(), strict=True)]
     text = "\n".join("|".join(re.sub(r"[|\r\n]", " ", str(cell)) for cell in row) for row in rows)
     path.write_text(text, encoding="utf-16", errors="replace")
-    return vfl.Csv(str(path), delimiter="|", decimal=",", encoding="utf-16", quote="")
+    return vfl.Csv(str(path), delimiter="|", decimal=",", encoding="utf-16", quote="", dates="%Y-%m-%d")
 
 
 def lists(table: Table, folder: Path) -> dict[str, Any]:
