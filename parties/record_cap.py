@@ -50,7 +50,7 @@ class OwnCap:
         self._columns = columns
         self._norms = norms
         self._repeats = repeats
-        self._made: dict[ReleaseKey, tuple[Shape, set[int]]] = {}
+        self._made: dict[ReleaseKey, tuple[Gaussian, Shape, set[int]]] = {}
         self._known: tuple[Shape, Vector] | None = None
         self._bounds: _Bounds | None = None
 
@@ -78,7 +78,11 @@ class OwnCap:
                 )
             return
         cap.require_covered(releases)
-        shape, made = self._made.setdefault(cap.paid.key, (self._shape(cap), set()))
+        charged, shape, made = self._made.setdefault(cap.paid.key, (cap.paid.event, self._shape(cap), set()))
+        if charged != cap.paid.event:
+            raise PrivacyError(
+                f"party {self._party!r} was asked to change the charge within a pass, which its first block has paid"
+            )
         if shape != self._shape(cap):
             raise PrivacyError(f"party {self._party!r} was asked to change the cap or the scale within a pass")
         for block, _, _ in asked:

@@ -118,6 +118,8 @@ class Aligning:
                     0 < size <= MOST_IDS for size in message.sizes.values()
                 ):
                     raise FederationError(f"party {own!r} was told impossible numbers of ids")
+                if message.sizes[own] != self._begun().greet().n_ids:
+                    raise FederationError(f"party {own!r} was told another number of its ids than it has")
                 self._begun().begin(message.pending)
                 self._sizes = message.sizes
                 return Done(), {}
@@ -125,6 +127,10 @@ class Aligning:
                 self._multiply(message, vectors, progress)
                 return Done(), {}
             case SendSet():
+                if not message.to and message.owner == own and len(self._offer.parties) > 1:
+                    raise FederationError(
+                        f"party {own!r} sends its own set in the clear once the others have blinded it"
+                    )
                 points = np.ascontiguousarray(self._begun().take(message.owner))
                 if not message.to:
                     return Done(), {"points": points}

@@ -52,6 +52,9 @@ class Predicting(Work):
         super().__init__(offer)
         self._part, self._source, self._own = part, source, own
         self._parties = tuple(party for party in part.job.partition.parties if party in offer.parties)
+        for party in part.job.partition.parties:  # a sum of fewer parts shows more of each
+            if part.job.partition.columns(party) and party not in self._parties:
+                raise FederationError(f"party {party!r} has columns in the model, and takes no part in the prediction")
         self._receiver = receiver_of(part.job, self._parties)
         self._measured = offer.purpose == EVALUATE
         self._permission = permitted(

@@ -106,6 +106,26 @@ def test_keys_are_signed_by_the_identity_for_this_run(identities) -> None:
         bank.meet("telco", other.key, other.signature, identities["telco"].certificate_pem)
 
 
+def test_keys_that_come_again_use_no_nonce_again(identities) -> None:
+    """Two texts under one nonce would show the coordinator their difference."""
+    made = sealers(identities)
+    bank, telco = made["bank"], made["telco"]
+    first = bank.seal("telco", "set", b"one")
+    bank.meet("telco", telco.key, telco.signature, identities["telco"].certificate_pem)
+    assert bank.seal("telco", "set", b"one") != first
+    assert telco.open("bank", "set", first) == b"one"
+    telco.meet("bank", bank.key, bank.signature, identities["bank"].certificate_pem)
+    with pytest.raises(FederationError, match="is not what 'bank' sealed"):
+        telco.open("bank", "set", first)
+
+
+def test_a_second_key_of_a_party_is_refused(identities) -> None:
+    bank = sealers(identities)["bank"]
+    again = Sealer("telco", identities["telco"].key_pem, CONTEXT)
+    with pytest.raises(FederationError, match="two keys for sealed texts of 'telco'"):
+        bank.meet("telco", again.key, again.signature, identities["telco"].certificate_pem)
+
+
 def test_secrets_stay(identities) -> None:
     with pytest.raises(TypeError, match="holds secrets"):
         pickle.dumps(Sealer("bank", identities["bank"].key_pem, CONTEXT))

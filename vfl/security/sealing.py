@@ -7,7 +7,8 @@ was sealed; anything else raises FederationError. The coordinator learns the len
     key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
     each piece           ChaCha20-Poly1305, nonce = (number of the text, number of the piece), bound to its label and length
 
-RFC 7748, RFC 5869, RFC 8439. The nonces of a direction count up, so no nonce is used twice under one key. The context, which is
+RFC 7748, RFC 5869, RFC 8439. The nonces of a direction count up, so no nonce is used twice under one key; a party takes one
+key of each other party in a run. The context, which is
 signed too, names the run: a key that was signed for one run is not accepted in another.
 """
 
@@ -46,13 +47,21 @@ class Sealer:
         self._secret = X25519PrivateKey.generate()
         self.key = self._secret.public_key().public_bytes_raw()
         self.signature = identity.sign(self._signed(party, self.key), ec.ECDSA(hashes.SHA256()))
+        self._met: dict[str, bytes] = {}
         self._ways: dict[tuple[str, str], tuple[ChaCha20Poly1305, int]] = {}
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Sealer holds secrets and cannot be pickled")
 
     def meet(self, other: str, key: bytes, signature: bytes, certificate_pem: bytes) -> None:
-        """Take another party's key. Raises FederationError unless the identity in the certificate has signed it."""
+        """Take another party's key. Raises FederationError unless the identity in the certificate has signed it.
+
+        A key that has come before changes nothing, so that no nonce is used again. A second key of a party is refused.
+        """
+        if other in self._met:
+            if self._met[other] != key:
+                raise FederationError(f"{self._party!r} was sent two keys for sealed texts of {other!r} in one run")
+            return
         public = load_pem_x509_certificate(certificate_pem).public_key()
         signed, shared = isinstance(public, ec.EllipticCurvePublicKey), b""
         try:
@@ -66,6 +75,7 @@ class Sealer:
                 f"the key for sealed texts that came for {other!r} is not signed by the identity of {other!r}: the coordinator "
                 "or the connection to it is faulty"
             ) from None
+        self._met[other] = key
         for sender, receiver, first, second in (
             (self._party, other, self.key, key),
             (other, self._party, key, self.key),

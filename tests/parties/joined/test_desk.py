@@ -18,7 +18,20 @@ from vfl.federation import events
 from vfl.job.plain import encode
 from vfl.kinds import FORMAT, from_plain, to_plain
 from vfl.losses import Logistic
-from vfl.messages import Backward, Block, Descend, Forward, Moments, Notice, Phase, RecordNorms, Reply, Step
+from vfl.messages import (
+    Backward,
+    Block,
+    Descend,
+    Forward,
+    Moments,
+    Notice,
+    Paid,
+    Phase,
+    RecordCap,
+    RecordNorms,
+    Reply,
+    Step,
+)
 from vfl.messages.joining import (
     AddUp,
     BeginAligning,
@@ -277,6 +290,25 @@ class TestQueries:
     def test_labels_of_a_party_without_any(self, counter) -> None:
         counter.begin(job())
         assert "holds no label" in counter.refused(SendLabels())
+
+    def test_a_cheaper_charge_for_the_rest_of_a_pass(self, counter) -> None:
+        """Later blocks of a pass rest on the charge of its first block, and on no other."""
+        counter.begin(job())
+        key, vectors = ReleaseKey(1), {name: np.zeros(N) for name in ("margins", "labels", "limits")}
+        rows = {"bank": (Block(0, "bank", 0, 2, 0), np.zeros(2), np.ones(2))}
+
+        def of(column: int, sigma: float) -> Descend:
+            clip = Clip(1.0, 2)
+            event = Gaussian(Adjacency.REPLACE_ONE, clip.sensitivity, sigma, 2)
+            block = Block(column, "bank", column, column + 1, 0)
+            step = Step(block, np.zeros(1), np.ones(1), clip, ProxStep(np.ones(1), np.ones(1), L2(0.1)), event)
+            cap = RecordCap(1.0, rows, paid=Paid(key, event))
+            start = {"bank": np.zeros(2)}
+            return Descend(Derivative(Logistic()), {"bank": (step,)}, start, parts={"bank": column}, capped=cap)
+
+        assert isinstance(counter.call(of(0, 1e6), key, **vectors)[0], Reply)
+        assert "change the charge within a pass" in counter.refused(of(1, 1e-6), ReleaseKey(2), **vectors)
+        assert isinstance(counter.call(of(1, 1e6), ReleaseKey(3), **vectors)[0], Reply)
 
     def test_a_negative_round(self, counter) -> None:
         spec = job()
