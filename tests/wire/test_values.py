@@ -56,7 +56,11 @@ def test_nan_travels() -> None:
     assert math.isnan(back)
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, object(), 1j, bytearray(b"x"), 1 << 4200, "\ud800"], ids=ascii)
+@pytest.mark.parametrize(
+    "value",
+    [[1], {"a": 1}, object(), 1j, bytearray(b"x"), 1 << 4200, "\ud800"],
+    ids=["list", "dict", "object", "complex", "bytearray", "too large", "surrogate"],
+)
 def test_other_values_do_not_travel(value) -> None:
     with pytest.raises(WireError):
         serialise((value,))
