@@ -273,6 +273,8 @@ def test_a_failure_of_a_participant_ends_the_tune_and_it_is_resumed(tmp_path, mo
         tuned(output=tmp_path / "run")
     assert files(tmp_path / "run" / "sealed") == ["trial-0"]
     monkeypatch.undo()
+    with pytest.raises(OutputError, match="holds a tune: continue it with vfl resume"):
+        vfl.resume(tmp_path / "run", table(), engine="inprocess")
     done = []
     found = resume(tmp_path / "run", table(), engine="inprocess", watch=done.append)
     assert [event.number for event in done if isinstance(event, Begun)] == [2, 3]

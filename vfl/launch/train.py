@@ -13,7 +13,7 @@ from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.place import across, place_of
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import Settings, events_of, finish, settings_of
-from vfl.launch.run.folder import MODEL, fresh_folder
+from vfl.launch.run.folder import MODEL, TUNE, fresh_folder
 from vfl.launch.run.result import Result
 from vfl.launch.run.timing import Stopwatch
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
@@ -201,6 +201,8 @@ def resume(
     folder = Path(folder)
     if (folder / MODEL).exists():
         return Result.load(folder)
+    if (folder / TUNE).exists():
+        raise OutputError(f"{str(folder)!r} holds a tune: continue it with vfl resume, or with vfl.tuning.run.resume")
     signer = signing_key(key)
     job, _ = jobfile.read(folder / jobfile.NAME)
     with checkpoint.Checkpoint(folder) as log:  # lock it before reading: another process may be adding to it

@@ -39,7 +39,7 @@ from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import Organisations, Place
 from vfl.launch.run import checkpoint
 from vfl.launch.run.execution import settings_of
-from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, fresh_folder, write_whole
+from vfl.launch.run.folder import CERTIFICATE, FINDINGS, MODEL, TUNE, fresh_folder, write_whole
 from vfl.launch.run.result import Result, numbers, told
 from vfl.launch.run.warnings import count_releases, warn_of_plan
 from vfl.launch.sources import ask_owners, named_by_owners, sources_of
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     Watch = Callable[[object], None]
 
 FORMAT = 1
-NAME = "tune.json"
+NAME = TUNE
 WINNER = "winner.json"
 KEYS = (ReleaseKey(0, 0), ReleaseKey(0, 1))
 """Keys of the two charges of a tune: the training records', and the held-out records'."""

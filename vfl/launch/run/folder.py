@@ -11,6 +11,8 @@ from vfl.errors import OutputError
 from vfl.launch.run import checkpoint
 
 FORMAT = 1
+TUNE = "tune.json"
+"""Public state of a tune (vfl.tuning.run), whose folder is resumed in another way than a run's."""
 MODEL, CERTIFICATE, FINDINGS = "model.json", "certificate.json", "findings.json"
 
 
