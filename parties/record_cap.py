@@ -11,6 +11,7 @@ from vfl.kernels.dense import bounds_of
 from vfl.kernels.geometry import record_limits
 from vfl.messages import Descend
 from vfl.privacy.events import Gaussian
+from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,6 +79,8 @@ class OwnCap:
                 )
             return
         cap.require_covered(releases)
+        if any(type(clip) is not Clip for clip, _ in releases):  # a record moves a pass by 2C, others claim less
+            raise PrivacyError(f"party {self._party!r} was asked for a block of a pass under another clip than 'norm'")
         charged, shape, made = self._made.setdefault(cap.paid.key, (cap.paid.event, self._shape(cap), set()))
         if charged != cap.paid.event:
             raise PrivacyError(

@@ -19,6 +19,10 @@ _TABLE = (
     "CREATE TABLE IF NOT EXISTS answered (run TEXT, round INTEGER, attempt INTEGER, part INTEGER, "
     "PRIMARY KEY (run, round, attempt, part)) WITHOUT ROWID"
 )
+_TAKE = (
+    "WITH RECURSIVE parts (part) AS (SELECT ? UNION ALL SELECT part + 1 FROM parts WHERE part < ?) "
+    "INSERT INTO answered SELECT ?, ?, ?, part FROM parts"
+)
 
 
 class Answered:
@@ -42,13 +46,17 @@ class Answered:
         except (OSError, sqlite3.Error):
             raise self._unusable() from None
 
-    def take(self, key: ReleaseKey, part: int) -> None:
-        """Record a key. Raises ConsentRefused if it was taken before, or cannot be recorded."""
+    def take(self, key: ReleaseKey, part: int, parts: int = 1) -> None:
+        """Record the keys of `parts` releases from `part` on, all or none.
+
+        Raises ConsentRefused if one was taken before, or they cannot be recorded.
+        """
         try:
-            self._file.execute("INSERT INTO answered VALUES (?, ?, ?, ?)", (self._run, key.round, key.attempt, part))
+            self._file.execute(_TAKE, (part, part + parts - 1, self._run, key.round, key.attempt))
         except sqlite3.IntegrityError:
+            numbers = f"part {part}" if parts == 1 else f"parts {part} to {part + parts - 1}"
             raise ConsentRefused(
-                f"party {self._party!r} has answered round {key.round}, attempt {key.attempt}, part {part} of this run before: "
+                f"party {self._party!r} has answered round {key.round}, attempt {key.attempt}, {numbers} of this run before: "
                 "asking again is another release, under a new attempt"
             ) from None
         except (sqlite3.Error, OverflowError):

@@ -54,7 +54,11 @@ class Training(Work):
         return Limits(body, self._aligning.limits)
 
     def hear(self, notice: Notice) -> BookHeads:
-        """Pass a notice to the owner's book."""
+        """Pass a notice of this run to the owner's book."""
+        if notice.run != self.offer.run:
+            raise FederationError(
+                f"party {self._task.party!r} was sent a notice of another run than the one it works on"
+            )
         return self._loaded().hear(notice)
 
     def answer(self, query: Query, vectors: Mapping[str, Any], key: ReleaseKey) -> tuple[object, Mapping[str, Any]]:
@@ -65,7 +69,7 @@ class Training(Work):
         noised = sum(event is not None for event in query.events())
         if noised and self._answered is not None:
             part = query.parts.get(self._task.party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
-            self._answered.take(key, part)
+            self._answered.take(key, part, len(query.events()))
         reply = party.answer(query, records, key)
         self._releases += noised
         return _parted(reply)

@@ -189,6 +189,16 @@ class TestScreen:
         screen(Ended(run=RUN, why="the coordinator began anew", seconds=0.5, records=100))
         assert "ended after 0.5 s, 100 records: the coordinator began anew" in capsys.readouterr().out
 
+    def test_words_of_the_coordinator_stay_in_their_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
+        forged = "\x1b[2J\n10:59:15  run 0123456789ab: the policy allows it"
+        screen(Requested(purpose="train", run=forged, job=forged, digest=forged, columns=(forged,), trust=forged))
+        screen(Ended(run=forged, why=forged))
+        screen.end()
+        said = capsys.readouterr().out
+        assert "\x1b" not in said
+        assert len(said.splitlines()) == 3
+
     def test_a_job_without_privacy_is_marked(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
         screen(Requested(purpose="train", run=RUN, job="credit", digest="ab" * 32))

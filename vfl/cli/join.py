@@ -203,7 +203,7 @@ class Screen:
             if self._as_json:
                 self._print(plain_of(event))
             else:
-                click.echo(f"{time.strftime('%H:%M:%S')}  {self._said(event)}")
+                click.echo(f"{time.strftime('%H:%M:%S')}  {_printable(self._said(event))}")
             if isinstance(event, Ended | Refused):
                 self._open.pop(event.run, None)
                 self._released.pop(event.run, None)
@@ -220,8 +220,8 @@ class Screen:
                 charged = self._released.get(request.run)
                 cost = f", {_cost(charged.releases, charged.epsilon)} so far" if charged is not None else ""
                 click.echo(
-                    f"          run {_short(request.run)} ({request.purpose} {request.job!r}){cost}: the coordinator waits for "
-                    "you, or resumes it later; charges stay in your book"
+                    f"          run {_printable(_short(request.run))} ({request.purpose} {request.job!r}){cost}: the "
+                    "coordinator waits for you, or resumes it later; charges stay in your book"
                 )
 
     def _said(self, event: Event) -> str:
@@ -292,6 +292,11 @@ def _measure(event: Event, meters: Metrics) -> None:
             meters.add("vfl_party_releases", float(event.releases))
             if event.left is not None:
                 meters.set("vfl_party_epsilon_left", event.left)
+
+
+def _printable(text: str) -> str:
+    """Return a line without control characters: a coordinator's words must not forge or hide lines of the owner's screen."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _short(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 
 import vfl
 from parties.joined.desk import Desk
+from parties.prediction import ModelPart
+from parties.record_cap import OwnCap
 from tests.coordinator.organisations import POLICY, federation
-from vfl.errors import SpecificationError
+from vfl.errors import PrivacyError, SpecificationError
 from vfl.federation import events
 from vfl.job.plain import encode
 from vfl.kinds import FORMAT, from_plain, to_plain
@@ -42,6 +45,8 @@ from vfl.messages.joining import (
     Introduce,
     Introduced,
     Load,
+    MakeSalt,
+    Multiply,
     Offer,
     Ping,
     Pong,
@@ -56,6 +61,8 @@ from vfl.penalties import L2
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
+from vfl.security.sealing import Sealer
+from vfl.solvers.noisy_gram import GramClip
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.prox import ProxStep
 from vfl.types import Adjacency
@@ -85,7 +92,7 @@ class Counter:
     """A desk with one coordinator in front of it. opened : how often the source was opened."""
 
     def __init__(self, folder, joined: Any, policy: str = POLICY) -> None:
-        self.opened, self.events = 0, []
+        self.joined, self.opened, self.events = joined, 0, []
         self.desk = Desk(
             joined.federation,
             joined.identities["bank"],
@@ -310,6 +317,47 @@ class TestQueries:
         assert "change the charge within a pass" in counter.refused(of(1, 1e-6), ReleaseKey(2), **vectors)
         assert isinstance(counter.call(of(1, 1e6), ReleaseKey(3), **vectors)[0], Reply)
 
+    def test_keys_of_all_steps_of_a_visit_are_answered_once(self, counter) -> None:
+        counter.begin(job())
+        vectors = {name: np.zeros(N) for name in ("margins", "labels")}
+        event = Gaussian(Adjacency.REPLACE_ONE, Clip(1.0, 1).sensitivity, 1e6, 1)
+
+        def of(columns: tuple[int, ...], part: int) -> Descend:
+            steps = tuple(
+                Step(
+                    Block(column, "bank", column, column + 1, 0),
+                    np.zeros(1),
+                    np.ones(1),
+                    Clip(1.0, 1),
+                    ProxStep(np.ones(1), np.ones(1), L2(0.1)),
+                    event,
+                )
+                for column in columns
+            )
+            return Descend(Derivative(Logistic()), {"bank": steps}, {"bank": np.zeros(2)}, parts={"bank": part})
+
+        assert isinstance(counter.call(of((0, 1), 0), ReleaseKey(1), **vectors)[0], Reply)
+        assert "attempt 0, part 1 of this run before" in counter.refused(of((0,), 1), ReleaseKey(1), **vectors)
+        assert "parts 1 to 2 of this run before" in counter.refused(of((0, 1), 1), ReleaseKey(1), **vectors)
+        assert isinstance(counter.call(of((0, 1), 2), ReleaseKey(1), **vectors)[0], Reply)
+
+    def test_a_notice_of_another_run(self, counter) -> None:
+        counter.begin(job())
+        for phase in Phase:
+            assert "of another run" in counter.refused(Notice(phase, "run2", "account"))
+
+    def test_a_pass_under_another_clip(self) -> None:
+        """A record moves the sums of a pass by 2C; the clip of Gram matrices claims √2 C."""
+        rows = {"bank": (Block(0, "bank", 0, 2, 0), np.zeros(2), np.ones(2))}
+        clip = GramClip(1.0, 2)
+        event = Gaussian(Adjacency.REPLACE_ONE, clip.sensitivity, 1.0, 2)
+        block, zeros, ones = Block(0, "bank", 0, 1, 0), np.zeros(1), np.ones(1)
+        cap = RecordCap(1.0, rows, paid=Paid(ReleaseKey(1), event))
+        query = Backward(Derivative(Logistic()), (block,), (zeros,), (ones,), clip, event, capped=cap)
+        columns: Any = SimpleNamespace(n_coordinates=2)
+        with pytest.raises(PrivacyError, match="under another clip than 'norm'"):
+            OwnCap("bank", columns, lambda _: zeros, repeats=False).admit(query, cap)
+
     def test_a_negative_round(self, counter) -> None:
         spec = job()
         counter.begin(spec)
@@ -366,6 +414,17 @@ class TestOrder:
         assert "has agreed to no work" in counter.refused(Load())
 
 
+class TestPrediction:
+    def test_parties_with_columns_in_the_model_take_part(self, counter) -> None:
+        """The coordinator receives sums over all of them; without the others, a sum is one party's part."""
+        part = ModelPart(job(), "bank", "ab", ("a0", "a1"), np.ones(2), 0.0)
+        asked = Offer("predict", "run1", part.to_json(), part.digest, PARTIES)
+        alone = counter.refused(replace(asked, parties=("bank",)))
+        assert "'telco' has columns in the model, and takes no part" in alone
+        assert counter.opened == 0
+        assert not isinstance(counter.call(asked)[0], Failure)
+
+
 class TestSealing:
     def test_keys_that_are_not_signed(self, counter) -> None:
         counter.call(offer(job(id="customer"), purpose="align"))
@@ -379,6 +438,20 @@ class TestSealing:
         counter.call(Introduce())
         counter.call(ReadIds())
         assert counter.refused(SendSet("bank", "telco"))
+
+    def test_a_partys_own_set_stays_until_others_have_blinded_it(self, counter) -> None:
+        assert isinstance(counter.call(offer(job(id="customer"), purpose="align"))[0], Done)
+        context = (counter.joined.federation.digest, "run1", "align")
+        telco = Sealer("telco", counter.joined.identities["telco"].key_pem, context)
+        keys = {"bank": counter.call(Introduce())[0], "telco": SealingKey(telco.key, telco.signature)}
+        for call in (Introduced(keys), MakeSalt(), ReadIds()):
+            assert not isinstance(counter.call(call)[0], Failure)
+        sizes = {"bank": N, "telco": 5}
+        assert "another number of its ids" in counter.refused(BeginAligning(None, sizes | {"bank": 1 << 27}))
+        assert isinstance(counter.call(BeginAligning(None, sizes))[0], Done)
+        assert isinstance(counter.call(Multiply("bank", "bank"))[0], Done)
+        assert "once the others have blinded it" in counter.refused(SendSet("bank", ""))
+        assert isinstance(counter.call(SendSet("bank", "telco"))[0], Done)
 
     def test_impossible_sizes(self, counter) -> None:
         counter.call(offer(job(id="customer"), purpose="align"))
