@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ def repeated_key(patch: Patch) -> None:
     made: list[bytes] = []
 
     def stream(self: CryptographicNoise, key: Any) -> Keystream:
-        made.append(made[-1] if len(made) % 2 else np.random.default_rng().bytes(32))
+        made.append(made[-1] if len(made) % 2 else os.urandom(32))
         return Keystream(made[-1])
 
     patch.setattr(CryptographicNoise, "stream", stream)

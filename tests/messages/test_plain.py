@@ -21,7 +21,7 @@ from parties.loading import load
 from parties.party import Party
 from tests.solvers import setting
 from vfl.errors import PrivacyError
-from vfl.kinds import from_plain, to_plain
+from vfl.kinds import FORMAT, from_plain, to_plain
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.messages import (
@@ -172,7 +172,7 @@ def test_messages_to_an_actor_are_plain(monkeypatch: pytest.MonkeyPatch) -> None
     class Method:
         def remote(self, *arguments: Any) -> Any:
             sent.append(arguments)
-            return (1, "reply", (), None, None, 0.0)
+            return (FORMAT, "reply", (), None, None, 0.0)
 
     class Actor:
         answer = Method()

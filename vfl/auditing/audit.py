@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -214,7 +215,7 @@ def audit(
     plan = make_plan(bare_job, n_records)
     parts: Sequence[Side | None] = (None,) if bare_job.split is None else (Side.TRAINING, Side.HELD_OUT)
     level = (1.0 - confidence) / (2 * len(parts))
-    coins = np.random.default_rng()
+    coins = np.random.default_rng(secrets.randbits(128))
     attacks = [_attack(plan, side, public, runs, level, coins) for side in parts]
     return Audit(
         job.name,
