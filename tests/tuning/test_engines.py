@@ -55,7 +55,7 @@ def test_a_partys_own_book_counts_every_trial(tmp_path):
     (balance,) = SqliteLedger(tmp_path / "bank.book").show()
     assert len(balance.runs) == 3
     assert balance.spent > found.tuning.trial_epsilon
-    assert set(found.certificate.books) == {"bank"}
+    assert found.certificate.books == {}  # its length would tell whether a loser's training failed
     assert verify_run(tmp_path / "run").ok
 
 

@@ -13,7 +13,7 @@ import vfl
 from coordinator.executor import Executor
 from coordinator.rounds import Round
 from tests.tuning.setting import CANDIDATES, job, table
-from vfl.errors import BudgetExceeded, DataError, OutputError, PartyLost, SpecificationError
+from vfl.errors import BudgetExceeded, DataError, LedgerError, OutputError, PartyLost, SpecificationError
 from vfl.job.faults import Faults
 from vfl.launch.engines import dispatch
 from vfl.launch.run.verification import verify_run
@@ -281,6 +281,47 @@ def test_a_failure_of_a_participant_ends_the_tune_and_it_is_resumed(tmp_path, mo
     assert len(charges(vfl.SqliteLedger(tmp_path / "run" / "ledger.db"))) == 2
     assert found.certificate.epsilon <= 1.0
     assert verify_run(tmp_path / "run").ok
+
+
+def test_a_resumed_tune_keeps_its_trials_where_its_ledger_cannot_be_read(tmp_path, monkeypatch):
+    failing(monkeypatch, (2,), OutputError("the disk is full"))
+    with pytest.raises(OutputError):
+        tuned(output=tmp_path / "run")
+    monkeypatch.undo()
+
+    def locked(*_args, **_options):
+        raise LedgerError("the ledger is locked")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(vfl.SqliteLedger, "show", locked)
+        with pytest.raises(LedgerError) as caught:
+            resume(tmp_path / "run", table(), engine="inprocess", watch=quiet)
+    assert any("vfl resume" in note for note in caught.value.__notes__)
+    assert files(tmp_path / "run" / "sealed") == ["trial-0"]
+    assert resume(tmp_path / "run", table(), engine="inprocess", watch=quiet).certificate.epsilon <= 1.0
+
+
+def test_a_resumed_tune_refuses_another_number_of_records(tmp_path, monkeypatch):
+    failing(monkeypatch, (2,), OutputError("the disk is full"))
+    with pytest.raises(OutputError):
+        tuned(output=tmp_path / "run")
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="a different number of records from the first trial"):
+        resume(tmp_path / "run", table(396), engine="inprocess", watch=quiet)
+    assert files(tmp_path / "run" / "sealed") == ["trial-0"]
+
+
+def test_a_certificate_does_not_tell_whether_a_losers_training_failed(tmp_path, monkeypatch):
+    policy = 'format = 1\njobs = ["small"]\n[total]\nepsilon = 5.0\ndelta = 1e-6\n'
+    monkeypatch.setattr(tuning_run, "chosen", lambda losses, _: 0)
+    found = []
+    for name, failed in (("all", ()), ("one", (3,))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "bank.toml").write_text(policy, encoding="utf-8")
+        with monkeypatch.context() as context:
+            failing(context, failed, DataError("a cell"))
+            found.append(tuned(policies={"bank": tmp_path / name / "bank.toml"}))
+    assert found[0].certificate.books == found[1].certificate.books
 
 
 def test_an_interrupted_tune_names_the_command_that_continues_it(tmp_path, monkeypatch):

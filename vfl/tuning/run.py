@@ -259,7 +259,7 @@ def resume(
         book.resume()
         return _Tune(tuning, data, settings, book, Sealed(folder), watch or _warn).run(signer, folder)
     except VflError as error:
-        _name_remedy(error, folder, book)
+        _name_remedy(error, folder, book, resumed=True)
         raise
 
 
@@ -381,12 +381,11 @@ class _Tune:
         except BaseException:
             self._book.refund()
             raise
-        n_records = self._plans[0].n_records if self._plans else self._known_records()
         statement = self._book.settle()
         trials = [self._sealed.read(number) for number in range(len(tuning.jobs))]
         sign = 1.0 if lower_is_better(tuning.score) else -1.0
         winner = chosen([sign * trial.score for trial in trials], tuning.inclusion)
-        tuned = self._released(winner, trials, statement, n_records, signer)
+        tuned = self._released(winner, trials, statement, signer)
         if folder is not None:
             _commit(folder, tuned.result)
         for trial in trials:
@@ -400,9 +399,14 @@ class _Tune:
         ask_owners(job, self._data, self._settings.policies)
         return sources_of(job, self._data, ids=True)
 
-    def _known_records(self) -> int:
-        """Return n of a tune whose trials an earlier process finished: it is kept beside them."""
-        return int(self._sealed.read(0).books.get("n_records", 0))
+    def _known_records(self) -> int | None:
+        """Return n of the trials that an earlier process finished: it is kept beside them. None if there are none."""
+        finished = next((number for number in range(len(self._tuning.jobs)) if self._sealed.has(number)), None)
+        if finished is None:
+            return None
+        trial = self._sealed.read(finished)
+        trial.wipe()
+        return trial.n_records
 
     def _trial(self, number: int, sources: Mapping[str, Any], *, again: bool, last: bool) -> Trial:
         """Train and score one candidate. A failure for a reason in the data loses, and gets a fixed public model."""
@@ -438,9 +442,10 @@ class _Tune:
 
     def _begin(self, n_records: int) -> None:
         """Check every candidate's plan for n, then charge the whole tune; later calls only compare n."""
+        known = self._plans[0].n_records if self._plans else self._known_records()
+        if known not in (None, n_records):
+            raise DataError("the parties hold a different number of records from the first trial: start a new tune")
         if self._plans:
-            if n_records != self._plans[0].n_records:
-                raise DataError("the parties hold a different number of records from the first trial: start a new tune")
             return
         plans = self._tuning.plans(n_records)
         if not self._book.charged:  # counted first, since a filter may turn the warning into an error
@@ -454,9 +459,6 @@ class _Tune:
         if score is None or not math.isfinite(score.value) or not np.isfinite(outcome.w).all():
             return self._failed(outcome.plan, flags)
         trial = self._with(outcome.plan, np.concatenate([[score.value, score.error], outcome.w]), flags)
-        trial.books["heads"] = {
-            party: {"entries": head.seq, "head": head.hash} for party, head in outcome.books.items()
-        }
         if outcome.w.flags.writeable:
             outcome.w[:] = 0.0
         return trial
@@ -467,13 +469,11 @@ class _Tune:
         return self._with(plan, np.concatenate([[worst(self._tuning.score), 0.0], w]), flags)
 
     def _with(self, plan: Plan, values: Any, flags: tuple[str, ...]) -> Trial:
-        return Trial(np.asarray(values, dtype=np.float64), {"n_records": plan.n_records, "heads": {}}, flags)
+        return Trial(np.asarray(values, dtype=np.float64), plan.n_records, flags)
 
-    def _released(
-        self, winner: int, trials: Sequence[Trial], statement: Statement, n_records: int, signer: SigningKey | None
-    ) -> Tuned:
+    def _released(self, winner: int, trials: Sequence[Trial], statement: Statement, signer: SigningKey | None) -> Tuned:
         tuning, trial = self._tuning, trials[winner]
-        plan = make_plan(tuning.trials[winner], n_records)
+        plan = make_plan(tuning.trials[winner], trial.n_records)
         score = Estimate(trial.score, trial.error) if math.isfinite(trial.score) else None
         measured = plan.n_records - plan.problem.n_records
         findings = {} if score is None else {SCORE: Findings({tuning.score: score}, measured, NOISED)}
@@ -488,7 +488,6 @@ class _Tune:
             inclusion=tuning.inclusion,
             model=numbers(w, coordinates),
             findings=told(findings),
-            books=trials[-1].books.get("heads", {}),
             run=self._book.budget.run,
             account=self._book.account,
             flags=tuple(dict.fromkeys(flag for each in trials for flag in each.flags)),
@@ -562,9 +561,12 @@ def _warn(event: object) -> None:
         warn_of_plan(event.plan)
 
 
-def _name_remedy(error: Exception, folder: Path, book: _Book) -> None:
+def _name_remedy(error: Exception, folder: Path, book: _Book, *, resumed: bool = False) -> None:
     if book.charged:
         error.add_note(f"the whole tune is charged; once the cause is fixed, continue with: vfl resume {folder}")
+        return
+    if resumed:  # an earlier process may have charged and finished trials
+        error.add_note(f"once the cause is fixed, continue with: vfl resume {folder}")
         return
     import shutil
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,11 +30,11 @@ class Trial:
     """Outcome of one trial.
 
     values : (2 + p,) score, its standard error, and w.
-    books, flags : what the trial adds to the certificate; both follow from public facts.
+    n_records : n. flags : what the trial adds to the certificate. Both follow from public facts.
     """
 
     values: Vector
-    books: dict[str, Any] = field(default_factory=dict)
+    n_records: int
     flags: tuple[str, ...] = ()
 
     @property
@@ -81,7 +81,7 @@ class Sealed:
         if self._folder is None:
             self._held[number] = trial
             return
-        head = json.dumps({"books": trial.books, "flags": list(trial.flags)}).encode()
+        head = json.dumps({"n_records": trial.n_records, "flags": list(trial.flags)}).encode()
         content = bytearray(head + b"\n" + trial.values.tobytes())
         write_sealed(self._file(number), content)
         content[:] = bytes(len(content))
@@ -97,7 +97,7 @@ class Sealed:
             plain = json.loads(head)
             values = np.frombuffer(content, dtype=np.float64, offset=len(head) + 1).copy()
             content[:] = bytes(len(content))
-            return Trial(values, dict(plain["books"]), tuple(plain["flags"]))
+            return Trial(values, int(plain["n_records"]), tuple(plain["flags"]))
         except OSError as error:
             raise OutputError(f"cannot read a finished trial in {str(self._folder)!r}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
