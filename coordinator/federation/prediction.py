@@ -91,10 +91,7 @@ class FederationPrediction:
         margins: Vector = sized(vectors, "margins", 8 * n, self._receiver)
         if "ids" not in vectors:
             return None, margins
-        ids = json.loads(vectors["ids"].tobytes())
-        if not isinstance(ids, list) or len(ids) != n:
-            raise FederationError(f"party {self._receiver!r} sent ids of another number than records")
-        return ids, margins
+        return self._ids_of(vectors["ids"].tobytes()), margins
 
     def sums(self, statistic: Statistic) -> Vector:
         """Return the exact sum of a statistic over the records, from the label party."""
@@ -104,6 +101,17 @@ class FederationPrediction:
         expected(message, Done, self._receiver)
         total: Vector = sized(vectors, "sum", size, self._receiver)
         return total
+
+    def _ids_of(self, text: bytes) -> list[Any]:
+        try:
+            ids = json.loads(text)
+        except (ValueError, RecursionError):
+            ids = None
+        if not isinstance(ids, list) or any(isinstance(one, list | dict) for one in ids):
+            raise FederationError(f"party {self._receiver!r} sent ids that are no list of ids")
+        if len(ids) != self._n_records:
+            raise FederationError(f"party {self._receiver!r} sent ids of another number than records")
+        return ids
 
     def _calling(self, party: str, message: object) -> Callable[[], Answer]:
         return lambda: self._link(party).call(message)

@@ -17,8 +17,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+import vfl
 from coordinator.federation import gathering as gatherings
 from coordinator.federation.gathering import Gathering
+from coordinator.federation.prediction import ID_BYTES, FederationPrediction
 from coordinator.federation.transport import FederationTransport
 from parties.joined import NotAccepted, serve
 from tests.coordinator.organisations import Joined, federation, free_address
@@ -29,7 +31,7 @@ from vfl.federation.identity import Identity, new_identity
 from vfl.kinds import FORMAT, to_plain
 from vfl.losses import Logistic
 from vfl.messages import Backward, Block, Forward, Greeting, Records, Reply, Select
-from vfl.messages.joining import Done
+from vfl.messages.joining import Applied, Done
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.selection import NoisyScore
@@ -428,3 +430,35 @@ def _expired(made: Identity) -> Identity:
     return Identity(
         made.name, signed.public_bytes(Encoding.PEM), made.key_pem, signed.fingerprint(hashes.SHA256()).hex()
     )
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        (b"[" * 100_000, "no list of ids"),
+        (b"\xff", "no list of ids"),
+        (b'{"0": "n0"}', "no list of ids"),
+        (b'[["n0"]]', "no list of ids"),
+        (b'["n0", "n1"]', "another number than records"),
+    ],
+    ids=("deep", "no text", "no list", "lists", "too many"),
+)
+def test_ids_of_predictions_that_do_not_fit(joined, ids: bytes, said: str) -> None:
+    """A party's words end in one sentence at the coordinator, and in no other exception."""
+    with open_to(joined) as gathering, raw(joined) as made:
+        assert made.next().WhichOneof("frame") == "welcome"
+        partition = vfl.FeaturePartition({"bank": ["a"]}, label=("bank", "y"))
+        spec = vfl.Job(partition=partition, bounds={"a": (0.0, 1.0)}, privacy=vfl.Privacy(epsilon=1.0))
+        prediction = FederationPrediction(gathering, spec, ("bank",), 20.0)
+        prediction._ids = True
+        n = 1 + len(ids) // ID_BYTES
+
+        def work() -> None:
+            made.answer(Applied(n))
+            made.answer(Done(), {"margins": np.zeros(n), "ids": ids})
+
+        answering = threading.Thread(target=work)
+        answering.start()
+        with pytest.raises(FederationError, match=said):
+            prediction.margins()
+        answering.join()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 DIGITS = 12
 """Of digests and ids of runs, as other commands print them."""
+LONGEST_LINE = 4000
 
 
 @click.command("join")
@@ -296,7 +297,7 @@ def _measure(event: Event, meters: Metrics) -> None:
 
 def _printable(text: str) -> str:
     """Return a line without control characters: a coordinator's words must not forge or hide lines of the owner's screen."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return "".join(c if c.isprintable() else " " for c in text[:LONGEST_LINE])
 
 
 def _short(text: str) -> str:
