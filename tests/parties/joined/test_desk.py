@@ -141,6 +141,19 @@ def backward(spec: vfl.Job, **changes: Any) -> Backward:
     raise AssertionError
 
 
+def block_of_pass(column: int, sigma: float) -> Descend:
+    """Return a visit to one of the bank's columns, in a pass that the charge of round 1 pays for."""
+    clip = Clip(1.0, 2)
+    event = Gaussian(Adjacency.REPLACE_ONE, clip.sensitivity, sigma, 2)
+    block = Block(column, "bank", column, column + 1, 0)
+    step = Step(block, np.zeros(1), np.ones(1), clip, ProxStep(np.ones(1), np.ones(1), L2(0.1)), event)
+    rows = {"bank": (Block(0, "bank", 0, 2, 0), np.zeros(2), np.ones(2))}
+    cap = RecordCap(1.0, rows, paid=Paid(ReleaseKey(1), event))
+    start = {"bank": np.zeros(2)}
+    return Descend(Derivative(Logistic()), {"bank": (step,)}, start, parts={"bank": column}, capped=cap)
+
+
+VISITED = {name: np.zeros(N) for name in ("margins", "labels", "limits")}
 WEIGHTS = {"weights": np.full(N, 0.1)}
 
 
@@ -301,21 +314,39 @@ class TestQueries:
     def test_a_cheaper_charge_for_the_rest_of_a_pass(self, counter) -> None:
         """Later blocks of a pass rest on the charge of its first block, and on no other."""
         counter.begin(job())
-        key, vectors = ReleaseKey(1), {name: np.zeros(N) for name in ("margins", "labels", "limits")}
-        rows = {"bank": (Block(0, "bank", 0, 2, 0), np.zeros(2), np.ones(2))}
+        assert isinstance(counter.call(block_of_pass(0, 1e6), ReleaseKey(1), **VISITED)[0], Reply)
+        said = counter.refused(block_of_pass(1, 1e-6), ReleaseKey(2), **VISITED)
+        assert "change the charge within a pass" in said
+        assert isinstance(counter.call(block_of_pass(1, 1e6), ReleaseKey(3), **VISITED)[0], Reply)
 
-        def of(column: int, sigma: float) -> Descend:
-            clip = Clip(1.0, 2)
-            event = Gaussian(Adjacency.REPLACE_ONE, clip.sensitivity, sigma, 2)
-            block = Block(column, "bank", column, column + 1, 0)
-            step = Step(block, np.zeros(1), np.ones(1), clip, ProxStep(np.ones(1), np.ones(1), L2(0.1)), event)
-            cap = RecordCap(1.0, rows, paid=Paid(key, event))
-            start = {"bank": np.zeros(2)}
-            return Descend(Derivative(Logistic()), {"bank": (step,)}, start, parts={"bank": column}, capped=cap)
+    def test_a_pass_that_an_earlier_process_began(self, counter) -> None:
+        """The next process does not know which coordinates were released, so none is released under the same charge."""
+        spec = job()
+        counter.begin(spec)
+        assert isinstance(counter.call(block_of_pass(0, 1e6), ReleaseKey(1), **VISITED)[0], Reply)
+        counter.desk.connected(b"2" * 16)  # and with it a new work, which remembers no coordinate
+        for call in (offer(spec, resumed=True), Load(), Notice(Phase.OPEN, "run1", "account")):
+            assert not isinstance(counter.call(call)[0], Failure)
+        for column in (0, 1):
+            said = counter.refused(block_of_pass(column, 1e6), ReleaseKey(5 + column), **VISITED)
+            assert "made the release of round 1, attempt 0 before" in said
 
-        assert isinstance(counter.call(of(0, 1e6), key, **vectors)[0], Reply)
-        assert "change the charge within a pass" in counter.refused(of(1, 1e-6), ReleaseKey(2), **vectors)
-        assert isinstance(counter.call(of(1, 1e6), ReleaseKey(3), **vectors)[0], Reply)
+    @pytest.mark.parametrize("phase", [Phase.CLOSE, Phase.ABANDON])
+    def test_queries_after_the_end_of_a_run(self, counter, phase: Phase) -> None:
+        spec = job()
+        counter.begin(spec)
+        assert isinstance(counter.call(backward(spec), ReleaseKey(1), **WEIGHTS)[0], Reply)
+        counter.call(Notice(phase, "run1", "account"))
+        assert "was not announced to it" in counter.refused(backward(spec), ReleaseKey(2), **WEIGHTS)
+        counter.call(Notice(Phase.COMPARE, "run1", "account"))
+        assert "was not announced to it" in counter.refused(backward(spec), ReleaseKey(3), **WEIGHTS)
+
+    def test_the_same_run_with_another_job(self, counter) -> None:
+        counter.begin(job())
+        counter.call(Finish())
+        assert isinstance(counter.call(offer(job(privacy=vfl.Privacy(epsilon=2.0))))[0], Done)
+        counter.call(Load())
+        assert "was reserved for another job" in counter.refused(Notice(Phase.OPEN, "run1", "account"))
 
     def test_keys_of_all_steps_of_a_visit_are_answered_once(self, counter) -> None:
         counter.begin(job())
