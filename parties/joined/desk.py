@@ -110,7 +110,9 @@ class Desk:
             return self._failed(type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - nothing of the party's data may leave in a message
             why = f"party {self.party!r} could not answer a call ({type(error).__name__})"
-            return self._failed("FederationError", why)
+            # A tune continues after a failure for a reason in the data: repeating such a trial would select its outcome.
+            in_data = isinstance(error, ArithmeticError | ValueError)
+            return self._failed("DataError" if in_data else "FederationError", why)
 
     def end(self, why: str) -> None:
         """Put the work away."""

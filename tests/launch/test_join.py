@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,11 +13,13 @@ import pytest
 import vfl
 from coordinator.federation.gathering import Gathering
 from parties.joined import serving
+from vfl.errors import SpecificationError
 from vfl.federation.events import Connected, Disconnected
 from vfl.federation.file import read_federation
 from vfl.federation.identity import load_identity
 from vfl.launch import join as joining
 from vfl.launch.check import check_coordinator, check_links
+from vfl.launch.engines import federation as federation_engine
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -160,3 +163,20 @@ class TestCheckOfTheCoordinator:
             pytest.raises(vfl.FederationError, match=f"{other.fingerprint}, and {expected} is expected"),
         ):
             check_coordinator("credit.toml", "bank", seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(ValueError("income 52000"), "ValueError"), (SpecificationError("name a solver"), "name a solver")],
+)
+def test_parties_are_told_no_text_of_other_packages(error, told):
+    sent = []
+
+    def call(message):
+        sent.append(message)
+        return SimpleNamespace(wait=lambda _: None)
+
+    gathering = SimpleNamespace(connected=lambda: {"bank": SimpleNamespace(call=call)})
+    with pytest.raises(type(error)), federation_engine._offering(gathering, ("bank",)):
+        raise error
+    assert [message.why for message in sent] == [told]

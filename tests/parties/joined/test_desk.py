@@ -491,6 +491,22 @@ class TestSealing:
             assert "impossible numbers of ids" in counter.refused(BeginAligning(None, sizes))
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ZeroDivisionError, "DataError"), (ValueError, "DataError"), (TypeError, "FederationError")]
+)
+def test_a_failure_in_the_data_is_named_as_one_and_quotes_nothing(counter, monkeypatch, error, kind) -> None:
+    def failing(*_args: object) -> Any:
+        raise error("income 52000")
+
+    spec = job()
+    counter.begin(spec)
+    monkeypatch.setattr("parties.party.Party.answer", failing)
+    answer, _ = counter.call(backward(spec), ReleaseKey(0), **WEIGHTS)
+    assert isinstance(answer, Failure)
+    assert answer.kind == kind
+    assert "52000" not in answer.reason
+
+
 def test_no_call_raises(counter) -> None:
     """Whatever plain values come, the desk answers; nothing leaves but a sentence."""
     spec = job()

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import Aligned
-from vfl.errors import SpecificationError
+from vfl.errors import SpecificationError, VflError
 from vfl.job.plain import encode
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.metrics import meters
@@ -228,7 +228,8 @@ def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callab
     try:
         yield complete
     except Exception as error:
-        why = str(error) or type(error).__name__
+        # Texts of other packages may quote values, and the parties' owners read and log this one.
+        why = (str(error) if isinstance(error, VflError) else "") or type(error).__name__
         raise
     finally:
         if open_still:
@@ -236,8 +237,6 @@ def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callab
 
 
 def _finish(gathering: Gathering, parties: tuple[str, ...], why: str) -> None:
-    from vfl.errors import VflError
-
     for party, link in gathering.connected().items():
         if party in parties:
             with contextlib.suppress(VflError):
