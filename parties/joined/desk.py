@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parties.alignment.index import file_of
 from parties.consent import Policy, policy_of
 from parties.joined.aligning import Own
 from parties.joined.predicting import Predicting
@@ -26,6 +28,7 @@ from vfl.errors import (
     nearest,
 )
 from vfl.federation import events
+from vfl.job.environment import path_of
 from vfl.job.file import decode
 from vfl.kinds import from_plain
 from vfl.messages import Notice, Query
@@ -37,7 +40,6 @@ from vfl.wire.frames import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from parties.joined.work import Work
     from vfl.federation.events import OnEvent
@@ -124,7 +126,15 @@ class Desk:
     def _failed(self, kind: str, why: str) -> Sent:
         if self._work is not None:
             self._on_event(events.Refused(run=self._work.offer.run, why=why))
-        return Failure(kind, why), {}
+        return Failure(kind, self._without_folders(why)), {}
+
+    def _without_folders(self, why: str) -> str:
+        """Return a sentence for the coordinator: the folders of the owner's files stay out of it."""
+        for source in self._sources.values():
+            if path := file_of(source):
+                for form in (path, str(path_of(source))):
+                    why = why.replace(repr(form), repr(Path(path).name))
+        return why
 
     def _answer(self, plain: Plain, vectors: Mapping[str, Any], progress: Progress) -> Sent:
         if plain and type(plain[0]) is tuple:
@@ -190,7 +200,7 @@ class Desk:
             work = self._allowed(offer, job, part)
         except VflError as error:
             self._on_event(events.Refused(run=offer.run, why=str(error)))
-            return Failure(type(error).__name__, str(error)), {}
+            return Failure(type(error).__name__, self._without_folders(str(error))), {}
         self._on_event(events.Allowed(run=offer.run))
         work.coordinator = self._coordinator
         self._work = work

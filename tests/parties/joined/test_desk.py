@@ -194,6 +194,15 @@ class TestOffers:
         assert re.search(said, counter.refused(offer(job(), **changes)))
         assert counter.opened == 0
 
+    def test_folders_of_the_owner_stay_on_the_owners_screen(self, counter, tmp_path) -> None:
+        path = str(tmp_path / "private" / "bank.csv")
+        counter.desk._sources = {"": path}
+        counter.call(offer(job()))
+        said = counter.refused(Load())
+        assert "file 'bank.csv' is not there" in said or "file 'bank.csv': is not there" in said
+        assert str(tmp_path) not in said
+        assert path in counter.events[-1].why
+
     def test_a_run_of_another_coordinator(self, counter) -> None:
         counter.begin(job())
         counter.desk.connected(b"2" * 16)
