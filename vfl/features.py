@@ -1,4 +1,4 @@
-"""Features that an owner makes of its columns, declared in public: the job names them and no record has a say in them.
+"""Features that an owner makes of its columns, declared in the public job, independently of the records.
 
 A feature is a column of the partition that its party makes of another column, record by record. Each kind here states the range
 of its coordinates, which follows from the declaration alone and which no cell can leave. Scaling and sensitivities see this
@@ -349,7 +349,7 @@ class Scaled(_OfBounded):
         for name in ("center", "spread", "reach"):
             object.__setattr__(self, name, _finite(name, getattr(self, name)))
         if self.spread <= 0 or self.reach <= 0:
-            raise SpecificationError(f"spread and reach are positive, not {self.spread:g} and {self.reach:g}")
+            raise SpecificationError(f"spread and reach must be positive, not {self.spread:g} and {self.reach:g}")
         checked_bounds((self.center - self.reach * self.spread, self.center + self.reach * self.spread))
         self._check()
 
@@ -386,7 +386,7 @@ class Cyclic(_OfNumbers):
         for name in ("period", "start"):
             object.__setattr__(self, name, _finite(name, getattr(self, name)))
         if self.period <= 0:
-            raise SpecificationError(f"period is positive, not {self.period:g}")
+            raise SpecificationError(f"period must be positive, not {self.period:g}")
         self._check()
 
     def own(self, column: str) -> tuple[str, ...]:
@@ -439,7 +439,9 @@ class Ordinal(Feature):
 
 @dataclass(frozen=True, slots=True)
 class Hashed(Feature):
-    """Text of many different values in a fixed number of buckets, one coordinate each. Range: [0, 1]; signed: [−1, 1].
+    """Text with many different values, hashed into a fixed number of buckets with one coordinate per bucket.
+
+    Range: [0, 1]; signed: [−1, 1].
 
     A public hash (MurmurHash3 of the text in UTF-8, as in scikit-learn's FeatureHasher) draws the bucket and, if signed,
     −1 or 1 as the value. A missing cell is in no bucket.
@@ -506,7 +508,7 @@ PERIODIC = ("quarter", "month", "day", "weekday", "yearday", "hour", "minute")
 
 @dataclass(frozen=True, slots=True)
 class DateParts(Feature):
-    """Parts of a date, a coordinate each. The range is that of the part, as [1, 12] for the month.
+    """Parts of a date, one coordinate per part. The range is that of the part, for instance [1, 12] for the month.
 
     The year lies within the years of the bounds; 'days' counts from the first date, within [0, the length of the bounds].
     Times are taken as they are written, in their own time zone.

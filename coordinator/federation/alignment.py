@@ -74,7 +74,7 @@ class FederationAlignment:
         self._sizes = {name: greeting.n_ids for name, greeting in greetings.items()}
         for name, size in self._sizes.items():
             if not 0 < size <= MOST_IDS:
-                raise FederationError(f"party {name!r} states an impossible number of ids")
+                raise FederationError(f"party {name!r} reported an impossible number of ids")
         return greetings
 
     def begin(self, pending: str | None) -> None:
@@ -120,7 +120,7 @@ class FederationAlignment:
         return together(calls, lambda name, answer: expected(answer.wait(self._timeout)[0], Indexed, name))
 
     def _sent(self, asked: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-        """Return {owner: its set}, from the party that holds it, sealed for a party, or in the clear for ''."""
+        """Return {owner: its set}, from the party that holds it: sealed for a party, or unsealed for ''."""
         size = {owner: SIZE * self._sizes[owner] for owner in asked}
         due = {owner: sealed_size(size[owner]) if to else size[owner] for owner, (_, to) in asked.items()}
         calls = {

@@ -1,4 +1,4 @@
-"""The coordinator's door: it accepts streams of members, one per party, and tells others why not."""
+"""Acceptance of the parties' streams at the coordinator: one per member; others receive the reason for the refusal."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ class Gathering:
             while (link := self._links.get(party)) is None or link.ended:
                 left = until - time.monotonic()
                 if left <= 0.0 or not self._changed.wait(left):
-                    raise PartyLost(f"{party!r} did not connect within {seconds:g} s: it runs vfl join", party)
+                    raise PartyLost(
+                        f"{party!r} did not connect within {seconds:g} s: its owner has to run vfl join", party
+                    )
             return link
 
     def connected(self) -> dict[str, Link]:
@@ -77,7 +79,7 @@ class Gathering:
             return {party: link for party, link in self._links.items() if not link.ended}
 
     def wait(self, parties: Collection[str], seconds: float) -> dict[str, Link]:
-        """Return the streams of these parties once all are connected. Raises PartyLost, which names one that is not."""
+        """Return the streams of these parties once all are connected. Raises PartyLost, which names a missing party."""
         until = time.monotonic() + seconds
         return {party: self.link(party, max(until - time.monotonic(), 0.0)) for party in parties}
 
@@ -120,7 +122,7 @@ class Gathering:
                 link.receive(data)
         except WireError as error:
             log.warning(json.dumps({"event": "refused", "party": link.party, "why": str(error)}))
-            self._gone(link, f"it sent what was not due: {error}")
+            self._gone(link, f"it broke the protocol: {error}")
         self._gone(link, "the connection broke")
 
     def _admitted(self, link: Link) -> bool:
@@ -149,7 +151,7 @@ class Gathering:
             return f"no greeting came within {HELLO_SECONDS:g} s"
         member = self._federation.parties.get(hello.name)
         if member is None:
-            return f"{hello.name!r} is no party of the federation {self._federation.name!r}"
+            return f"{hello.name!r} is not a party of the federation {self._federation.name!r}"
         if not peer.is_member(member):
             if peer.version != "TLSv1.3":
                 return f"TLS 1.3 is needed, not {peer.version}"

@@ -48,9 +48,10 @@ class Answer:
     def wait(self, seconds: float) -> tuple[Any, dict[str, Any]]:
         """Return the answer's message and its vectors, as bytes.
 
-        seconds : of silence that are allowed; progress counts as a sign of life.
+        seconds : allowed silence; a report of progress ends it.
 
-        Raises the party's error, or PartyLost. The stream ends with a party that is too late: its answer is lost.
+        Raises the party's error, or PartyLost. A party that exceeds the limit loses its stream, and
+        its answer is lost.
         """
         name = self._link.party
         while not self._there.wait(max(self.touched + seconds - time.monotonic(), 0.0)):
@@ -62,7 +63,7 @@ class Answer:
         try:
             message = from_plain(self._incoming.plain, object)
         except (PrivacyError, WireError) as error:
-            self._link.end("its answer was no message of this protocol")
+            self._link.end("its answer was not a message of this protocol")
             raise FederationError(f"party {name!r} sent an answer that is refused: {error}") from None
         if isinstance(message, Failure):
             raise error_of(message, name)
@@ -102,7 +103,7 @@ class Link:
             if self.ended:
                 raise PartyLost(f"{self.party!r} was lost: {self.ended}", self.party)
             if self._waiting is not None:
-                raise FederationError(f"party {self.party!r} is still at work on the last call")
+                raise FederationError(f"party {self.party!r} is still working on the last call")
             self._calls += 1
             answer = self._waiting = Answer(self, self._calls, limits, progress)
             plain = to_plain(messages[0]) if len(messages) == 1 else tuple(map(to_plain, messages))
@@ -124,13 +125,13 @@ class Link:
             yield from next_frames
 
     def receive(self, data: bytes) -> None:
-        """Take a frame. Raises WireError for one that is not due; the stream then has to end."""
+        """Take a frame. Raises WireError for an unexpected one; the stream must then end."""
         frame, content = parsed(FromParty, data)
         kind = frame.WhichOneof("frame")
         with self._lock:
             answer = self._waiting
             if answer is None:
-                raise WireError("a frame came that no call asked for")
+                raise WireError("received a frame that no call asked for")
             answer.touched = time.monotonic()
             if kind == "progress" and frame.progress.call == answer.call and self._incoming is None:
                 if answer.progress is not None:
@@ -141,7 +142,7 @@ class Link:
             elif kind == "piece" and self._incoming is not None and frame.piece.call == answer.call:
                 self._incoming.feed(content)
             else:
-                raise WireError("a frame came that is not due")
+                raise WireError("received an unexpected frame")
             if self._incoming.complete:
                 answer.arrived(self._incoming)
                 self._waiting = self._incoming = None

@@ -52,7 +52,7 @@ class FederationPrediction:
         self._ids = bool(self._job.ids) and all_hold_ids({name: said.ids for name, said in about.items()})
 
     def align(self) -> Iterator[Aligning | Aligned]:
-        """Hand round the keys for sealed texts, and align the new records if they have ids."""
+        """Exchange the keys for sealed texts, and align the new records if they have ids."""
         if len(self._parties) == 1:
             return
         self._alignment.introduce(salted=self._ids)
@@ -70,7 +70,7 @@ class FederationPrediction:
             )
         self._n_records = n_records.pop()
         if not 0 <= self._n_records <= MOST_RECORDS:
-            raise FederationError("a party states an impossible number of records")
+            raise FederationError("a party reported an impossible number of records")
         size = sealed_size(8 * self._n_records)
         for name in self._parties:
             if name != self._receiver and self._job.partition.columns(name):
@@ -108,9 +108,9 @@ class FederationPrediction:
         except (ValueError, RecursionError):
             ids = None
         if not isinstance(ids, list) or any(isinstance(one, list | dict) for one in ids):
-            raise FederationError(f"party {self._receiver!r} sent ids that are no list of ids")
+            raise FederationError(f"party {self._receiver!r} sent ids that are not a list of ids")
         if len(ids) != self._n_records:
-            raise FederationError(f"party {self._receiver!r} sent ids of another number than records")
+            raise FederationError(f"party {self._receiver!r} sent a different number of ids from records")
         return ids
 
     def _calling(self, party: str, message: object) -> Callable[[], Answer]:

@@ -82,7 +82,7 @@ class FederationTransport:
         expected(message, Done, party)
         labels: Vector = sized(vectors, "labels", size, party)
         if not np.isfinite(labels).all():
-            raise FederationError(f"party {party!r} sent a label that is no number")
+            raise FederationError(f"party {party!r} sent a label that is not a number")
         return labels
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
@@ -129,7 +129,7 @@ class FederationTransport:
     def _greeted(self, party: str, answer: Answer) -> Greeting:
         greeting = expected(answer.wait(self._load_seconds)[0], Greeting, party)
         if not 0 <= greeting.n_records <= MOST_RECORDS:
-            raise FederationError(f"party {party!r} states an impossible number of records")
+            raise FederationError(f"party {party!r} reported an impossible number of records")
         self._n_records[party] = greeting.n_records
         return greeting
 
@@ -139,7 +139,7 @@ class FederationTransport:
         selects = isinstance(share, Select)
         lengths = tuple(len(vector) for vector in reply.released)
         if lengths != (() if selects else share.sizes()) or (reply.selected is not None) != selects:
-            raise FederationError(f"party {party!r} sent releases of other lengths than it was asked for")
+            raise FederationError(f"party {party!r} sent releases of different lengths from those requested")
         if reply.selected is not None and not self._addressed(share, party, reply.selected.coordinate):
             raise FederationError(f"party {party!r} selected a coordinate that it was not asked about")
         if not isinstance(share, WITH_VECTOR):
@@ -189,10 +189,10 @@ def together(calls: Mapping[str, Callable[[], Answer]], result: Callable[[str, A
 
 
 def expected(message: object, kind: type[M], party: str) -> M:
-    """Return the message if it is of the kind that was due. Raises FederationError."""
+    """Return the message if it is of the expected kind. Raises FederationError."""
     if not isinstance(message, kind):
         raise FederationError(
-            f"party {party!r} answered with a {type(message).__name__}, where a {kind.__name__} was due"
+            f"party {party!r} answered with a {type(message).__name__}, where a {kind.__name__} was expected"
         )
     return message
 
@@ -200,7 +200,7 @@ def expected(message: object, kind: type[M], party: str) -> M:
 def sized(vectors: Mapping[str, Any], name: str, size: int, party: str, kind: str = "float64") -> Any:
     """Return a vector of exactly this many bytes. Raises FederationError."""
     if name not in vectors or vectors[name].nbytes != size:
-        raise FederationError(f"party {party!r} sent {name} of another size than was due")
+        raise FederationError(f"party {party!r} sent {name} of an unexpected size")
     try:
         return as_vector(vectors[name], kind)
     except WireError as error:

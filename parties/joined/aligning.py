@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from vfl.security.sealing import Sealer
 
 MOST_IDS = 1 << 28
-"""Ids of one party: 8 GiB of points."""
+"""Largest number of ids of one party: 8 GiB of points."""
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """Settings of a party for its work, and its end of sealed texts.
+class PartySettings:
+    """Settings of a party for its work, and its keys for sealed texts.
 
     policy : the owner's. cores : for alignment and training. indexes : folder for aligned rows; None is that of the user.
     certificates : {party: its certificate}, by which keys for sealed texts are checked.
@@ -62,7 +62,7 @@ class Own:
 class Aligning:
     """Alignment of one party's records, or the index that an earlier one left.
 
-    offer : as agreed to; says what is kept. cores, indexes, certificates : of vfl join and the federation (Own).
+    offer : as accepted; names the rows to keep. cores, indexes, certificates : settings of the party (PartySettings).
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Aligning:
         offer: Offer,
         task: PartyTask,
         source: Any,
-        own: Own,
+        own: PartySettings,
     ) -> None:
         self._offer, self._task, self._source, self._own = offer, task, source, own
         self._keeping = Keeping(own.indexes, offer.keeps or None, offer.resumed, offer.later, offer.last, offer.again)
@@ -80,7 +80,7 @@ class Aligning:
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """Most bytes of each vector that may come."""
+        """Return the size limit of each incoming vector, in bytes."""
         own, largest = self._sizes.get(self._task.party, 0), max(self._sizes.values(), default=0)
         return {"positions": 8 * own, "points": sealed_size(SIZE * largest)} if self._sizes else {}
 
@@ -117,9 +117,9 @@ class Aligning:
                 if message.sizes.keys() != set(self._offer.parties) or not all(
                     0 < size <= MOST_IDS for size in message.sizes.values()
                 ):
-                    raise FederationError(f"party {own!r} was told impossible numbers of ids")
+                    raise FederationError(f"party {own!r} was sent impossible numbers of ids")
                 if message.sizes[own] != self._begun().greet().n_ids:
-                    raise FederationError(f"party {own!r} was told another number of its ids than it has")
+                    raise FederationError(f"party {own!r} was sent a number of its ids that differs from its own count")
                 self._begun().begin(message.pending)
                 self._sizes = message.sizes
                 return Done(), {}
@@ -140,7 +140,7 @@ class Aligning:
                 if "positions" not in vectors:
                     raise FederationError(f"party {own!r} was sent no positions")
                 return self._begun().conclude(as_vector(vectors["positions"], "int64")), {}
-        raise FederationError(f"party {own!r} was sent a {type(message).__name__}, which is not due")
+        raise FederationError(f"party {own!r} was sent a {type(message).__name__}, which was not expected")
 
     def concluded(self) -> Index:
         """Return the aligned rows of this work's own alignment."""
@@ -176,14 +176,14 @@ class Aligning:
                 raise FederationError(f"party {self._task.party!r} was sent no set to blind")
             opened = self._own.sealer.open(message.holder, _label(message.owner), vectors["points"])
             if len(opened) != SIZE * self._sizes[message.owner]:
-                raise FederationError(f"the set of {message.owner!r} has another size than was said")
+                raise FederationError(f"the set of {message.owner!r} has a different size from the one announced")
             points = np.frombuffer(opened, np.uint8).reshape(-1, SIZE)
         for done in self._begun().multiply(message.owner, points):
             progress(done)
 
     def _certificate(self, party: str) -> bytes:
         if party not in self._own.certificates:
-            raise FederationError(f"{party!r} is no party of this federation")
+            raise FederationError(f"{party!r} is not a party of this federation")
         return self._own.certificates[party]
 
     def _begun(self) -> Alignment:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from parties.alignment.index import file_of
 from parties.consent import Policy, policy_of
-from parties.joined.aligning import Own
+from parties.joined.aligning import PartySettings
 from parties.joined.predicting import Predicting
 from parties.joined.training import Training
 from parties.prediction import ModelPart
@@ -60,7 +60,7 @@ EVERY_SECONDS = 1.0
 class Desk:
     """Answers the calls of the coordinator, one at a time, and keeps the work between two streams.
 
-    sources : {the owner's name of it: source}; '' names the one that is meant where none is named.
+    sources : {name that the owner gave it: source}; '' is the default.
     policy : path of the owner's policy. cores : for alignment and training. indexes : folder for aligned rows.
 
     Raises SpecificationError without a policy.
@@ -93,7 +93,7 @@ class Desk:
 
     @property
     def limits(self) -> Limits:
-        """Sizes that the next call may have."""
+        """Return the size limits of the next call."""
         if self._work is None:
             return Limits(OFFER_BYTES, {"payload": MOST_PINGED})
         work = self._work.limits
@@ -117,7 +117,7 @@ class Desk:
             return self._failed("DataError" if in_data else "FederationError", why)
 
     def end(self, why: str) -> None:
-        """Put the work away."""
+        """Close the current work."""
         work, self._work = self._work, None
         if work is not None:
             work.close()
@@ -139,7 +139,7 @@ class Desk:
     def _answer(self, plain: Plain, vectors: Mapping[str, Any], progress: Progress) -> Sent:
         if plain and type(plain[0]) is tuple:
             if len(plain) != 2:
-                raise FederationError("a query comes with its key, and nothing else")
+                raise FederationError("a query must come with its release key and nothing else")
             work = self._working()
             answer = work.answer(from_plain(plain[0], Query), vectors, from_plain(plain[1], ReleaseKey))
             self._released(work)
@@ -162,7 +162,7 @@ class Desk:
 
     def _working(self) -> Work:
         if self._work is None:
-            raise FederationError(f"party {self.party!r} has agreed to no work")
+            raise FederationError(f"party {self.party!r} has not agreed to any work")
         return self._work
 
     def _offered(self, offer: Offer) -> Sent:
@@ -172,12 +172,12 @@ class Desk:
                 return work.accepted()
             if not offer.resumed:
                 raise FederationError(
-                    f"run {offer.run!r} was begun by another process of the coordinator: it goes on with vfl resume"
+                    f"run {offer.run!r} was started by another process of the coordinator: continue it with vfl resume"
                 )
         if work is not None:
-            self.end("the coordinator began anew")
+            self.end("the coordinator started other work")
         if offer.purpose not in PURPOSES or self.party not in offer.parties:
-            raise FederationError("an offer came that is not for this party, or for a purpose that is unknown")
+            raise FederationError("the offer is not for this party, or has an unknown purpose")
         return self._begun(offer)
 
     def _begun(self, offer: Offer) -> Sent:
@@ -214,7 +214,7 @@ class Desk:
         self._require_trust(policy, job)
         source = self._source(offer.source)
         context = (self._federation.digest, offer.run, offer.purpose)
-        own = Own(
+        own = PartySettings(
             policy,
             self._cores,
             self._indexes,
@@ -229,7 +229,7 @@ class Desk:
         agreed = policy_of(self._policy)
         if agreed is None:
             raise SpecificationError(
-                f"party {self.party!r} joins other organisations with its owner's policy alone: name it (--policy FILE)"
+                f"party {self.party!r} joins a federation only under its owner's policy: name the policy file (--policy FILE)"
             )
         return agreed
 
@@ -269,7 +269,7 @@ def _part_of(offer: Offer, party: str) -> ModelPart:
     except OutputError as error:
         raise FederationError(str(error)) from None
     if part.party != party or part.digest != offer.digest:
-        raise FederationError(f"an offer came with a part of a model that is not that of party {party!r}")
+        raise FederationError(f"the offer contains a model part that does not belong to party {party!r}")
     return part
 
 
@@ -278,9 +278,9 @@ def _job_of(offer: Offer, party: str) -> Job:
     try:
         plain = json.loads(offer.job)
     except ValueError:
-        raise FederationError("an offer came with a job that cannot be read") from None
+        raise FederationError("the offer contains a job that cannot be read") from None
     if not isinstance(plain, dict):
-        raise FederationError("an offer came with a job that cannot be read")
+        raise FederationError("the offer contains a job that cannot be read")
     job = decode(plain)
     if job.digest != offer.digest:
         raise VersionMismatch(
@@ -288,5 +288,5 @@ def _job_of(offer: Offer, party: str) -> Job:
             "everywhere"
         )
     if party not in job.partition.parties:
-        raise FederationError(f"party {party!r} is no party of the job {job.name!r}")
+        raise FederationError(f"party {party!r} is not a party of the job {job.name!r}")
     return job

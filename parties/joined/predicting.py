@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from parties.joined.aligning import Own
+    from parties.joined.aligning import PartySettings
     from parties.joined.work import Sent
     from parties.prediction import ModelPart
     from vfl.messages.joining import Offer
@@ -48,7 +48,9 @@ class Predicting(Work):
     policy : path of the owner's policy, which is asked here, before the source is opened. Raises ConsentRefused.
     """
 
-    def __init__(self, offer: Offer, part: ModelPart, source: Any, own: Own, policy: str | Path | None) -> None:
+    def __init__(
+        self, offer: Offer, part: ModelPart, source: Any, own: PartySettings, policy: str | Path | None
+    ) -> None:
         super().__init__(offer)
         self._part, self._source, self._own = part, source, own
         self._parties = tuple(party for party in part.job.partition.parties if party in offer.parties)
@@ -75,7 +77,7 @@ class Predicting(Work):
 
     @property
     def limits(self) -> Limits:
-        """Sizes that the next call may have."""
+        """Return the size limits of the next call."""
         if self._n_records is None:
             return Limits(BODY_BYTES, self._aligning.limits)
         return Limits(BODY_BYTES, {"margins": sealed_size(8 * self._n_records)})
@@ -141,7 +143,7 @@ class Predicting(Work):
 
     def _take(self, sender: str, vectors: Mapping[str, Any]) -> None:
         if "margins" not in vectors or sender in self._parts or self._n_records is None:
-            raise FederationError(f"party {self._part.party!r} was sent margins that are not due")
+            raise FederationError(f"party {self._part.party!r} was sent unexpected margins")
         opened = self._own.sealer.open(sender, LABEL, vectors["margins"])
         if len(opened) != 8 * self._n_records:
             raise DataError(f"party {sender!r} holds a different number of records from the other parties")

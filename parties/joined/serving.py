@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two attempts to connect; each pause is up to twice the one before it."""
 BUSY_SECONDS = 60.0
-"""Seconds for which a party tries again while another process of it is connected: one that died may still be counted."""
+"""Seconds to keep trying while another process of the party is connected: a dead one may still be counted."""
 DRAIN_SECONDS = 10.0
 STALL_SECONDS = 120.0
 """Seconds that the coordinator has for each following piece of a call."""
@@ -44,7 +44,7 @@ WATCH_SECONDS = 0.5
 
 
 class NotAccepted(FederationError):
-    """The coordinator does not accept this party, or is not the pinned one; no later attempt mends that."""
+    """The coordinator does not accept this party, or is not the pinned one; later attempts fail too."""
 
 
 def serve(
@@ -61,7 +61,7 @@ def serve(
 ) -> None:
     """Answer the coordinator's calls until `stop` is set, over any number of jobs and broken streams.
 
-    sources : {name: source} as the owner names them; '' is the one that is used where none is named.
+    sources : {name that the owner gave it: source}; '' is the default.
     policy : path of the owner's policy.
     on_event : called with each event (vfl.federation.events). cores : for alignment and training.
     indexes : folder for aligned rows; None is the folder of this user.
@@ -121,7 +121,7 @@ class _Joining:
                     raise NotAccepted(str(broken)) from None
                 why = str(broken)
             except WireError as error:
-                why = f"the coordinator sent what was not due: {error}"
+                why = f"the coordinator broke the protocol: {error}"
             if self._connected:
                 pause, busy, self._told = FIRST_PAUSE, 0.0, False
             if self._stop.is_set():
@@ -129,7 +129,7 @@ class _Joining:
             if not self._told:
                 self._told = True
                 self._on_event(events.Disconnected(why=why, in_flight=self._desk.in_flight))
-            self._stop.wait(pause * self._random.uniform(0.5, 1.0))  # so that parties do not all come at once
+            self._stop.wait(pause * self._random.uniform(0.5, 1.0))  # so that parties do not all connect at once
             pause = min(2 * pause, self._longest_pause)
 
     def _session(self) -> None:
@@ -197,26 +197,26 @@ class _Joining:
     def _whole(self, frame: ToParty, content: memoryview, incoming: Iterator[bytes]) -> Incoming:
         """Return the call that begins with this frame, once it is complete."""
         if frame.WhichOneof("frame") != "head":
-            raise WireError("a frame came that is not due")
+            raise WireError("received an unexpected frame")
         coming = Incoming(frame.head, content, self._desk.limits, self._desk.held)
         while not coming.complete:
             self._due = time.monotonic() + STALL_SECONDS
             following, content = parsed(ToParty, next(incoming))
             if following.WhichOneof("frame") != "piece" or following.piece.call != coming.call:
-                raise WireError("a frame came that is not due")
+                raise WireError("received an unexpected frame")
             coming.feed(content)
         self._due = math.inf
         return coming
 
     def _drain(self, incoming: Iterator[bytes]) -> None:
-        """Wait until the coordinator has read the refusal and ends the stream."""
+        """Wait until the coordinator has read the refusal and closed the stream."""
         self._due = time.monotonic() + DRAIN_SECONDS
         with contextlib.suppress(StreamBroken):
             for _ in incoming:
                 pass
 
     def _watch(self) -> None:
-        """Close the stream when the process is to stop, and when something that is due does not come."""
+        """Close the stream on a request to stop, or when an expected message is late."""
         while not self._stop.wait(WATCH_SECONDS):
             if time.monotonic() > self._due:
                 self._close()
@@ -229,7 +229,7 @@ class _Joining:
 
 
 class _Busy(StreamBroken):
-    """Another process of this party is connected."""
+    """The coordinator refuses this process: another one of the party is connected."""
 
 
 def _flattened(outgoing: queue.SimpleQueue[Iterator[bytes] | None]) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from vfl.wire.frames import Limits, as_vector
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from parties.joined.aligning import Own
+    from parties.joined.aligning import PartySettings
     from parties.party import Party
     from vfl.job.task import PartyTask
     from vfl.messages import BookHeads, Notice, Query, Reply
@@ -35,7 +35,7 @@ RECORDS = ("weights", "margins", "labels", "limits")
 class Training(Work):
     """Work on one run: an alignment alone, or a training."""
 
-    def __init__(self, offer: Offer, task: PartyTask, source: Any, own: Own) -> None:
+    def __init__(self, offer: Offer, task: PartyTask, source: Any, own: PartySettings) -> None:
         super().__init__(offer)
         self._task, self._source, self._own = task, source, own
         self._aligning = Aligning(offer, task, source, own)
@@ -47,7 +47,7 @@ class Training(Work):
 
     @property
     def limits(self) -> Limits:
-        """Sizes that the next call may have."""
+        """Return the size limits of the next call."""
         body = BODY_BYTES + PER_COORDINATE * (len(self._task.canonical) + 1)
         if self._party is not None:
             return Limits(body, dict.fromkeys(RECORDS, 8 * self._n_trained))
@@ -84,11 +84,11 @@ class Training(Work):
             case SendLabels():
                 return Done(), {"labels": self._loaded().labels()}
         if self._party is not None:
-            raise FederationError(f"party {self._task.party!r} has loaded its columns and aligns no more")
+            raise FederationError(f"party {self._task.party!r} has already loaded its columns and cannot align again")
         return self._aligning.answer(message, vectors, progress)
 
     def summary(self) -> dict[str, Any]:
-        """Return facts for the owner: seconds, releases, their ε, records, and what the book has left."""
+        """Return facts for the owner: seconds, releases, their ε, records, and the ε left in the book."""
         costs = None if self._party is None else self._party.costs()
         return super().summary() | {
             "releases": self._releases,
@@ -131,7 +131,7 @@ class Training(Work):
         vector = as_vector(raw)
         if len(vector) != self._n_trained:
             raise PrivacyError(
-                f"party {self._task.party!r} was sent a vector with another number of records than its own"
+                f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
             )
         return vector
 

@@ -22,9 +22,9 @@ BODY_BYTES = 1 << 20
 
 
 class Work:
-    """Work of one offer; it outlives a broken stream. Every call that it does not define is refused.
+    """Work of one offer; it survives a broken stream. Calls that it does not define are refused.
 
-    offer : as agreed to. coordinator : the process that the work is done for. reported : when its cost was last reported.
+    offer : as accepted. coordinator : the process that made the offer. reported : time of the last report of the cost.
     """
 
     def __init__(self, offer: Offer) -> None:
@@ -34,7 +34,7 @@ class Work:
 
     @property
     def limits(self) -> Limits:
-        """Sizes that the next call may have."""
+        """Return the size limits of the next call."""
         return Limits(BODY_BYTES)
 
     def accepted(self) -> Sent:
@@ -54,7 +54,7 @@ class Work:
         raise self.undue(message)
 
     def summary(self) -> dict[str, Any]:
-        """Return facts for the owner: seconds, releases, their ε, records, and what the book has left."""
+        """Return facts for the owner: seconds, releases, their ε, records, and the ε left in the book."""
         seconds = time.monotonic() - self._began
         return {"seconds": seconds, "releases": 0, "epsilon": None, "records": None, "left": None}
 
@@ -67,4 +67,4 @@ class Work:
 
     def undue(self, message: object) -> FederationError:
         """Return the refusal of a call that does not belong to this work."""
-        return FederationError(f"a {type(message).__name__} came, which is not due in work to {self.offer.purpose}")
+        return FederationError(f"a {type(message).__name__} came; it does not belong to work to {self.offer.purpose}")

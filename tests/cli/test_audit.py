@@ -92,7 +92,7 @@ def test_public_rows_stand_in_for_simulated_ones(job: str, call: Callable[..., S
     ("change", "words"),
     [
         ("--set=privacy.smoothness='data'", "NOT PRIVATE as a whole"),
-        ("--confidence=2", "confidence lies between 0.5 and 1"),
+        ("--confidence=2", "confidence must lie between 0.5 and 1"),
         ("--public-data=bank.csv", "--public-data takes PARTY=FILE"),
     ],
 )

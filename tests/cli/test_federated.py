@@ -59,8 +59,8 @@ class TestRefusals:
         ("words", "said"),
         [
             ((*ACROSS, "--as", "bank"), "its coordinator: a party takes part with vfl join credit.toml --as bank"),
-            ((*ACROSS, "--as", "hob"), "'hob' is no member of the federation 'credit' (did you mean 'hub'?): 'hub' coord"),
-            ((*ACROSS, "--identity", "bank.key"), "the identity 'bank.key' is that of 'bank', not of 'hub'"),
+            ((*ACROSS, "--as", "hob"), "'hob' is not a member of the federation 'credit' (did you mean 'hub'?): 'hub' coord"),
+            ((*ACROSS, "--identity", "bank.key"), "the identity 'bank.key' belongs to 'bank', not to 'hub'"),
             ((*ACROSS, "--identity", "none.key"), "there is no key 'none.key'"),
             ((*ACROSS, "--data", "bank.csv"), "with --federation, --data takes PARTY=NAME, not 'bank.csv'"),
             ((*ACROSS, "--data", "bnk=x"), "--data bnk=x: there is no party 'bnk' (did you mean 'bank'?)"),
@@ -84,8 +84,11 @@ class TestRefusals:
             (("--data", "bank=x"), "--data needs --federation FILE"),
             (("--metrics", "127.0.0.1:9464"), "--metrics needs --federation FILE"),
             (("--log", "log"), "--log needs --federation FILE"),
-            ((*ACROSS, "--metrics", "9464"), "the address of the metrics: '9464' is no address"),
-            ((*ACROSS, "--address", "auto"), "--address does not go with --federation, whose parties run vfl join"),
+            ((*ACROSS, "--metrics", "9464"), "the address of the metrics: '9464' is not an address"),
+            (
+                (*ACROSS, "--address", "auto"),
+                "--address cannot be combined with --federation: its parties run vfl join",
+            ),
         ],
     )
     def test_options_that_do_not_fit(self, call: Call, folder: Path, words: tuple[str, ...], said: str) -> None:
@@ -118,11 +121,11 @@ class TestModels:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            ((*ACROSS, "--engine", "ray"), "--engine does not go with --federation"),
-            ((*ACROSS, "--policy", "bank=x"), "--policy does not go with --federation"),
-            ((*ACROSS, "--cores", "2"), "--cores does not go with --federation"),
+            ((*ACROSS, "--engine", "ray"), "--engine cannot be combined with --federation"),
+            ((*ACROSS, "--policy", "bank=x"), "--policy cannot be combined with --federation"),
+            ((*ACROSS, "--cores", "2"), "--cores cannot be combined with --federation"),
             (("--as", "hub", "--data", "x"), "--as needs --federation FILE"),
-            (("--part", "bank=x", *ACROSS), "--part does not go with --federation"),
+            (("--part", "bank=x", *ACROSS), "--part cannot be combined with --federation"),
             (ACROSS, "with --federation, name the folder RUN of the model: each party is sent its own part"),
             ((), "Missing option '--data'"),
         ],
@@ -159,7 +162,7 @@ class TestWatched:
         assert capsys.readouterr().err.splitlines() == [
             "waiting for bank, telco: each runs vfl join credit.toml",
             "bank is connected",
-            "bank is not connected any more: the connection broke",
+            "bank disconnected: the connection broke",
             f"a peer with the certificate {'ab' * 32} is refused: no",
         ]
         kept = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]

@@ -67,7 +67,7 @@ class TestIdentity:
             (("new", "bank", "--folder", "none"), 6, "cannot write 'none/bank.key': No such file"),
             (("new", "taken"), 6, "'taken.pem' exists and is not replaced"),
             (("show", "bank.pem"), 2, "there is no certificate 'bank.pem'"),
-            (("show", "taken.pem"), 2, "'taken.pem' is no certificate of a participant"),
+            (("show", "taken.pem"), 2, "'taken.pem' is not a participant's certificate"),
         ],
     )
     def test_errors_are_one_line(self, call: Call, folder: Path, words: tuple[str, ...], code: int, said: str) -> None:
@@ -114,7 +114,7 @@ class TestFederation:
         [
             (("--coordinator", "hub.pem@h:1", *PARTIES), "--coordinator takes NAME=FILE@HOST:PORT, not 'hub.pem@h:1'"),
             (("--coordinator", "hub=hub.pem", *PARTIES), "--coordinator takes NAME=FILE@HOST:PORT"),
-            (("--coordinator", "hub=hub.pem@host", *PARTIES), "'host' is no address: write HOST:PORT"),
+            (("--coordinator", "hub=hub.pem@host", *PARTIES), "'host' is not an address: write HOST:PORT"),
             ((*HEAD, "--party", "bank.pem"), "--party takes NAME=FILE, not 'bank.pem'"),
             ((*HEAD, "--party", "bank=bank.pem", "--party", "bank=bank.pem"), "--party names 'bank' twice"),
             ((*HEAD, "--party", "bank=telco.pem"), "the certificate given for 'bank' is that of 'telco'"),

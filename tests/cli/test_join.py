@@ -70,14 +70,14 @@ class TestRefusals:
         ("changed", "said"),
         [
             ({"--as": "hub"}, "'hub' is the coordinator of the federation 'credit', which starts jobs: vfl run JOB"),
-            ({"--as": "bnk"}, "'bnk' is no member of the federation 'credit' (did you mean 'bank'?)"),
-            ({"--as": "telco", "--identity": "bank.key"}, "the identity 'bank.key' is that of 'bank', not of 'telco'"),
+            ({"--as": "bnk"}, "'bnk' is not a member of the federation 'credit' (did you mean 'bank'?)"),
+            ({"--as": "telco", "--identity": "bank.key"}, "the identity 'bank.key' belongs to 'bank', not to 'telco'"),
             ({"--identity": "none.key"}, "there is no key 'none.key'"),
             ({"--policy": "none.toml"}, "the policy file 'none.toml' cannot be read, so nothing is consented to"),
             ({"--policy": "bank.csv"}, "is not valid TOML"),
             ({"credit.toml": "none.toml"}, "there is no federation file 'none.toml'"),
             ({"credit.toml": "policy.toml"}, "the federation file 'policy.toml': jobs is unknown"),
-            ({"--metrics": "9464"}, "the address of the metrics: '9464' is no address: write HOST:PORT"),
+            ({"--metrics": "9464"}, "the address of the metrics: '9464' is not an address: write HOST:PORT"),
         ],
     )
     def test_one_line(self, call: Call, changed: dict[str, str], said: str) -> None:
@@ -165,7 +165,7 @@ class TestScreen:
             "run 0123456789ab: the policy allows it",
             "run 0123456789ab: 12 noised sums, ε = 0.25 of ε = 1 set aside",
             "run 0123456789ab: done after 3.2 s, 100 records, 40 noised sums, ε = 1, ε = 3 left in your book",
-            "not connected: the coordinator has ended; connects again by itself",
+            "not connected: the coordinator has ended; reconnecting automatically",
             "stopped; nothing is in flight",
         ]
 
@@ -186,8 +186,8 @@ class TestScreen:
 
     def test_an_ended_request_says_why(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
-        screen(Ended(run=RUN, why="the coordinator began anew", seconds=0.5, records=100))
-        assert "ended after 0.5 s, 100 records: the coordinator began anew" in capsys.readouterr().out
+        screen(Ended(run=RUN, why="the coordinator started other work", seconds=0.5, records=100))
+        assert "ended after 0.5 s, 100 records: the coordinator started other work" in capsys.readouterr().out
 
     def test_words_of_the_coordinator_stay_in_their_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))

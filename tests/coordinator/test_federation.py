@@ -105,7 +105,7 @@ def test_a_policy_that_does_not_accept_the_trust_setting_refuses(tmp_path) -> No
 
 
 def test_options_of_the_parties_are_not_the_coordinators(joined) -> None:
-    with pytest.raises(SpecificationError, match="policies does not go with a federation"):
+    with pytest.raises(SpecificationError, match="policies cannot be combined with a federation"):
         vfl.train(job(), federation=joined.place, policies={"bank": "policy.toml"})
     with pytest.raises(SpecificationError, match="parties hold the data"):
         vfl.train(job(), table(50), federation=joined.place)

@@ -119,7 +119,7 @@ class TestStrangers:
     def test_a_certificate_that_is_not_the_files_is_found_before_connecting(self, joined, tmp_path) -> None:
         (tmp_path / "other").mkdir()
         stranger = new_identity("bank", tmp_path / "other")
-        with pytest.raises(SpecificationError, match="expects another certificate of 'bank'"):
+        with pytest.raises(SpecificationError, match="expects a different certificate for 'bank'"):
             serve(stranger, joined.federation, {"": None}, joined.policy("bank"))
 
     def test_one_party_under_the_name_of_another(self, joined) -> None:
@@ -206,8 +206,8 @@ class TestGreetings:
             ({"version": "0.0.0"}, "'bank' runs vfl 0.0.0, the coordinator"),
             ({"protocol": 9}, "install one version everywhere"),
             ({"federation": "00"}, "the federation files differ: this one has the digest"),
-            ({"name": "nobody"}, "'nobody' is no party of the federation 'credit'"),
-            ({"name": "hub"}, "'hub' is no party of the federation 'credit'"),
+            ({"name": "nobody"}, "'nobody' is not a party of the federation 'credit'"),
+            ({"name": "hub"}, "'hub' is not a party of the federation 'credit'"),
             ({"process": b""}, "does not name its process"),
         ],
         ids=lambda value: str(value)[:20],
@@ -320,7 +320,7 @@ def asked(transport: FederationTransport, made: Raw, query: Any, reply: Any) -> 
 def test_frames_that_are_not_due_end_the_session(joined, case: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with asking(joined) as (transport, made):
-        with pytest.raises(PartyLost, match="'bank' was lost: it sent what was not due"):
+        with pytest.raises(PartyLost, match="'bank' was lost: it broke the protocol"):
             asked(transport, made, FORWARD, CALLS[case])
         with pytest.raises(StreamBroken):
             made.next()
@@ -328,27 +328,27 @@ def test_frames_that_are_not_due_end_the_session(joined, case: str) -> None:
 
 
 REPLIES = {
-    "no n-vector": (FORWARD, (Reply(), {}), "vector of another size than was due"),
-    "too short a vector": (FORWARD, (Reply(), {"vector": np.zeros(N - 1)}), "vector of another size than was due"),
+    "no n-vector": (FORWARD, (Reply(), {}), "vector of an unexpected size"),
+    "too short a vector": (FORWARD, (Reply(), {"vector": np.zeros(N - 1)}), "vector of an unexpected size"),
     "a release that was not asked for": (
         FORWARD,
         (Reply((np.zeros(3),)), {"vector": np.zeros(N)}),
-        "releases of other lengths",
+        "releases of different lengths",
     ),
-    "a release of another length": (BACKWARD, (Reply((np.zeros(3),)), {}), "releases of other lengths"),
-    "no release": (BACKWARD, (Reply(), {}), "releases of other lengths"),
+    "a release of another length": (BACKWARD, (Reply((np.zeros(3),)), {}), "releases of different lengths"),
+    "no release": (BACKWARD, (Reply(), {}), "releases of different lengths"),
     "a selection that was not asked for": (
         BACKWARD,
         (Reply((np.zeros(2),), None, NoisyScore(0, 1)), {}),
-        "releases of other lengths",
+        "releases of different lengths",
     ),
-    "another message": (FORWARD, (Done(), {}), "answered with a Done, where a Reply was due"),
+    "another message": (FORWARD, (Done(), {}), "answered with a Done, where a Reply was expected"),
     "another kind": (FORWARD, lambda call: frames(call, (FORMAT, "shell", "rm")), "unknown message kind 'shell'"),
     "another format": (FORWARD, lambda call: frames(call, (0, "reply")), "another format"),
     "no tuple": (
         FORWARD,
         lambda call: [FromParty(head=Head(call=call, body=2, inline=b"\x10\x02"))],
-        "not in the format of the wire",
+        "not in the wire format",
     ),
 }
 
@@ -385,7 +385,7 @@ def test_labels_are_numbers(joined) -> None:
     with asking(joined) as (transport, made):
         answering = threading.Thread(target=made.answer, args=(Done(), {"labels": np.full(N, np.nan)}))
         answering.start()
-        with pytest.raises(FederationError, match="a label that is no number"):
+        with pytest.raises(FederationError, match="a label that is not a number"):
             transport.labels("bank")
         answering.join()
 
@@ -435,13 +435,13 @@ def _expired(made: Identity) -> Identity:
 @pytest.mark.parametrize(
     ("ids", "said"),
     [
-        (b"[" * 100_000, "no list of ids"),
-        (b"\xff", "no list of ids"),
-        (b'{"0": "n0"}', "no list of ids"),
-        (b'[["n0"]]', "no list of ids"),
-        (b'["n0", "n1"]', "another number than records"),
+        (b"[" * 100_000, "not a list of ids"),
+        (b"\xff", "not a list of ids"),
+        (b'{"0": "n0"}', "not a list of ids"),
+        (b'[["n0"]]', "not a list of ids"),
+        (b'["n0", "n1"]', "a different number of ids from records"),
     ],
-    ids=("deep", "no text", "no list", "lists", "too many"),
+    ids=("deep", "no text", "not a list", "lists", "too many"),
 )
 def test_ids_of_predictions_that_do_not_fit(joined, ids: bytes, said: str) -> None:
     """A party's words end in one sentence at the coordinator, and in no other exception."""

@@ -119,7 +119,7 @@ class TestRefusals:
             ("[parties.bank]", "[parties.TELCO]", "names two members 'TELCO'"),
             ('name = "hub"', 'name = "bank"', "the certificate given for 'bank' is that of 'hub'"),
             ("[parties.bank]", "[parties.'b b']", "cannot name a participant"),
-            ("-----BEGIN CERTIFICATE-----\nMI", "-----BEGIN CERTIFICATE-----\nMJ", "is no certificate of a participant"),
+            ("-----BEGIN CERTIFICATE-----\nMI", "-----BEGIN CERTIFICATE-----\nMJ", "is not a participant's certificate"),
         ],
     )  # fmt: skip
     def test_edited_files(self, path: Path, old: str, new: str, said: str) -> None:
@@ -195,9 +195,9 @@ class TestIdentityFor:
 
     def test_refusals(self, path: Path, tmp_path: Path) -> None:
         federation = read_federation(path)
-        with pytest.raises(SpecificationError, match=r"'bnk' is no member .*did you mean 'bank'.*hub, telco, bank"):
+        with pytest.raises(SpecificationError, match=r"'bnk' is not a member .*did you mean 'bank'.*hub, telco, bank"):
             identity_for(federation, path, "bnk")
-        with pytest.raises(SpecificationError, match="is that of 'telco', not of 'bank'"):
+        with pytest.raises(SpecificationError, match="belongs to 'telco', not to 'bank'"):
             identity_for(federation, path, "bank", tmp_path / "telco.key")
         (tmp_path / "new").mkdir()
         swapped = new_identity("bank", tmp_path / "new")

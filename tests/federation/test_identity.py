@@ -197,7 +197,7 @@ class TestLoadIdentity:
         if kind == "issued by another":
             pem = certificate("bank", key, issuer="hub", signer=ec.generate_private_key(ec.SECP256R1()))
         pem = {"no text": b"\xff\x00", "two": pem * 2, "empty": b"", "huge": pem + b"\n" * (1 << 20)}.get(kind, pem)
-        with pytest.raises(SpecificationError, match="is no certificate of a participant"):
+        with pytest.raises(SpecificationError, match="is not a participant's certificate"):
             load_identity(kept(tmp_path, "bank", key, pem))
 
     def test_a_key_in_place_of_the_certificate(self, tmp_path: Path) -> None:

@@ -84,8 +84,8 @@ SELECTED = {"solver": {"kind": "GCD", "passes": None}}
     [
         (job(), [{}], "at least two candidates"),
         (job(), [], "at least two candidates"),
-        (job(), {"penalty.strength": 1.0}, "candidates are a list"),
-        (job(), [{}, 3], "candidate 2 is a table of changes"),
+        (job(), {"penalty.strength": 1.0}, "candidates must be a list"),
+        (job(), [{}, 3], "candidate 2 must be a table of changes"),
         (job(), [{}, {"penalty.strength": 0.01}], "candidates 1 and 2 are the same job"),
         (job(), [{"penalty.strength": 10.0**-k} for k in range(65)], "65 candidates are more than 64"),
         (job(privacy=None), CANDIDATES, "the job has no privacy"),

@@ -235,7 +235,7 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
         raise PrivacyError("the job has privacy=None: it claims nothing that an audit could refute")
     if job.privacy.noise is not None:
         raise PrivacyError(
-            "the job's noise is seeded: whoever knows the seed subtracts it, so there is nothing to audit; leave noise out"
+            "the job's noise is seeded: anyone who knows the seed can subtract it, so no audit is possible; leave noise out"
         )
     if job.privacy.smoothness == "data" or job.uncharged:
         said = job.uncharged or "the smoothness of the columns is released un-noised and uncharged (smoothness='data')"
@@ -254,7 +254,7 @@ def _require(job: Job, confidence: float, runs: int | None) -> None:
             )
     require_number("confidence", confidence)
     if not 0.5 < confidence < 1.0:
-        raise SpecificationError(f"confidence lies between 0.5 and 1, not {confidence!r}")
+        raise SpecificationError(f"confidence must lie between 0.5 and 1, not {confidence!r}")
     if runs is not None:
         require_whole("runs", runs)
         if runs < 1:

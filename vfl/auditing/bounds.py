@@ -1,9 +1,9 @@
 """Bounds: the best accuracy that a claim allows, the one that runs have shown, and the runs that are needed to tell.
 
-Let a fair coin choose D1 or D0, and let somebody guess it from all releases. If they are μ-GDP for the pair, no guess is right
-more often than with probability Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su 2022,
-§2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most (1 + δ(0))/2, since δ(0) is
-the largest total variation between the two.
+Let a fair coin choose D1 or D0, and let an opponent guess it from all releases. If they are μ-GDP for the pair, no guess is
+right more often than with probability Φ(μ/2): a guess with error rates a and b has Φ⁻¹(1 − a) − Φ⁻¹(b) ≤ μ (Dong, Roth, Su
+2022, §2), and 1 − (a + b)/2 is then largest at a = b. Under any other claim the probability is at most (1 + δ(0))/2, since δ(0)
+is the largest total variation between the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vfl.privacy.gaussian_dp import epsilon_of
 FOUND = 0.95
 """Probability with which the planned number of runs finds noise of σ/√2."""
 MOST_RUNS = 1000
-"""Largest number of runs that is planned; more have to be asked for."""
+"""Largest planned number of runs; the caller may request more."""
 
 
 @dataclass(frozen=True)

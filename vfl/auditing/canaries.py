@@ -53,8 +53,8 @@ class Record:
 class Canary:
     """Two data sets: k canaries are `first` in D1 and `second` in D0; all other records are the same in both.
 
-    rest : the other records are in turn (cells, label 1) and (−cells, label −1), which pull the model along the cells and leave
-        the means at 0. None for records at the scaled 0.
+    rest : the other records alternate between (cells, label 1) and (−cells, label −1), which pull the model along the cells
+        and leave the means at 0. None for records at the scaled 0.
     name : description of the pair, for print.
     """
 
@@ -197,7 +197,7 @@ def _label(job: Job, which: int) -> Any:
 
 
 def _alternating(job: Job, canary: Canary, i: int) -> int:
-    """Return the label of record i of the rest: both classes in turn, and numbers in the middle unless the rest pulls."""
+    """Return the label of record i of the rest: alternating classes, and numbers in the middle unless the rest pulls."""
     if canary.rest is None and not job.classification:
         return 0
     return 1 if i % 2 else -1

@@ -1,7 +1,7 @@
 """Runs of a job on simulated records, and their shadows: the exact sums that each of two data sets would have released.
 
-A shadow works on one data set. It is asked what the run was asked, by the executor and the parties that train, and is told
-what the run released. Its sums are therefore those of that data set *after the same history*, whatever a solver did with it.
+A shadow works on one data set. It answers the queries of the run, with the executor and parties of a training run, and
+receives the run's releases. Its sums are therefore those of its data set *after the same history*, for any solver.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Release:
 
 @dataclass(frozen=True, eq=False)
 class Transcript:
-    """One run.
+    """Outcome of one simulated run.
 
-    releases : in their order. batches : the secret batches, (n,) 0 or 1, in their order, with their rates.
-    folds : the public batches, each once.
+    releases : in order. batches : the secret batches with their rates, in order; a batch is (n,) of 0 or 1.
+    folds : the distinct public batches.
     """
 
     releases: tuple[Release, ...]
@@ -100,7 +100,7 @@ def world_of(job: Job, table: Mapping[str, Any]) -> World:
 
 
 class ShadowParty(Party):
-    """A party that releases what it is told and notes its exact sums. It exists in audits of simulated records alone."""
+    """A party that repeats given releases and records its exact sums. Only audits of simulated records use it."""
 
     seen: list[Vector]
     told: list[Vector]
@@ -134,7 +134,7 @@ class ShadowTransport:
         self.seen: list[tuple[str, Vector]] = []
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Ask each party for its share; each is told its own releases, in the order of the shares."""
+        """Ask each party for its share, and give it its own releases, in the order of the shares."""
         replies = {}
         for name, share in shares.items():
             party = self._parties[name]

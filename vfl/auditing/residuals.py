@@ -58,7 +58,7 @@ Made = tuple[str, float, str]
 
 
 def _charges(runs: Sequence[Transcript]) -> Check:
-    """Every release is paid for."""
+    """Check that a charge covers every release."""
     unpaid = [release.name for run in runs for release in run.releases if not release.paid]
     made = sum(len(run.releases) for run in runs)
     said = f"{unpaid[0]}: nothing is charged for it" if unpaid else f"all {made:,} releases are paid for"

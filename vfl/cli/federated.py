@@ -1,4 +1,4 @@
-"""Options of the commands that a federation's coordinator runs, and what they serve and log while they run."""
+"""Options of the commands that a federation's coordinator runs, with their metrics and logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
 
 ROUNDS, LINKS = "vfl.run", "vfl.federation"
-"""Loggers of a run and of its links; each line is one JSON object without data (coordinator.telemetry)."""
+"""Loggers of a run and of its connections; each line is one JSON object without data (coordinator.telemetry)."""
 
 
 def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -28,7 +28,9 @@ def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="FILE",
         help="Parties in other organisations, which run vfl join FILE.",
     )
-    name = click.option("--as", "name", metavar="NAME", help="With --federation: who you are, its coordinator.")
+    name = click.option(
+        "--as", "name", metavar="NAME", help="With --federation: your name, which is the coordinator's."
+    )
     identity = click.option(
         "--identity",
         type=click.Path(path_type=Path),
@@ -40,9 +42,14 @@ def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --metrics and --log to a command that takes --federation."""
-    metrics = click.option("--metrics", metavar="HOST:PORT", help="With --federation: serve Prometheus metrics there.")
+    metrics = click.option(
+        "--metrics", metavar="HOST:PORT", help="With --federation: serve Prometheus metrics at this address."
+    )
     log = click.option(
-        "--log", type=click.Path(path_type=Path), metavar="FILE", help="With --federation: append lines of JSON."
+        "--log",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="With --federation: append the log to this file, one JSON object per line.",
     )
     return metrics(log(command))
 
@@ -58,11 +65,11 @@ def federated(
 ) -> dict[str, Any]:
     """Return the keyword arguments of vfl.train and its like for --federation; {} without it.
 
-    job : whose parties the federation must have. only, others : further options, by name, that have a meaning only with it, or
+    job : whose parties the federation must have. only, others : further options, by name, that are valid only with it, or
         only without it.
 
-    Raises SpecificationError for a party that is no member, for another member than the coordinator, and for a key that
-    cannot be used.
+    Raises SpecificationError for a party that is not a member, for a member that is not the coordinator, and for a
+    key that cannot be used.
     """
     from vfl.errors import SpecificationError, nearest
     from vfl.federation.file import identity_for, read_federation
@@ -74,7 +81,7 @@ def federated(
         return {}
     for option, value in others.items():
         if value:
-            raise click.UsageError(f"--{option} does not go with --federation, whose parties run vfl join")
+            raise click.UsageError(f"--{option} cannot be combined with --federation: its parties run vfl join")
     read = read_federation(federation)
     own = read.coordinator.name
     if name is not None and name != own:
@@ -83,7 +90,8 @@ def federated(
             f"{name!r} is a party of the federation {read.name!r}, and {own!r} is its coordinator: a party takes part with "
             f"vfl join {federation} --as {name}"
             if known
-            else f"{name!r} is no member of the federation {read.name!r}{nearest(name, read.members)}: {own!r} coordinates it"
+            else f"{name!r} is not a member of the federation {read.name!r}{nearest(name, read.members)}: "
+            f"{own!r} coordinates it"
         )
     if job is not None:
         check_parties(job, read)
@@ -107,14 +115,14 @@ class Connections(logging.Handler):
     """Prints which parties connect and leave, and who is refused, to standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one line of the log of the links."""
+        """Print one log line about the connections."""
         line = json.loads(record.getMessage())
         who = line.get("party") or f"a peer with the certificate {line.get('peer') or 'unknown'}"
         match line["event"]:
             case "connected":
                 click.echo(f"{who} is connected", err=True)
             case "disconnected":
-                click.echo(f"{who} is not connected any more: {line['why']}", err=True)
+                click.echo(f"{who} disconnected: {line['why']}", err=True)
             case "refused":
                 click.echo(f"{who} is refused: {line['why']}", err=True)
 
@@ -137,7 +145,7 @@ def watched(
     job: str = "",
     quiet: bool = False,
 ) -> Iterator[None]:
-    """Print who connects while a command runs; serve metrics and append log lines where they are asked for.
+    """Print connections while a command runs; serve metrics and append log lines if requested.
 
     parties : that the command waits for. quiet : print nothing.
     """
@@ -200,7 +208,7 @@ def asked_sources(values: Sequence[str], parties: Sequence[str]) -> dict[str, st
         party, equals, name = value.partition("=")
         if not equals:
             raise SpecificationError(
-                f"with --federation, --data takes PARTY=NAME, not {value!r}: NAME is the owner's word"
+                f"with --federation, --data takes PARTY=NAME, not {value!r}: NAME was given to the source by its owner"
             )
         if party not in parties:
             raise SpecificationError(

@@ -37,7 +37,7 @@ def command() -> None:
     multiple=True,
     required=True,
     metavar="NAME=FILE",
-    help="A party's certificate; once per party.",
+    help="A party's certificate; repeat for each party.",
 )
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FILE", help="A new file (default: NAME.toml in this folder)."
@@ -78,7 +78,7 @@ def new(name: str, coordinator: str, parties: tuple[str, ...], output: Path | No
 @FILE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 def show(path: Path, *, as_json: bool) -> None:
-    """Show the participants in FILE, their fingerprints, the coordinator's address, and the digest of it all."""
+    """Show the participants in FILE, their fingerprints, the coordinator's address, and the file's digest."""
     from vfl.federation.file import read_federation
 
     _say(read_federation(path), path, as_json=as_json)
@@ -86,19 +86,19 @@ def show(path: Path, *, as_json: bool) -> None:
 
 @command.command("check", short_help="Measure the link to each party; touches no data.")
 @FILE
-@click.option("--as", "name", metavar="NAME", help="Who you are (default: the coordinator).")
+@click.option("--as", "name", metavar="NAME", help="Your name (default: the coordinator's).")
 @click.option(
     "--identity", type=click.Path(path_type=Path), metavar="FILE", help="Your key (default: NAME.key beside FILE)."
 )
 @click.option(
-    "--seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Wait so long for the others."
+    "--seconds", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds to wait for the others."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 def check(path: Path, name: str | None, identity: Path | None, seconds: float, *, as_json: bool) -> int:
     """Check the federation of FILE: who is there, versions, clocks, round trip and throughput of each link.
 
     The coordinator waits for the parties, which run vfl join. A party checks that the coordinator is reached and shows the
-    key that FILE pins. No data are touched. The exit code is 5 if somebody is missing.
+    key that FILE pins. No data are touched. The exit code is 5 if a participant is missing.
     """
     from vfl.errors import FederationError
     from vfl.federation.file import read_federation

@@ -1,4 +1,4 @@
-"""`vfl join FILE`: take part in a federation with one's own data, under one's own policy."""
+"""`vfl join FILE`: take part in a federation with your data, under your policy."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LONGEST_LINE = 4000
 
 @click.command("join")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--as", "name", required=True, metavar="NAME", help="The party that you are, as FILE names it.")
+@click.option("--as", "name", required=True, metavar="NAME", help="Your party's name in FILE.")
 @click.option(
     "--data",
     "sources",
     multiple=True,
     required=True,
     metavar="[NAME=]FILE",
-    help="Your data; further files need names, by which the coordinator may choose.",
+    help="Your data; further files need names, from which the coordinator may choose.",
 )
 @CSV
 @click.option(
@@ -59,7 +59,7 @@ LONGEST_LINE = 4000
     "--index", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to keep the index of aligned records."
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics at this address.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line and event.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per event, one per line.")
 def command(
     path: Path,
     name: str,
@@ -73,10 +73,10 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Take part in the federation of FILE with your data, job after job, until Ctrl-C or SIGTERM.
+    """Take part in the federation of FILE with your data, for any number of jobs, until Ctrl-C or SIGTERM.
 
-    Connects to the coordinator and opens no port for it; reconnects when the connection breaks. Prints each request, what
-    your policy said to it, and what it cost. Data come from --data only, never from a path that the coordinator names.
+    Connects to the coordinator and opens no port for it; reconnects when the connection breaks. Prints each request, the
+    decision of your policy, and the cost. Data come from --data only, never from a path that the coordinator names.
     """
     from vfl.launch.join import prepare, run
 
@@ -145,7 +145,7 @@ def _served(address: str | None, screen: Screen) -> Iterator[None]:
 COUNTERS = {
     "vfl_party_requests": "requests of the coordinator",
     "vfl_party_refusals": "requests refused by the policy or the book",
-    "vfl_party_releases": "sums with noise, of requests that ended",
+    "vfl_party_releases": "noised sums of requests that ended",
     "vfl_party_disconnections": "times that the stream to the coordinator broke or could not be opened",
 }
 GAUGES = {
@@ -167,7 +167,7 @@ class Screen:
         self.party, self.federation = joining.identity.name, joining.federation.name
 
     def begin(self) -> None:
-        """Say who joins what."""
+        """Print the party, the federation and the sources."""
         from vfl.job.environment import path_of
 
         joining = self._joining
@@ -210,7 +210,7 @@ class Screen:
                 self._released.pop(event.run, None)
 
     def end(self) -> None:
-        """Say what is in flight."""
+        """Print the requests in flight."""
         with self._lock:
             left = list(self._open.values())
             if self._as_json:
@@ -232,7 +232,7 @@ class Screen:
                 return f"connected to {event.coordinator} at {event.address}; waiting for requests"
             case Disconnected():
                 flight = f"; in flight: run {', '.join(map(_short, event.in_flight))}" if event.in_flight else ""
-                return f"not connected: {event.why}; connects again by itself{flight}"
+                return f"not connected: {event.why}; reconnecting automatically{flight}"
             case Requested(purpose="check"):
                 return f"{coordinator} checks the link; no data are touched"
             case Requested():

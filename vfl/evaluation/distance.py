@@ -1,4 +1,4 @@
-"""Distance d between the released model and the model without noise, in an inquiry of its own.
+"""Distance d between the released model and the model without noise, as a separate inquiry.
 
 Guarantee. The gradient of F at the released model is one Gaussian release on the training part, with Δ = `Clip(Λ, p)`'s for
 a cap Λ that no record's gradient exceeds. Where d follows from public facts, nothing is released.
@@ -201,7 +201,7 @@ class Distance:
 
     @property
     def expected(self) -> float:
-        """Return d for a model that is the minimiser: the least that the plan has to expect."""
+        """Return d for a model that is the minimiser: the smallest d that a plan can expect."""
         if self.radius is not None:
             return self.radius
         event, p = self._event, self.problem.layout.n_coordinates

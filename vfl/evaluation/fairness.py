@@ -1,4 +1,4 @@
-"""Fairness of the released model between groups of the held-out records, in an inquiry of its own.
+"""Fairness of the released model between groups of the held-out records, as a separate inquiry.
 
 Guarantee: everything follows from one Gaussian release on the held-out part (`GroupCells` or `GroupScores`), μ-GDP for each
 of these records. The coordinator sees their groups, and for a bound the norms of their rows, as it sees their margins.

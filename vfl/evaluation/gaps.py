@@ -61,7 +61,7 @@ class Notion:
 
 
 def notions_of(names: Sequence[str]) -> tuple[Notion, ...]:
-    """Return the comparisons of the named notions. Equalized odds are those of both labels, and opportunity is one of them."""
+    """Return the comparisons of the named notions. Equalized odds compare both labels; opportunity compares positive ones."""
     found = []
     if "opportunity" in names:
         found.append(Notion("opportunity", 1, correct=True))
@@ -113,7 +113,7 @@ class Count:
 
     @property
     def seen(self) -> bool:
-        """True if noise alone cannot explain it, and it is no part of a record."""
+        """True if noise alone cannot explain the count, and it is at least one record."""
         return self.value > SEEN * self.noise and self.value >= 0.5
 
 

@@ -2,7 +2,7 @@
 
 A participant's certificate binds its name to a public key on the curve P-256. TLS accepts it as its own trust anchor, so no
 certificate authority is needed. It is not an authority itself (CA:FALSE): the holder of one member's key cannot make a
-certificate that another member's name would be accepted under.
+certificate that is accepted under another member's name.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 """A member's name is a host name's label, because TLS compares it with the certificate's DNS name."""
 LARGEST = 1 << 14
-"""Bytes. A longer text is no certificate of a participant, and is not parsed."""
+"""Bytes. A longer text is not a participant's certificate, and is not parsed."""
 EARLY = dt.timedelta(hours=1)
-"""A certificate is valid from this long before it was made, for participants whose clocks are late."""
+"""A certificate is valid from this long before its creation, for participants whose clocks are slow."""
 LONGEST_DAYS = 3653
 
 
@@ -112,10 +112,10 @@ def read_certificate(pem: bytes | str, where: str) -> Read:
     content = pem.encode() if isinstance(pem, str) else pem
     if b"PRIVATE KEY" in content:
         raise SpecificationError(
-            f"{where} contains a private key, which its owner must hand to nobody: name the certificate, NAME.pem; if the key "
+            f"{where} contains a private key, which must never leave its owner: name the certificate, NAME.pem; if the key "
             "left its owner's machine, make a new identity"
         )
-    unusable = SpecificationError(f"{where} is no certificate of a participant: make one with: vfl identity new NAME")
+    unusable = SpecificationError(f"{where} is not a participant's certificate: make one with: vfl identity new NAME")
     if len(content) > LARGEST:
         raise unusable
     try:

@@ -3,7 +3,7 @@
 They state requests, decisions and costs. They never hold data, ids, residuals or scores.
 
 Order: (Connected (Requested (Refused | Allowed Released* Ended))* Disconnected)*. A request that is in flight when the
-connection breaks goes on after the next Connected, or is reported by Ended.
+connection breaks continues after the next Connected, or is reported by Ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PURPOSES = ("train", "align", "predict", "evaluate", "check")
-"""What a party may be asked for. `check` measures the link for `vfl federation check`, and touches no data."""
+"""Purposes of requests to a party. `check` measures the connection for `vfl federation check` and touches no data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """The coordinator asks for something, before the owner's policy has been asked.
+    """The coordinator sent a request, which the owner's policy has not judged yet.
 
     purpose : one of PURPOSES. run : id of the run. job, digest : name and digest of the job, or digest of the model's part.
-    columns : that are asked for. epsilon, delta : of the job; None without privacy, or for what releases nothing with noise.
-    source : the owner's name of the source; '' is the one without a name.
+    columns : the requested ones. epsilon, delta : of the job; None without privacy, or if nothing is released with noise.
+    source : name that the owner gave the source; '' is the one without a name.
     """
 
     purpose: str
@@ -60,7 +60,7 @@ class Requested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """The owner's policy agrees; `policy` is False where the party was started without one, which asks nobody."""
+    """The owner's policy agrees; `policy` is False if the party was started without one."""
 
     run: str
     policy: bool = True
@@ -68,7 +68,7 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A request is refused by the policy, the book, or because it is malformed. `why` is the sentence sent back."""
+    """A request is refused: by the policy, by the book, or as malformed. `why` is the sentence sent back."""
 
     run: str
     why: str

@@ -65,26 +65,26 @@ class Federation:
         return MappingProxyType({self.coordinator.name: self.coordinator, **self.parties})
 
     def check_identity(self, identity: Identity) -> Member:
-        """Return the member that an identity is. Raises SpecificationError if the file pins no such member or key."""
+        """Return the member that has this identity. Raises SpecificationError if the file pins no such member or key."""
         member = self.members.get(identity.name)
         if member is None:
             raise SpecificationError(
-                f"{identity.name!r} is no member of the federation {self.name!r}{nearest(identity.name, self.members)}; "
+                f"{identity.name!r} is not a member of the federation {self.name!r}{nearest(identity.name, self.members)}; "
                 f"members: {', '.join(self.members)}"
             )
         if member.fingerprint != identity.fingerprint:
             raise SpecificationError(
-                f"the federation {self.name!r} expects another certificate of {identity.name!r}: {member.fingerprint}, and "
-                f"this identity has {identity.fingerprint}; use the identity whose certificate was sent, or a new file"
+                f"the federation {self.name!r} expects a different certificate for {identity.name!r}: {member.fingerprint}, "
+                f"and this identity has {identity.fingerprint}; use the identity whose certificate was sent, or a new file"
             )
         return member
 
 
 def read_federation(path: str | os.PathLike[str]) -> Federation:
-    """Read a federation file. Raises SpecificationError, which names the entry, for anything that cannot be trusted as one.
+    """Read a federation file. Raises SpecificationError, which names the entry, for an invalid file.
 
-    Refused are unknown keys, two members of one name or key, a certificate that expired, that is named otherwise than its
-    member or that may certify others, a bad address, and any private key.
+    Errors are unknown keys, two members with the same name or key, a bad address, any private key, and a certificate that
+    has expired, that may certify others, or whose name is not the member's.
     """
     path = Path(path).expanduser()
     where = f"the federation file {str(path)!r}"
@@ -177,14 +177,14 @@ def identity_for(
     """
     if name not in federation.members:
         raise SpecificationError(
-            f"{name!r} is no member of the federation {federation.name!r}{nearest(name, federation.members)}; members: "
+            f"{name!r} is not a member of the federation {federation.name!r}{nearest(name, federation.members)}; members: "
             f"{', '.join(federation.members)}"
         )
     beside = Path(file).expanduser().parent / f"{name}{KEY_SUFFIX}"
     loaded = load_identity(identity if identity is not None else beside)
     if loaded.name != name:
         raise SpecificationError(
-            f"the identity {str(identity or beside)!r} is that of {loaded.name!r}, not of {name!r}: name the file "
+            f"the identity {str(identity or beside)!r} belongs to {loaded.name!r}, not to {name!r}: name the file "
             f"{name}{KEY_SUFFIX} or {name}{CERTIFICATE_SUFFIX}"
         )
     federation.check_identity(loaded)
@@ -211,7 +211,7 @@ def _built(
         _named(read, member, where)
         if read.public_key in keys:
             raise SpecificationError(
-                f"{where}: {keys[read.public_key]!r} and {member!r} have the same key: each makes an identity of its own"
+                f"{where}: {keys[read.public_key]!r} and {member!r} have the same key: each needs an identity of its own"
             )
         keys[read.public_key] = member
         members[member] = Member(member, read.pem, read.fingerprint, read.expires)
@@ -250,7 +250,7 @@ def check_address(address: str, where: str) -> None:
         fits = fits and _HOST.fullmatch(host) is not None
     if not fits:
         raise SpecificationError(
-            f"{where}: {address!r} is no address: write HOST:PORT, for instance vfl.example.org:8443 or [2001:db8::1]:8443"
+            f"{where}: {address!r} is not an address: write HOST:PORT, for instance vfl.example.org:8443 or [2001:db8::1]:8443"
         )
 
 

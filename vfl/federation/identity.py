@@ -1,6 +1,7 @@
 """A participant's identity: its private key and certificate, which TLS connections between organisations use.
 
-The key is written with mode 0600, never printed, and refused if others may read it: its holder *is* the participant. The
+The key is written with mode 0600, never printed, and refused if others may read it: anyone who holds it can act as the
+participant. The
 certificate is public. Both are PEM files side by side, NAME.key and NAME.pem.
 """
 

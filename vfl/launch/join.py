@@ -1,4 +1,4 @@
-"""`join`: one party's side of a federation, under its owner's policy, until it is stopped."""
+"""`join`: take part in a federation as one party, under its owner's policy."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from vfl.federation.identity import Identity
 
 UNNAMED = ""
-"""Name of the source that is used unless the coordinator names another."""
+"""Name of the default source."""
 STOPPING_SECONDS = 3.0
-"""Time for the party to end after it was told to. Its book needs none: every charge is on disk before its noise is drawn."""
+"""Time for the party to end after a request to stop. Its book needs none: every charge is on disk before its noise is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def join(
     watch: Callable[[Event], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Take part in a federation as party `name`, job after job, until `stop` is set or Ctrl-C.
+    """Take part in a federation as party `name`, for any number of jobs, until `stop` is set or Ctrl-C.
 
     The owner's policy is asked before any data are opened, for training, alignment, prediction and evaluation alike. The
     party connects to the coordinator and opens no port. It reconnects whenever the connection breaks.
@@ -109,7 +109,7 @@ def join(
         user's (parties.alignment.index).
     watch : called with every event (vfl.federation.events), from another thread.
 
-    Returns when it was stopped. Raises SpecificationError before it connects; FederationError if it can never be accepted.
+    Returns once stopped. Raises SpecificationError before it connects; FederationError if the coordinator will never accept it.
     """
     joining = prepare(federation, name, data, policy=policy, identity=identity, cores=cores, index=index)
     run(joining, watch, stop or threading.Event())
@@ -118,7 +118,7 @@ def join(
 def run(joining: Joining, watch: Callable[[Event], None] | None, stop: threading.Event) -> None:
     """Serve until `stop` is set; Ctrl-C sets it.
 
-    The connection has a thread of its own, so that signals are handled at once.
+    The connection has its own thread, so that signals are handled at once.
     """
     from parties.joined import serve  # imports gRPC
 

@@ -66,7 +66,7 @@ class SendLabels:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Call to put the work away. why : '' after its end, else the reason in a sentence."""
+    """Call to close the work. why : '' if it is complete, else the reason, a sentence."""
 
     why: str = ""
 

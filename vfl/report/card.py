@@ -138,7 +138,7 @@ def _quality(facts: Facts) -> tuple[Block, ...]:
 
 def _promise(facts: Facts) -> tuple[Block, ...]:
     if not facts.report.ok:
-        return ("Nothing: the certificate does not hold. Do not rely on it, nor on the model.",)
+        return ("Nothing: the certificate does not hold. Do not rely on the certificate or the model.",)
     return (*facts.report.guarantee, f"Scope: {facts.certificate.scope}.")
 
 
@@ -166,9 +166,9 @@ def _coefficients(facts: Facts) -> Table:
 def _limits(facts: Facts) -> tuple[Block, ...]:
     said = [f"The certificate warns: {flag}." for flag in facts.certificate.flags]
     said.append(
-        "The model is linear in its features. Its coefficients contain noise, and are no causal effects."
+        "The model is linear in its features. Its coefficients contain noise and are not causal effects."
         if facts.certificate.basis != "none"
-        else "The model is linear in its features. Its coefficients are no causal effects."
+        else "The model is linear in its features. Its coefficients are not causal effects."
     )
     if facts.result.job.split is None:
         said.append("No records were held out, so its quality on new records is not known.")

@@ -144,7 +144,7 @@ def svg(width: float, height: float, label: str, *children: Child) -> Markup:
 
 
 def label(x: float, y: float, said: str, *, anchor: str = "start", class_: str | None = "soft") -> Markup:
-    """Return a piece of text."""
+    """Return a text element."""
     return element("text", said, x=x, y=y, text_anchor=anchor, class_=class_)
 
 

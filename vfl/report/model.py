@@ -100,7 +100,8 @@ def coefficients(facts: Facts) -> Markup:
     return section(
         "Coefficients",
         element(
-            "p", f"On the scaled features, which makes them comparable; largest first, without the intercept.{more}"
+            "p",
+            f"Coefficients on the scaled features, which are comparable; largest first, without the intercept.{more}",
         ),
         charts.both(lambda width: charts.bars(width, rows, "coefficient on the scaled feature")) if rows else None,
         charts.parties_key(facts.parties, *((("noisekey", f"± the {what}"),) if noise else ())),

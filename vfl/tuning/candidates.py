@@ -203,7 +203,7 @@ def tuning_of(
         itself. score : None is 'loss' with classes and 'mse' without.
     """
     if isinstance(candidates, Mapping | str) or not isinstance(candidates, Sequence):
-        raise SpecificationError("candidates are a list of changes to the job, or of jobs; {} is the job itself")
+        raise SpecificationError("candidates must be a list of changes to the job, or of jobs; {} is the job itself")
     jobs = tuple(
         candidate if isinstance(candidate, Job) else changed(job, candidate, number)
         for number, candidate in enumerate(candidates, 1)
@@ -216,7 +216,7 @@ def tuning_of(
 def changed(job: Job, change: Change, number: int) -> Job:
     """Return the job with a candidate's changes. A table with another `kind` replaces the whole table."""
     if not isinstance(change, Mapping):
-        raise SpecificationError(f"candidate {number} is a table of changes to the job, or a job, not {change!r}")
+        raise SpecificationError(f"candidate {number} must be a table of changes to the job, or a job, not {change!r}")
     plain = encode(job)
     for name, value in _nested(change, number).items():
         _merge(plain, name, value)

@@ -1,14 +1,14 @@
-"""`tune` and `resume`: candidates and data in, the winner out.
+"""`tune` and `resume`: train candidate jobs and release the best.
 
-The order of a tune, every step of which may be the last of a process:
+Order of a tune; the process may end after any step:
 
     check all candidates; reserve the whole charge; charge it, before the first query of the first trial
     train and score every candidate, each with fresh noise; keep the outcomes sealed
     settle; draw the coins; write the winner, whole, into a sealed file; rename it, which releases it
     write model, certificate, findings and job from that file; remove all that was sealed
 
-A trial that was cut off starts again, with fresh noise: nothing of it was released. A tune that was cut off before the rename
-draws again; one that was cut off after it only finishes the files. Which candidates were considered is never written.
+An interrupted trial starts again with fresh noise: nothing of it was released. A tune interrupted before the rename draws
+again; one interrupted after it only finishes the files. The considered candidates are never written down.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ MOST_LOSSES = "skip"
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """Event: a trial is about to make its first query. All trials are made, whichever is going to win.
+    """Event: a trial is about to make its first query. Every candidate has a trial, whichever wins.
 
     number : from 1. of : number of candidates. plan : of this candidate.
     """
@@ -227,7 +227,7 @@ def resume(
     federation: str | Path | Organisations | None = None,
     identity: str | Path | None = None,
 ) -> Tuned:
-    """Go on with a tune that was cut off: nothing is charged again, and finished trials are not repeated.
+    """Continue an interrupted tune. Nothing is charged again, and finished trials are not repeated.
 
     A released winner is kept: then nothing is drawn, and only the files are finished.
     """
@@ -351,7 +351,7 @@ class _Book:
 
 
 class _Tune:
-    """One process's work on a tune."""
+    """Work of one process on a tune."""
 
     def __init__(
         self, tuning: Tuning, data: Any, settings: Settings, book: _Book, sealed: Sealed, watch: Watch
@@ -366,7 +366,7 @@ class _Tune:
         self._aligned = uuid.uuid4().hex
 
     def run(self, signer: SigningKey | None, folder: Path | None) -> Tuned:
-        """Make the trials that are left, then release the winner."""
+        """Run the remaining trials, then release the winner."""
         tuning, job = self._tuning, self._tuning.trials[0]
         try:
             sources = self._sources(job)
@@ -570,4 +570,4 @@ def _name_remedy(error: Exception, folder: Path, book: _Book, *, resumed: bool =
         return
     import shutil
 
-    shutil.rmtree(folder, ignore_errors=True)  # nothing began: leave nothing that looks like a tune
+    shutil.rmtree(folder, ignore_errors=True)  # nothing was started: leave no folder that looks like a tune

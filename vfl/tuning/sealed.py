@@ -1,4 +1,4 @@
-"""Outcomes of finished trials, kept from every reader until the winner is chosen, and removed then.
+"""Outcomes of finished trials, kept secret until the winner is chosen and then removed.
 
 Outcomes of losers are never released. With a folder, each is a file that its owner alone may read (mode 0600), so that a tune
 that was cut off does not train it again. Without one, they are arrays of this process. Both are overwritten with zeros before
@@ -65,7 +65,7 @@ class Sealed:
         self._held: dict[int, Trial] = {}
 
     def open(self) -> None:
-        """Make the folder, which its owner alone may enter."""
+        """Make the folder, with access for its owner alone."""
         if self._folder is not None:
             try:
                 self._folder.mkdir(mode=0o700, exist_ok=True)

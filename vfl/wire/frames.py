@@ -52,7 +52,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes that may come. body : most bytes. vectors : {name: most bytes}. calls : number of the call, None for any next."""
+    """Limits of an incoming message.
+
+    body : most bytes. vectors : {name: most bytes}. calls : number of the call, None for any next.
+    """
 
     body: int
     vectors: Mapping[str, int] = field(default_factory=dict)
@@ -70,10 +73,10 @@ def parsed(way: type[Way], data: bytes) -> tuple[Way, memoryview]:
             inner.SetInParent()
             inner.ParseFromString(data[cut.before : cut.start])
     except (DecodeError, ValueError):
-        raise WireError("a frame came that is not in the format of the wire") from None
+        raise WireError("received a frame that is not in the wire format") from None
     kind = frame.WhichOneof("frame")
     if kind is None:
-        raise WireError("a frame came that this version does not know")
+        raise WireError("received a frame that this version does not know")
     if cut is not None:
         return frame, memoryview(data)[cut.content :]
     content = {"head": "inline", "piece": "data"}.get(kind)
@@ -203,22 +206,22 @@ class Incoming:
         self.call = head.call
         self._held = held
         if head.body > limits.body:
-            raise WireError(f"a message of {head.body} bytes came where at most {limits.body} can be due")
+            raise WireError(f"a message of {head.body} bytes exceeds the limit of {limits.body}")
         if len(head.vectors) > MOST_VECTORS:
-            raise WireError(f"a message came with more than {MOST_VECTORS} vectors")
+            raise WireError(f"received a message with more than {MOST_VECTORS} vectors")
         self.vectors: dict[str, Any] = {}
         self._digests: dict[str, bytes] = {}
         announced = []
         for vector in head.vectors:
             name, most = vector.name, limits.vectors.get(vector.name)
             if most is None or name in self.vectors:
-                raise WireError("a message came with a vector that is not due")
+                raise WireError("received a message with an unexpected vector")
             if vector.size > most:
-                raise WireError(f"a vector of {vector.size} bytes came where at most {most} can be due")
+                raise WireError(f"received a vector of {vector.size} bytes, of at most {most}")
             if vector.held:
                 known = self._held.get(name)
                 if known is None or known[0] != vector.digest or known[1].nbytes != vector.size:
-                    raise WireError("a message names a constant that this side does not hold")
+                    raise WireError("received a message that names a constant not held here")
                 self.vectors[name] = known[1]
                 continue
             self.vectors[name] = np.empty(0, np.uint8)
@@ -239,7 +242,7 @@ class Incoming:
         self.feed(content)
 
     def _take_whole(self, body: int, announced: list[Vector], content: memoryview) -> None:
-        """Take a content that came with the head. Its vectors stay where they are, if they are aligned."""
+        """Take the content that came with the head. Aligned vectors are not copied."""
         self._body, start = content[:body], body
         for vector in announced:
             view = np.frombuffer(content[start : start + vector.size], np.uint8)
@@ -249,7 +252,7 @@ class Incoming:
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes are there."""
+        """True once all bytes have arrived."""
         return not self._waiting
 
     @property
@@ -262,7 +265,7 @@ class Incoming:
         start = 0
         while start < data.nbytes:
             if not self._waiting:
-                raise WireError("a message came that is longer than it announced")
+                raise WireError("received a message longer than announced")
             room = self._waiting[0]
             size = min(room.nbytes, data.nbytes - start)
             room[:size] = data[start : start + size]
@@ -281,10 +284,10 @@ class Incoming:
 
 
 def as_vector(raw: Any, kind: str = "float64") -> Any:
-    """Return the bytes of a vector as a read-only array. Raises WireError for a size that is no multiple of an entry."""
+    """Return the bytes of a vector as a read-only array. Raises WireError for a size that is not a multiple of an entry's."""
     dtype = np.dtype(DTYPES[kind])
     if raw.nbytes % dtype.itemsize:
-        raise WireError("a vector came that ends within an entry")
+        raise WireError("received a vector that ends within an entry")
     array = raw.view(dtype)
     array.flags.writeable = False
     return array

@@ -40,7 +40,7 @@ CONNECT_SECONDS = 20.0
 KEEPALIVE_SECONDS = 10
 """Seconds of silence after which a peer is pinged, and seconds that it has for the answer."""
 WINDOW = 1 << 24
-"""Bytes that may be on their way: 20 ms at 1 Gb/s are 2.5 MB."""
+"""Bytes that may be in flight: 20 ms at 1 Gb/s are 2.5 MB."""
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", LARGEST_FRAME),
@@ -59,7 +59,7 @@ _OPTIONS = [
     ("grpc.experimental.tcp_max_read_chunk_size", 1 << 22),
     ("grpc.server_handshake_timeout_ms", int(CONNECT_SECONDS * 1000)),
     ("grpc.max_concurrent_streams", 4),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: what is short on the wire stays short in memory
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none, so that a small message cannot expand in memory
     ("grpc.so_reuseport", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
@@ -68,7 +68,7 @@ _loading = threading.Lock()
 
 
 class StreamBroken(FederationError):
-    """A stream ended or could not be opened. refused : the peers' certificates do not fit, which no later attempt mends."""
+    """A stream ended or could not be opened. refused : a certificate was not accepted, so later attempts fail too."""
 
     def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message)

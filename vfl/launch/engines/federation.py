@@ -39,11 +39,11 @@ FINISH_SECONDS = 10.0
 
 
 def check_parties(parties: tuple[str, ...], place: Organisations) -> None:
-    """Raise SpecificationError for a party that the federation does not have."""
+    """Raise SpecificationError for a party that is not in the federation."""
     for party in parties:
         if party not in place.federation.parties:
             raise SpecificationError(
-                f"the job's party {party!r} is no party of the federation {place.federation.name!r}: "
+                f"the job's party {party!r} is not a party of the federation {place.federation.name!r}: "
                 f"{', '.join(place.federation.parties)}"
             )
 
@@ -59,7 +59,7 @@ def run(
 ) -> Iterator[Aligning | Aligned | Plan | Reserved | Round | Lost | Made | Outcome]:
     """Wait for the parties, offer them the job, let each load its source, then yield the plan, the rounds and the outcome.
 
-    sources : {party: the name of its source that its owner has given}, '' where there is one.
+    sources : {party: name that its owner gave the source}; '' is the party's default.
     """
     from coordinator.coordinator import Coordinator, Outcome
     from coordinator.federation.transport import FederationTransport
@@ -123,7 +123,7 @@ def predict(
 def measuring(
     parts: Mapping[str, ModelPart], sources: Mapping[str, str], *, place: Organisations
 ) -> Iterator[tuple[int, bool, Callable[[Statistic], Vector]]]:
-    """Have every party apply its part of a model; yield n, whether records were joined, and a function that returns sums."""
+    """Have every party apply its part of a model; yield n, True if records were joined, and a function that returns sums."""
     from coordinator.federation.prediction import FederationPrediction
     from parties.alignment.reading import all_hold_ids
 
@@ -173,7 +173,7 @@ def _offer_of(
     sources: Mapping[str, str],
     arrangement: Arrangement,
 ) -> Callable[[str, bool], Offer]:
-    """Return a function that makes the offer to a party; True if the party may have begun the run already."""
+    """Return a function that makes the offer to a party. It returns True if the party may have started the run already."""
     text = json.dumps(encode(job), ensure_ascii=False)
 
     def offer(party: str, again: bool) -> Offer:
@@ -215,7 +215,7 @@ def _offered(
 def _offering(gathering: Gathering, parties: tuple[str, ...]) -> Iterator[Callable[[], None]]:
     """Yield a function that tells the parties that their work is complete.
 
-    On an exit before that, tell those that are connected why the work ended.
+    On an earlier exit, send the reason to the connected parties.
     """
     open_still = True
 

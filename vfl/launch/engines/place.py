@@ -77,7 +77,7 @@ def across(
     for name, value in others.items():
         if value:
             raise SpecificationError(
-                f"{name} does not go with a federation, whose parties set it for themselves where they join (vfl join)"
+                f"{name} cannot be combined with a federation: each party sets it in its vfl join command"
             )
     return organisations_of(federation, identity, faults)
 
