@@ -201,7 +201,7 @@ class TestIdentityFor:
             identity_for(federation, path, "bank", tmp_path / "telco.key")
         (tmp_path / "new").mkdir()
         swapped = new_identity("bank", tmp_path / "new")
-        with pytest.raises(SpecificationError, match=f"expects another certificate.*{swapped.fingerprint}"):
+        with pytest.raises(SpecificationError, match=f"expects a different certificate.*{swapped.fingerprint}"):
             identity_for(federation, path, "bank", tmp_path / "new" / "bank.key")
         with pytest.raises(SpecificationError, match=load_identity(tmp_path / "bank.key").fingerprint):
             federation.check_identity(swapped)
