@@ -8,6 +8,8 @@ import queue
 import resource
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +41,7 @@ from vfl.solvers.protocol import Derivative
 from vfl.version import __version__
 from vfl.wire.federation_pb2 import FromParty, Head, Hello, Piece, Progress, ToParty, Vector
 from vfl.wire.frames import PROTOCOL, frames, parsed
-from vfl.wire.streams import Dialled, StreamBroken
+from vfl.wire.streams import Dialled, Peer, StreamBroken, der_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +51,18 @@ if TYPE_CHECKING:
 def joined(tmp_path) -> Iterator[Joined]:
     with federation(tmp_path) as joined:
         yield joined
+
+
+LISTENING = """
+import sys
+from coordinator.federation.gathering import Gathering
+from vfl.federation.file import read_federation
+from vfl.federation.identity import load_identity
+with Gathering(read_federation(sys.argv[1]), load_identity(sys.argv[2])) as gathering:
+    print(gathering.port, flush=True)
+    sys.stdin.read()
+"""
+"""A coordinator that listens until its standard input is closed."""
 
 
 def open_to(joined: Joined) -> Gathering:
@@ -156,13 +170,27 @@ class TestStrangers:
         context.minimum_version = context.maximum_version = version
         context.set_alpn_protocols(["h2"])
         context.load_cert_chain(joined.folder / "bank.pem", joined.folder / "bank.key")
-        with open_to(joined) as gathering, socket.create_connection(("127.0.0.1", gathering.port), timeout=10) as plain:
-            if version is ssl.TLSVersion.TLSv1_2:
-                with pytest.raises(ssl.SSLError):
-                    context.wrap_socket(plain, server_hostname="hub")
-            else:
-                with context.wrap_socket(plain, server_hostname="hub") as stream:
+        # gRPC reads its cipher suites once per process, and another library may have started it before: take a new one.
+        command = [sys.executable, "-c", LISTENING, str(joined.file), str(joined.folder / "hub.key")]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hub:
+            assert hub.stdout is not None
+            port = int(hub.stdout.readline())
+            with (
+                socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+                context.wrap_socket(plain, server_hostname="hub", do_handshake_on_connect=False) as stream,
+            ):
+                if version is ssl.TLSVersion.TLSv1_2:
+                    with pytest.raises((ssl.SSLError, ConnectionError)):
+                        stream.do_handshake()
+                else:
+                    stream.do_handshake()
                     assert stream.recv(1)
+            hub.communicate("")
+
+    def test_a_member_that_speaks_an_older_tls(self, joined) -> None:
+        bank = joined.federation.parties["bank"]
+        assert Peer(der_of(bank.certificate_pem.decode()), "TLSv1.3").is_member(bank)
+        assert not Peer(der_of(bank.certificate_pem.decode()), "TLSv1.2").is_member(bank)
 
     def test_no_certificate_and_no_tls(self, joined) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

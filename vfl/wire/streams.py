@@ -5,7 +5,8 @@ federation file; `Peer.is_member` then compares this certificate with the one un
 sends nothing before the other end has proved to hold the key of the coordinator's certificate. There is no mode without TLS.
 
 TLS 1.3: gRPC for Python has no option for the oldest version. CIPHERS leaves no cipher suite of TLS 1.2 that a key on P-256
-can be used with, so a handshake of TLS 1.2 fails; `Peer.is_member` also compares the version that was negotiated.
+can be used with, so a handshake of TLS 1.2 fails. gRPC reads them once per process: where another library has started it
+before, the handshake passes, and `Peer.is_member`, which compares the negotiated version, refuses the stream.
 """
 
 from __future__ import annotations
