@@ -53,6 +53,7 @@ class FeaturePartition:
     _blocks: Blocks | None
     _groups: Blocks
     _held: Mapping[str, tuple[str, str]] = field(compare=False)
+    _label_name: str = field(compare=False)
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class FeaturePartition:
         grouped = _grouping(groups or {}, owned, self.label)
         _check_ownership(owned, self.label, grouped)
         named = _names(owned, self.label, grouped)
+        object.__setattr__(self, "_label_name", named[self.label])
         object.__setattr__(self, "_held", {name: pair for pair, name in named.items()})
         object.__setattr__(self, "_owned", tuple((q, tuple(named[q, c] for c in own)) for q, own in owned))
         object.__setattr__(self, "_groups", tuple((q, tuple(named[q, c] for c in own)) for q, own in grouped))
@@ -87,7 +89,7 @@ class FeaturePartition:
     @property
     def label_column(self) -> str:
         """Return the name of the label's column."""
-        return next(name for name, pair in self._held.items() if pair == self.label)
+        return self._label_name
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -155,11 +157,8 @@ class FeaturePartition:
 
     def owner(self, column: str) -> str:
         """Return the party that owns a column, be it a feature, the label or a group column."""
-        if column == self.label_column:
-            return self.label_party
-        for party, columns in (*self._owned, *self._groups):
-            if column in columns:
-                return party
+        if column in self._held:
+            return self._held[column][0]
         raise PartitionError(f"no party owns a column {column!r}{nearest(column, self.features)}")
 
     def blocks_of(self, size: int) -> Blocks:

@@ -53,7 +53,7 @@ def test_hinge() -> None:
 def test_other_smooth_losses_and_a_penalised_intercept(loss: str) -> None:
     spec = setting.job(vfl.SCD(batch_size=30, overlap=10, passes=100), loss, intercept=True)
     assert setting.distance(spec, setting.optimum(loss, column_of_ones=True)) < 1e-6
-    assert "intercept included" in str(make_plan(spec, setting.N))
+    assert "intercept included" in make_plan(spec, setting.N).explain()
 
 
 def test_a_dual_step_maximises_its_bound() -> None:

@@ -335,7 +335,7 @@ def test_a_variance_that_cancels_does_not_make_a_step_too_long(rounding: float) 
 class Watched(Budget):
     """A budget that records charges, by key."""
 
-    charges: object = None
+    charged: object = None
 
     def reserve(self, plan: vfl.Plan) -> object:
         outer, reservation = self, super().reserve(plan)
@@ -344,8 +344,8 @@ class Watched(Budget):
             def charge(self, items: list) -> None:
                 reservation.charge(items)
                 for key, event in items:
-                    assert key not in outer.charges
-                    outer.charges[key] = event
+                    assert key not in outer.charged
+                    outer.charged[key] = event
 
             def __getattr__(self, name: str) -> object:
                 return getattr(reservation, name)
@@ -368,7 +368,7 @@ def run(
 
     monkeypatch.setattr(parties.party, "release", release)
     held = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, data).items()}
-    events = list(Coordinator(InProcessTransport(held)).stream(spec, Watched("run", charges=charged)))
+    events = list(Coordinator(InProcessTransport(held)).stream(spec, Watched("run", charged=charged)))
     (plan,) = (event for event in events if isinstance(event, vfl.Plan))
     return plan, charged, drawn
 
