@@ -245,3 +245,9 @@ def test_the_documented_table_is_the_registered_one() -> None:
             for k, (field, text) in enumerate(fields or (("", "none"),)):
                 expected.append(f"| {'' if k else f'`{name}`'} | {f'`{field}`' if field else ''} | {text} |")
     assert rows == expected
+
+
+def test_equal_numbers_of_other_types_are_refused_after_a_valid_form() -> None:
+    assert decode("clip", ("norm", 1.0, 2)) is not None
+    with pytest.raises(PrivacyError, match="a int is needed"):
+        decode("clip", ("norm", 1.0, 2.0))

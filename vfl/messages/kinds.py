@@ -245,7 +245,7 @@ def decode(family: str, plain: Any) -> Any:
     if type(plain) is not tuple or not plain or type(plain[0]) is not str:
         raise PrivacyError(f"a {family} kind is a name with its parameters, not {type(plain).__name__}")
     try:
-        return _decoded_small(family, plain) if family in SMALL else _decoded(family, plain)
+        return _decoded_small(family, plain, repr(plain)) if family in SMALL else _decoded(family, plain)
     except TypeError as error:  # an unhashable or incomparable parameter
         raise PrivacyError(f"the {family} kind {plain[0]!r} came with a parameter of a wrong type") from error
 
@@ -337,4 +337,9 @@ def _decoded(family: str, plain: tuple[Any, ...]) -> Any:
 
 
 _encoded_small = lru_cache(maxsize=1024)(_encoded)
-_decoded_small = lru_cache(maxsize=1024)(_decoded)
+
+
+@lru_cache(maxsize=1024)
+def _decoded_small(family: str, plain: tuple[Any, ...], _text: str) -> Any:
+    """Return what `_decoded` does. _text : repr of the plain form, which tells 1 from 1.0 and True; == does not."""
+    return _decoded(family, plain)
