@@ -26,7 +26,7 @@ MOST_RUNS = 1000
 
 @dataclass(frozen=True)
 class Claim:
-    """What the charges promise to one record of one part of the records.
+    """Guarantee of the charges for one record, in one part of the records.
 
     events : ((event, count), ...). delta : δ at which ε is stated.
     """

@@ -517,7 +517,7 @@ def test_a_failure_in_the_data_is_named_as_one_and_quotes_nothing(counter, monke
 
 
 def test_no_call_raises(counter) -> None:
-    """Whatever plain values come, the desk answers; nothing leaves but a sentence."""
+    """The desk answers any plain value, and sends nothing but a sentence."""
     spec = job()
     counter.begin(spec)
     rng = random.Random(0)  # noqa: S311 - a test
