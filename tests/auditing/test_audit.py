@@ -138,7 +138,7 @@ def test_a_job_without_a_claim_is_refused(options: dict[str, Any], error: type[E
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"runs": 0}, "runs"), ({"confidence": 1.0}, "confidence lies between"), ({"n_records": 0}, "n_records")],
+    [({"runs": 0}, "runs"), ({"confidence": 1.0}, "confidence must lie between"), ({"n_records": 0}, "n_records")],
 )
 def test_bad_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(vfl.SpecificationError, match=words):
