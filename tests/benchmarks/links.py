@@ -1,11 +1,15 @@
 """Cost of a visit across organisations against a bare TLS stream that carries the same bytes, in one run.
 
     python -m tests.benchmarks.links [--runs N] [--records N ...]
+    python -m tests.benchmarks.links --delay 20 --rate 1000 [--records N ...]
     python -m tests.benchmarks.links --memory
 
 A visit sends margins, (n,) float64, to a party and gets an n-vector back; the party computes nothing. Labels have travelled
 before. The bare stream is Python's `ssl` over TCP, TLS 1.3 with the same certificates, written and read as whole vectors. Both
 parties are processes of their own, and the two take turns. The aim is a ratio of at most 1.3.
+
+With --delay (milliseconds for a round trip) and --rate (megabits per second), both streams pass through a relay. `used` is then
+the part of the rate that visits use: 16 n bytes / rate / (seconds of a visit − delay).
 
 With --memory it prints by how many bytes the coordinator's process grows between visit 1,000 and visit 10,000.
 """
@@ -13,6 +17,7 @@ With --memory it prints by how many bytes the coordinator's process grows betwee
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import socket
@@ -28,6 +33,7 @@ import numpy as np
 from coordinator.federation.gathering import Gathering
 from coordinator.federation.transport import FederationTransport
 from parties.joined.serving import _Joining
+from tests.benchmarks import relay as relaying
 from tests.benchmarks.rounds import resident
 from tests.coordinator.organisations import federation, free_address
 from vfl.federation.file import identity_for, read_federation
@@ -104,15 +110,37 @@ def received(stream: ssl.SSLSocket, vector: memoryview) -> bool:
     return True
 
 
-def measured(n: int, runs: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of visits, and of bare round trips, taken in turn."""
+@contextlib.contextmanager
+def link(path: relaying.Path | None):
+    """Yield two addresses, to listen at and to connect to, with the emulated link between them; equal without one."""
+    address = free_address()
+    if path is None:
+        yield address, address
+        return
     spawn = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory() as name, federation(Path(name), ("bank",)) as joined:
+    ready = spawn.Queue()
+    worker = spawn.Process(target=relaying.relay, args=(path, int(address.rpartition(":")[2]), ready), daemon=True)
+    worker.start()
+    try:
+        yield address, f"127.0.0.1:{ready.get(timeout=30)}"
+    finally:
+        worker.terminate()
+        worker.join()
+
+
+def measured(n: int, runs: int, path: relaying.Path | None = None) -> tuple[list[float], list[float]]:
+    """Return the seconds of visits, and of bare round trips, taken in turn, over the emulated link if one is given."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as name,
+        link(path) as (listen, hub),
+        link(path) as (address, beyond),
+        federation(Path(name), ("bank",), address=hub) as joined,
+    ):
         folder, stop = Path(name), spawn.Event()
-        address = free_address()
         workers = [
             spawn.Process(target=party, args=(folder, n, stop), daemon=True),
-            spawn.Process(target=bare, args=(folder, address, n), daemon=True),
+            spawn.Process(target=bare, args=(folder, beyond, n), daemon=True),
         ]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version, context.verify_mode = ssl.TLSVersion.TLSv1_3, ssl.CERT_REQUIRED
@@ -121,7 +149,7 @@ def measured(n: int, runs: int) -> tuple[list[float], list[float]]:
         host, _, port = address.rpartition(":")
         with (
             socket.create_server((host, int(port))) as server,
-            Gathering(joined.federation, joined.identities["hub"]) as gathering,
+            Gathering(joined.federation, joined.identities["hub"], listen=listen) as gathering,
         ):
             for worker in workers:
                 worker.start()
@@ -194,12 +222,16 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--records", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--rate", type=float)
     given = parser.parse_args()
+    delay = given.delay / 1e3
+    path = relaying.Path(delay / 2, given.rate * 1e6 / 8) if given.rate else None
     if given.memory:
         print(json.dumps({"bytes_grown": growth()}))
         return
     for n in given.records:
-        visits, trips = measured(n, given.runs)
+        visits, trips = measured(n, given.runs, path)
         ratio = statistics.median(visits) / statistics.median(trips)
         print(
             json.dumps(
@@ -210,6 +242,11 @@ def main() -> None:
                     "ratio": round(ratio, 3),
                     "best_visit_ms": round(1e3 * min(visits), 3),
                     "best_bare_ms": round(1e3 * min(trips), 3),
+                    **(
+                        {}
+                        if path is None
+                        else {"used": round(16 * n / path.rate / (statistics.median(visits) - delay), 3)}
+                    ),
                 }
             )
         )

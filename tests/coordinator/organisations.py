@@ -98,14 +98,16 @@ class Joined:
 
 
 @contextlib.contextmanager
-def federation(folder: Path, parties: tuple[str, ...] = ("bank", "telco"), **options: Any):
-    """Yield a federation of these parties, none of which has joined yet."""
+def federation(
+    folder: Path, parties: tuple[str, ...] = ("bank", "telco"), *, address: str | None = None, **options: Any
+):
+    """Yield a federation of these parties, none of which has joined yet. address : None takes a free one on loopback."""
     identities = {name: new_identity(name, folder) for name in ("hub", *parties)}
     made = write_federation(
         folder / "credit.toml",
         name="credit",
         coordinator=("hub", identities["hub"].certificate_pem),
-        address=free_address(),
+        address=address or free_address(),
         parties={name: identities[name].certificate_pem for name in parties},
     )
     joined = Joined(folder, made, identities, **options)
