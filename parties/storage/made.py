@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.storage.cells import MISSING, UNKNOWN, codes, dates, filled, lookup, missing, numbers, text_of, truths
-from vfl.features import Crossed, DateParts, Feature, Hashed, Ordinal
+from vfl.features import Crossed, DateParts, Hashed, OfCells, Ordinal
 from vfl.schema import Boolean, Categorical, Numeric
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def reader_of(declared: Any, sources: Sequence[str], origin: Origin) -> Reader:
         values, absent = read(cells[0])
         if declared.missing is None and declared.fill is None and absent.any():
             raise origin.error(missing(source))
-        if isinstance(declared, Feature):
+        if isinstance(declared, OfCells):
             return absent, declared.made(values)
         return absent, _plain(declared, values)
 

@@ -174,6 +174,7 @@ class SignDescent:
     name = "SignDescent"
     adaptive = False
     sealed = False
+    by_pass = False
 
     def resolve(self, problem: Any) -> Any:
         return self

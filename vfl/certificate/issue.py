@@ -106,8 +106,7 @@ def planned(plan: Plan) -> dict[str, Any]:
     private = problem.private and not flags_of(plan.job)
     clip = getattr(solver, "clip", None) if problem.private else None
     isotropic = getattr(solver, "noise_geometry", "scaled") == "isotropic"
-    by_pass = bool(getattr(solver, "by_pass", False))
-    if by_pass:
+    if solver.by_pass:
         geometry = WHOLE_ISOTROPIC if isotropic else WHOLE
     else:
         geometry = ISOTROPIC if isotropic else GEOMETRY.get(solver.name, f"as the solver {solver.name} documents it")
@@ -124,7 +123,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         "geometry": geometry if problem.private else "none: nothing is clipped",
         "smoothness": problem.smoothness if isinstance(problem.smoothness, str) else "declared",
         "n_records": plan.n_records,
-        "who_sees_what": who_sees_what(job, private=private, capped=by_pass, compared=compared),
+        "who_sees_what": who_sees_what(job, private=private, capped=solver.by_pass, compared=compared),
         "job": job.name,
         "job_digest": job.digest,
         "dataset": job.dataset or "",

@@ -45,6 +45,7 @@ from vfl.job.faults import Faults
 from vfl.job.job import Job
 from vfl.job.placement import Placement
 from vfl.job.plain import FORMAT, to_toml
+from vfl.job.toml import read_toml
 from vfl.losses import LOSSES
 from vfl.partition import FeaturePartition
 from vfl.penalties import PENALTIES
@@ -307,26 +308,10 @@ def _placed(source: str | Csv, folder: Path) -> str | Csv:
     return dataclasses.replace(source, path=path) if isinstance(source, Csv) else path
 
 
-def _line(path: Path, error: tomllib.TOMLDecodeError) -> str:
-    """Return a clause that shows the line that the error names, or the last one."""
-    lines = path.read_text(encoding="utf-8").splitlines() or [""]
-    found = re.search(r"line (\d+)", str(error))
-    number = min(int(found[1]) if found else len(lines), len(lines))
-    return f"; line {number} is: {lines[number - 1].strip()}"
-
-
 def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Environment]:
     """Read a job file; paths in [data] and [simulation] are relative to its folder."""
     path = Path(path)
-    try:
-        plain = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise JobFileError(f"there is no job file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise JobFileError(f"cannot read job file {str(path)!r}: {why}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise JobFileError(f"{str(path)!r} is not valid TOML: {error}{_line(path, error)}") from error
+    plain = read_toml(path, "job file")
     override(plain, assignments)
     _known(plain, (*(f.name for f in dataclasses.fields(Job) if f.init), *ENVIRONMENT, "format"), TOP)
     environment = _environment(plain, path.resolve().parent)

@@ -106,7 +106,7 @@ def unit(plan: Plan) -> str:
     """Return the unit of σ in words."""
     if plan.solver.sealed:
         return "σ is that of the published coefficients on the scaled features."
-    if plan.solver.adaptive or getattr(plan.solver, "by_pass", False):
+    if plan.solver.adaptive or plan.solver.by_pass:
         return "σ/n is in units of a release's sensitivity, which depends on earlier releases."
     return f"σ/n is in the unit of the clipped values: {planned(plan)['geometry']}."
 

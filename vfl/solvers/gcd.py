@@ -174,6 +174,7 @@ class GCD:
 
     name: ClassVar[str] = "GCD"
     sealed: ClassVar[bool] = False
+    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:

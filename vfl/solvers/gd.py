@@ -52,6 +52,7 @@ class GD:
     name: ClassVar[str] = "GD"
     adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = False
+    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_whole(self.name, "passes", self.passes)

@@ -136,6 +136,7 @@ class NoisyGram:
     name: ClassVar[str] = "NoisyGram"
     adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = False
+    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_positive(self.name, "clip", self.clip, infinite=True)

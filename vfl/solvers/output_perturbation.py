@@ -80,6 +80,7 @@ class OutputPerturbation:
     name: ClassVar[str] = "OutputPerturbation"
     adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = True
+    by_pass: ClassVar[bool] = False
     penalises_intercept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

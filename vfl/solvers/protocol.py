@@ -39,6 +39,11 @@ class Solver(Protocol):
         """True if the schedule works on un-noised values and releases only its final result, with noise."""
         ...
 
+    @property
+    def by_pass(self) -> bool:
+        """True if a pass over disjoint blocks is charged as one release, with records capped by their whole rows."""
+        ...
+
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided by public rules. Raise SpecificationError if it cannot run."""
         ...

@@ -41,6 +41,7 @@ class ColumnRanges:
     name: ClassVar[str] = "ColumnRanges"
     adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = False
+    by_pass: ClassVar[bool] = False
     clip: ClassVar[float] = math.inf
 
     def resolve(self, problem: Problem) -> Self:

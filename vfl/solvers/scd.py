@@ -178,6 +178,7 @@ class SCD:
     name: ClassVar[str] = "SCD"
     adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = False
+    by_pass: ClassVar[bool] = False
     penalises_intercept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

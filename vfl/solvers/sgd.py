@@ -60,6 +60,7 @@ class SGD:
     name: ClassVar[str] = "SGD"
     adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = False
+    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_whole(self.name, "batch_size", self.batch_size)

@@ -97,6 +97,7 @@ class SVRG:
     name: ClassVar[str] = "SVRG"
     adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = False
+    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for option in ("batch_size", "passes"):

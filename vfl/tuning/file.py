@@ -11,11 +11,11 @@ candidates = [
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import JobFileError, nearest
+from vfl.job.toml import read_toml
 from vfl.tuning.candidates import INCLUSION, tuning_of
 
 if TYPE_CHECKING:
@@ -28,15 +28,7 @@ KEYS = ("score", "inclusion", "candidates")
 def read_candidates(path: str | Path) -> dict[str, Any]:
     """Return the contents of a file of candidates, as the keyword arguments of `tuning_of`."""
     path = Path(path)
-    try:
-        plain = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise JobFileError(f"there is no file of candidates {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise JobFileError(f"cannot read the candidates {str(path)!r}: {why}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise JobFileError(f"{str(path)!r} is not valid TOML: {error}") from error
+    plain = read_toml(path, "file of candidates")
     for key in plain:
         if key not in KEYS:
             raise JobFileError(

@@ -1,0 +1,55 @@
+"""Features that an owner makes of its columns, declared in the public job, independently of the records.
+
+A feature is a column of the partition that its party makes of another column, record by record. Each kind here states the range
+of its coordinates, which follows from the declaration alone and which no cell can leave. Scaling and sensitivities see this
+range, as they see the bounds of a number, so that a feature changes no guarantee.
+
+    partition = FeaturePartition({"bank": ["income", "age", "age_group"]}, label=("bank", "default"))
+    columns = {"age_group": Binned((25, 40, 60), of="age")}
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias, get_args
+
+from vfl.features.base import Feature, OfCells
+from vfl.features.curves import Binned, Cyclic, Spline
+from vfl.features.dates import PARTS, PERIODIC, DateParts
+from vfl.features.grid import GRID, GridCell
+from vfl.features.products import Crossed, Interaction, content_of, contents_of, own_of, ranges_of
+from vfl.features.scalings import Log, Power, Scaled
+from vfl.features.text import FEWEST_BUCKETS, MOST_BUCKETS, Hashed, Ordinal, murmur
+
+FeatureKind: TypeAlias = (
+    Binned | Spline | Log | Power | Scaled | Cyclic | Ordinal | Hashed | DateParts | Interaction | GridCell
+)
+FEATURES: tuple[type[FeatureKind], ...] = get_args(FeatureKind)
+
+__all__ = [
+    "FEATURES",
+    "FEWEST_BUCKETS",
+    "GRID",
+    "MOST_BUCKETS",
+    "PARTS",
+    "PERIODIC",
+    "Binned",
+    "Crossed",
+    "Cyclic",
+    "DateParts",
+    "Feature",
+    "FeatureKind",
+    "GridCell",
+    "Hashed",
+    "Interaction",
+    "Log",
+    "OfCells",
+    "Ordinal",
+    "Power",
+    "Scaled",
+    "Spline",
+    "content_of",
+    "contents_of",
+    "murmur",
+    "own_of",
+    "ranges_of",
+]

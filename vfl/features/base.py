@@ -1,0 +1,147 @@
+"""Base classes of features, with the checks of their options."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from vfl.columns import UNBOUNDED, Bounds, check_missing, checked_bounds, indicators
+from vfl.errors import SpecificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vfl.types import Vector
+
+
+class Feature(ABC):
+    """Base of all kinds.
+
+    of : the column that it is made of; None is the column of its own name.
+    missing : 'indicator' adds a coordinate 'column=(missing)', which is 1 for a missing cell. The other coordinates are then 0,
+        or the number within their range that is nearest to 0.
+    """
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    content: ClassVar[str] = "number"
+    """Form in which the cells are read: 'number', 'text' or 'date'."""
+    of: str | None
+    missing: str | None
+    fill: Any
+
+    def sources(self, column: str) -> tuple[str, ...]:
+        """Return the columns of the party's data that it is made of."""
+        return (self.of or column,)
+
+    def own(self, column: str) -> tuple[str, ...]:
+        """Return the names of its coordinates without the indicator of missing cells."""
+        return (column,)
+
+    def features(self, column: str) -> tuple[str, ...]:
+        """Return the names of its coordinates."""
+        return (*self.own(column), *indicators(column, self.missing))
+
+    @property
+    @abstractmethod
+    def ranges(self) -> tuple[Bounds, ...]:
+        """The range of each coordinate of `own`."""
+
+    @property
+    def limits(self) -> Bounds:
+        """The least range that holds those of all coordinates; infinite while bounds are not declared."""
+        lows, highs = zip(*self.ranges, strict=True)
+        return min(lows), max(highs)
+
+    def _check(self) -> None:
+        check_missing(self.missing)
+        if self.of is not None and (not isinstance(self.of, str) or not self.of):
+            raise SpecificationError(f"of is the name of a column, not {self.of!r}")
+
+
+class OfCells(Feature, ABC):
+    """Features made of the cells of one column."""
+
+    __slots__ = ()
+
+    def made(self, values: Any) -> Iterator[Vector]:
+        """Yield each coordinate, (m,) float64 within its range. values : (m,) as read, missing ones marked."""
+        for vector, (low, high) in zip(self._made(values), self.ranges, strict=True):
+            vector[np.isnan(vector)] = min(max(0.0, low), high)
+            yield np.clip(vector, low, high, out=vector)
+
+    @abstractmethod
+    def _made(self, values: Any) -> Iterator[Vector]:
+        """Yield each coordinate, NaN where a cell is missing."""
+
+
+class OfNumbers(OfCells, ABC):
+    """Features of a column of numbers. fill : number for missing cells, before the feature is made."""
+
+    __slots__ = ()
+
+    def _check(self) -> None:
+        super()._check()
+        if self.fill is not None:
+            object.__setattr__(self, "fill", finite("fill", self.fill))
+
+
+class OfBounded(OfNumbers, ABC):
+    """Features whose range follows from declared bounds of the column."""
+
+    __slots__ = ()
+    bounds: Bounds | None
+
+    def _check(self) -> None:
+        super()._check()
+        if self.bounds is None:
+            return
+        low, high = checked_bounds(self.bounds)
+        object.__setattr__(self, "bounds", (low, high))
+        if self.fill is not None and not low <= self.fill <= high:
+            raise SpecificationError(f"fill {self.fill:g} lies outside the bounds [{low:g}, {high:g}]")
+        ends = self._ends(low, high)
+        if not all(map(math.isfinite, ends)) or not ends[1] / 2 - ends[0] / 2 > 0:
+            raise SpecificationError(
+                f"bounds [{low:g}, {high:g}] give no finite range for a column of kind {self.kind}"
+            )
+
+    @property
+    def ranges(self) -> tuple[Bounds, ...]:
+        """The range of the one coordinate."""
+        return (UNBOUNDED,) if self.bounds is None else (self._ends(*self.bounds),)
+
+    @abstractmethod
+    def _ends(self, low: float, high: float) -> Bounds:
+        """Return the range of the coordinate for cells within [low, high]."""
+
+    def _made(self, values: Vector) -> Iterator[Vector]:
+        low, high = self.bounds or UNBOUNDED
+        yield self._value(np.clip(values, low, high))
+
+    @abstractmethod
+    def _value(self, values: Vector) -> Vector:
+        """Return the coordinate of cells within the bounds."""
+
+
+def ascending(name: str, values: Any, least: int) -> tuple[float, ...]:
+    """Return finite numbers in ascending order. Raises SpecificationError."""
+    given = isinstance(values, tuple | list) and all(_is_number(x) for x in values)
+    if not given or len(values) < least or any(a >= b for a, b in pairwise(map(float, values))):
+        raise SpecificationError(f"{name} are at least {least} ascending finite numbers, not {values!r}")
+    return tuple(map(float, values))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def finite(name: str, value: Any) -> float:
+    """Return a finite number as float. Raises SpecificationError."""
+    if not _is_number(value):
+        raise SpecificationError(f"{name} is a finite number, not {value!r}")
+    return float(value)

@@ -1,0 +1,156 @@
+"""Parts of dates as features."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from vfl.columns import repeated
+from vfl.errors import SpecificationError, nearest
+from vfl.features.base import OfCells
+from vfl.features.curves import circle, on_circle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from vfl.columns import Bounds
+    from vfl.types import Vector
+
+PARTS: Mapping[str, tuple[float, float]] = {
+    "year": (1.0, 9999.0),
+    "quarter": (1.0, 4.0),
+    "month": (1.0, 12.0),
+    "day": (1.0, 31.0),
+    "weekday": (0.0, 6.0),
+    "yearday": (1.0, 366.0),
+    "hour": (0.0, 23.0),
+    "minute": (0.0, 59.0),
+    "days": (0.0, math.inf),
+}
+"""Parts of a date with their ranges; those of the year and of the days since the first date follow from the bounds."""
+PERIODIC = ("quarter", "month", "day", "weekday", "yearday", "hour", "minute")
+
+
+@dataclass(frozen=True, slots=True)
+class DateParts(OfCells):
+    """Parts of a date, one coordinate per part. The range is that of the part, for instance [1, 12] for the month.
+
+    The year lies within the years of the bounds; 'days' counts from the first date, within [0, the length of the bounds].
+    Times are taken as they are written, in their own time zone.
+
+    parts : of 'year', 'quarter', 'month', 'day', 'weekday' (Monday is 0), 'yearday', 'hour', 'minute', 'days'.
+    bounds : (first, last) date, as ISO text or dates; earlier and later ones are clamped.
+    cyclic : whether parts that repeat become two coordinates, sin and cos of their position in the cycle, within [−1, 1].
+    fill : date for missing cells. of, missing : as for all features (vfl.features.Feature).
+    """
+
+    kind: ClassVar[str] = "date"
+    content: ClassVar[str] = "date"
+    parts: tuple[str, ...]
+    bounds: tuple[str, str] = ("1900-01-01", "2100-01-01")
+    cyclic: bool = False
+    of: str | None = None
+    fill: str | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.parts, tuple | list) or not self.parts:
+            raise SpecificationError(f"parts are a list of at least one of {', '.join(PARTS)}, not {self.parts!r}")
+        for part in self.parts:
+            if part not in PARTS:
+                raise SpecificationError(
+                    f"unknown part {part!r} of a date{nearest(str(part), PARTS)}; known: {', '.join(PARTS)}"
+                )
+        if twice := repeated(self.parts):
+            raise SpecificationError(f"part {twice!r} is named twice")
+        object.__setattr__(self, "parts", tuple(self.parts))
+        if not isinstance(self.bounds, tuple | list) or len(self.bounds) != 2:
+            raise SpecificationError(f"bounds of a date are its first and last, not {self.bounds!r}")
+        object.__setattr__(self, "bounds", tuple(_date_text(date) for date in self.bounds))
+        first, last = self._ends
+        if first >= last:
+            raise SpecificationError(f"bounds of a date are its first and last, not {self.bounds!r}")
+        if "year" in self.parts and first.astype("M8[Y]") == last.astype("M8[Y]"):
+            raise SpecificationError("bounds within one year leave its number constant: leave the part 'year' out")
+        if not isinstance(self.cyclic, bool):
+            raise SpecificationError(f"cyclic is true or false, not {self.cyclic!r}")
+        if self.fill is not None:
+            object.__setattr__(self, "fill", _date_text(self.fill))
+        self._check()
+
+    def _turns(self, part: str) -> bool:
+        return self.cyclic and part in PERIODIC
+
+    def own(self, column: str) -> tuple[str, ...]:
+        """Return 'column.part', or 'column.part.sin' and 'column.part.cos'."""
+        names = [on_circle(f"{column}.{p}") if self._turns(p) else (f"{column}.{p}",) for p in self.parts]
+        return tuple(name for pair in names for name in pair)
+
+    @property
+    def _ends(self) -> tuple[np.datetime64, np.datetime64]:
+        first, last = (np.datetime64(text, "s") for text in self.bounds)
+        return first, last
+
+    @property
+    def ranges(self) -> tuple[Bounds, ...]:
+        """The range of each part."""
+        first, last = self._ends
+        years = tuple(float(end.astype("M8[Y]").astype(int) + 1970) for end in (first, last))
+        own: dict[str, Bounds] = {
+            **PARTS,
+            "year": (years[0], years[1]),
+            "days": (0.0, float((last - first) / np.timedelta64(1, "D"))),
+        }
+        found = [((-1.0, 1.0),) * 2 if self._turns(part) else (own[part],) for part in self.parts]
+        return tuple(limits for pair in found for limits in pair)
+
+    def _made(self, values: Any) -> Iterator[Vector]:
+        """Yield the parts of (m,) datetime64[s]."""
+        first, last = self._ends
+        missing = np.isnat(values)
+        dates = np.clip(np.where(missing, first, values), first, last)
+        for part in self.parts:
+            vector = _part(dates, part, first)
+            vector[missing] = np.nan
+            if self._turns(part):
+                low, high = PARTS[part]
+                yield from circle((vector - low) * (2 * math.pi / (high - low + 1)))
+            else:
+                yield vector
+
+
+def _part(dates: Any, part: str, first: np.datetime64) -> Vector:
+    """Return one part of (m,) datetime64[s], float64."""
+    years, months, days = (dates.astype(f"M8[{unit}]") for unit in "YMD")
+    seconds = (dates - days).astype(np.int64)
+    numbers: dict[str, Any] = {
+        "year": lambda: years.astype(int) + 1970,
+        "month": lambda: months.astype(int) % 12 + 1,
+        "quarter": lambda: months.astype(int) % 12 // 3 + 1,
+        "day": lambda: (days - months.astype("M8[D]")).astype(int) + 1,
+        "weekday": lambda: (days.astype(int) + 3) % 7,
+        "yearday": lambda: (days - years.astype("M8[D]")).astype(int) + 1,
+        "hour": lambda: seconds // 3600,
+        "minute": lambda: seconds // 60 % 60,
+        "days": lambda: (dates - first) / np.timedelta64(1, "D"),
+    }
+    return np.asarray(numbers[part](), dtype=np.float64)
+
+
+def _date_text(date: Any) -> str:
+    """Return a date as ISO text. Raises SpecificationError."""
+    try:
+        found = dt.datetime.fromisoformat(date) if isinstance(date, str) else date
+        if not isinstance(found, dt.date):
+            raise ValueError  # noqa: TRY301, TRY004 - one error for all that is no date
+        return (
+            found.replace(tzinfo=None, microsecond=0).isoformat()
+            if isinstance(found, dt.datetime)
+            else found.isoformat()
+        )
+    except ValueError:
+        raise SpecificationError(f"a date is ISO text such as '2026-01-31', not {date!r}") from None

@@ -1,0 +1,123 @@
+"""Features of a number that give one coordinate: its logarithm, a power of it, or its distance from a public center."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.columns import Bounds, checked_bounds
+from vfl.errors import SpecificationError
+from vfl.features.base import OfBounded, finite
+
+if TYPE_CHECKING:
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Log(OfBounded):
+    """Logarithm of a number, log(x + offset). Range: [log(low + offset), log(high + offset)], since log ascends.
+
+    bounds : (low, high) of the column, low + offset > 0; also the job's bounds for this column. Cells outside are clamped.
+    of, fill, missing : as for all features (vfl.features.Feature).
+    """
+
+    kind: ClassVar[str] = "log"
+    offset: float = 0.0
+    bounds: Bounds | None = None
+    of: str | None = None
+    fill: float | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", finite("offset", self.offset))
+        self._check()
+
+    def _ends(self, low: float, high: float) -> Bounds:
+        if low + self.offset <= 0:
+            raise SpecificationError(
+                f"log needs bounds above {-self.offset:g}, not from {low:g}: raise the lower bound, or the offset"
+            )
+        return float(np.log(low + self.offset)), float(np.log(high + self.offset))
+
+    def _value(self, values: Vector) -> Vector:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.log(values + self.offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Power(OfBounded):
+    """Power of a number, x^exponent. Range: the powers of the bounds; from 0 where an even power has bounds on both sides of 0.
+
+    exponent : finite and not 0. A fraction needs bounds ≥ 0, a negative one bounds that exclude 0.
+    bounds : (low, high) of the column; also the job's bounds for this column. Cells outside are clamped.
+    of, fill, missing : as for all features (vfl.features.Feature).
+    """
+
+    kind: ClassVar[str] = "power"
+    exponent: float
+    bounds: Bounds | None = None
+    of: str | None = None
+    fill: float | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "exponent", finite("exponent", self.exponent))
+        if self.exponent == 0:
+            raise SpecificationError("exponent 0 makes a constant: leave the column out")
+        self._check()
+
+    def _ends(self, low: float, high: float) -> Bounds:
+        if low < 0 and not self.exponent.is_integer():
+            raise SpecificationError(f"exponent {self.exponent:g} needs bounds of at least 0, not from {low:g}")
+        if self.exponent < 0 and low <= 0 <= high:
+            raise SpecificationError(f"exponent {self.exponent:g} needs bounds that exclude 0, not [{low:g}, {high:g}]")
+        with np.errstate(over="ignore"):
+            ends = sorted(float(x) for x in np.power(np.array([low, high]), self.exponent))
+        turns = low < 0 < high and self.exponent % 2 == 0
+        return (0.0 if turns else ends[0]), ends[1]
+
+    def _value(self, values: Vector) -> Vector:
+        with np.errstate(all="ignore"):
+            return np.asarray(np.power(values, self.exponent))
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled(OfBounded):
+    """Distance of a number from a public center in units of a public spread, (x − center)/spread.
+
+    Range: that of the bounds; without bounds [−reach, reach], so that cells farther than reach·spread are clamped.
+
+    center, spread : a usual value and a usual deviation, publicly known; spread > 0. reach : in spreads.
+    bounds : (low, high) of the column, instead of the reach; also the job's bounds for this column.
+    of, fill, missing : as for all features (vfl.features.Feature).
+    """
+
+    kind: ClassVar[str] = "scaled"
+    center: float
+    spread: float
+    reach: float = 3.0
+    bounds: Bounds | None = None
+    of: str | None = None
+    fill: float | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("center", "spread", "reach"):
+            object.__setattr__(self, name, finite(name, getattr(self, name)))
+        if self.spread <= 0 or self.reach <= 0:
+            raise SpecificationError(f"spread and reach must be positive, not {self.spread:g} and {self.reach:g}")
+        checked_bounds((self.center - self.reach * self.spread, self.center + self.reach * self.spread))
+        self._check()
+
+    @property
+    def ranges(self) -> tuple[Bounds, ...]:
+        """The range of the one coordinate."""
+        return ((-self.reach, self.reach),) if self.bounds is None else (self._ends(*self.bounds),)
+
+    def _ends(self, low: float, high: float) -> Bounds:
+        return (low - self.center) / self.spread, (high - self.center) / self.spread
+
+    def _value(self, values: Vector) -> Vector:
+        return (values - self.center) / self.spread

@@ -1,0 +1,128 @@
+"""Features of text: the position of a category in an order, and hashed buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.columns import Bounds, Categorical, Category, canonical_category
+from vfl.errors import SpecificationError
+from vfl.features.base import OfCells
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vfl.types import Integers, Vector
+
+FEWEST_BUCKETS, MOST_BUCKETS = 2, 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ordinal(OfCells):
+    """Position of a category in a public order, one coordinate. Range: [0, k − 1] for k categories.
+
+    categories : at least two, in order; compared as text (vfl.columns.canonical_category).
+    unknown : treatment of cells that are not declared: 'refuse' (an error at the owner) or 'missing'.
+    fill : category for missing cells. of, missing : as for all features (vfl.features.Feature).
+    """
+
+    kind: ClassVar[str] = "ordinal"
+    content: ClassVar[str] = "text"
+    categories: tuple[Category, ...]
+    unknown: str = "refuse"
+    of: str | None = None
+    fill: Category | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        Categorical(self.categories, fill=self.fill)
+        object.__setattr__(self, "categories", tuple(self.categories))
+        if self.unknown not in ("refuse", "missing"):
+            raise SpecificationError(f"unknown must be 'refuse' or 'missing', not {self.unknown!r}")
+        self._check()
+
+    @property
+    def ranges(self) -> tuple[Bounds, ...]:
+        """[0, k − 1]."""
+        return ((0.0, len(self.categories) - 1.0),)
+
+    def _made(self, values: Integers) -> Iterator[Vector]:
+        yield np.where(values < 0, np.nan, values.astype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed(OfCells):
+    """Text with many different values, hashed into a fixed number of buckets with one coordinate per bucket.
+
+    Range: [0, 1]; signed: [−1, 1].
+
+    A public hash (MurmurHash3 of the text in UTF-8, as in scikit-learn's FeatureHasher) draws the bucket and, if signed,
+    −1 or 1 as the value. A missing cell is in no bucket.
+
+    buckets : from 2 to 65,536. Texts that share a bucket share a coefficient.
+    fill : text for missing cells. of, missing : as for all features (vfl.features.Feature).
+    """
+
+    kind: ClassVar[str] = "hashed"
+    content: ClassVar[str] = "text"
+    buckets: int
+    signed: bool = False
+    of: str | None = None
+    fill: Category | None = None
+    missing: str | None = None
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.buckets, int) and not isinstance(self.buckets, bool)
+        if not whole or not FEWEST_BUCKETS <= self.buckets <= MOST_BUCKETS:
+            raise SpecificationError(
+                f"buckets are a whole number from {FEWEST_BUCKETS} to {MOST_BUCKETS:,}, not {self.buckets!r}"
+            )
+        if not isinstance(self.signed, bool):
+            raise SpecificationError(f"signed is true or false, not {self.signed!r}")
+        self._check()
+
+    def own(self, column: str) -> tuple[str, ...]:
+        """Return 'column#0', 'column#1', ... for the buckets."""
+        return tuple(f"{column}#{j}" for j in range(self.buckets))
+
+    @property
+    def ranges(self) -> tuple[Bounds, ...]:
+        """[0, 1], or [−1, 1], for each bucket."""
+        return ((-1.0 if self.signed else 0.0, 1.0),) * self.buckets
+
+    def code(self, cell: object) -> int:
+        """Return 2·bucket, + 1 for a negative sign."""
+        hashed = murmur(canonical_category(cell).encode(errors="surrogatepass"))
+        # The least number of 32 bits has no positive counterpart; scikit-learn gives it this bucket.
+        bucket = (2**31 - self.buckets if hashed == -(2**31) else abs(hashed)) % self.buckets
+        return 2 * bucket + (self.signed and hashed < 0)
+
+    def _made(self, values: Integers) -> Iterator[Vector]:
+        for bucket in range(self.buckets):
+            vector = (values == 2 * bucket).astype(np.float64)
+            vector[values == 2 * bucket + 1] = -1.0
+            yield vector
+
+
+def murmur(data: bytes) -> int:
+    """Return MurmurHash3 (x86, 32 bits, seed 0) of bytes, as a signed number (Appleby, 2011)."""
+    whole, mask = 0, 0xFFFFFFFF
+    end = len(data) // 4 * 4
+    for start in range(0, end, 4):
+        whole ^= _mixed(int.from_bytes(data[start : start + 4], "little"))
+        whole = (whole << 13 | whole >> 19) & mask
+        whole = (whole * 5 + 0xE6546B64) & mask
+    if end < len(data):
+        whole ^= _mixed(int.from_bytes(data[end:], "little"))
+    whole ^= len(data)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+        whole = ((whole ^ whole >> shift) * factor) & mask
+    return whole - (1 << 32) if whole >> 31 else whole
+
+
+def _mixed(word: int) -> int:
+    mask = 0xFFFFFFFF
+    word = word * 0xCC9E2D51 & mask
+    return (word << 15 | word >> 17) * 0x1B873593 & mask
