@@ -18,7 +18,7 @@ from vfl.privacy.sensitivity import check
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from coordinator.margins import Margins
+    from coordinator.state import State
     from coordinator.transport import Transport
     from vfl.messages import Query, Reply
     from vfl.privacy.events import Event
@@ -50,6 +50,7 @@ class Executor:
     on the margins from before the query. Seeded noise repeats itself to the bit, so there the repetition is the same
     release.
 
+    margins : the state that queries read and change: margins, or the iterate alone (coordinator.state).
     reservation : of the budget; None for a run without privacy, which charges nothing.
     noise : for queries that the coordinator answers itself; None uses the operating system's.
     unnoised : kinds of query that the job declares to be released without noise; other releases without noise are
@@ -63,7 +64,7 @@ class Executor:
     def __init__(
         self,
         transport: Transport,
-        margins: Margins,
+        margins: State,
         reservation: Reservation | None,
         *,
         noise: NoiseSource | None = None,
@@ -160,7 +161,7 @@ class Executor:
     def _asked(self, query: Query, key: ReleaseKey) -> Released:
         if isinstance(query, Local):
             return self._answer(query, key)
-        if isinstance(query, Tally):
+        if isinstance(query, Tally) and not self._margins.shares(query):
             return (self._tally(query, key),)
         if self._expand and isinstance(query, Descend):
             return self._expanded(query, key)
@@ -211,9 +212,9 @@ class Executor:
         return query, charges
 
     def _ask(self, query: Query, key: ReleaseKey, without: Collection[str] = frozenset()) -> dict[str, Reply]:
-        shares = {party: share for party, share in query.shares().items() if party not in without}
+        shares = {party: share for party, share in self._margins.shares(query).items() if party not in without}
         replies = dict(self._transport.ask(shares, self._margins.records(query), key))
-        self._margins.absorb(query.target, [r.vector for r in replies.values() if r.vector is not None])
+        self._margins.take(query, replies)
         return replies
 
     def _expanded(self, query: Descend, key: ReleaseKey) -> Released:

@@ -1,7 +1,7 @@
 """The only module that holds Xw, y and other per-record state in the clear.
 
-Parties see what the trust setting allows: residuals, or margins and labels in a sweep. A `secure` setting would replace
-this module and the transport alone.
+Parties see what the trust setting allows: residuals, or margins and labels in a sweep. Under trust='secure',
+`coordinator.iterate` takes the place of this module, and no participant holds these vectors.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, Backward, Descend, Need, Records, Weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from vfl.messages import Query, Tally
+    from vfl.messages import Query, Reply, Tally
     from vfl.types import Integers, Vector
 
     State = tuple[Vector, dict[str, Vector], dict[str, Vector]]
@@ -97,6 +97,14 @@ class Margins:
         if self._capped is None or self._capped[0] is not norms or self._capped[1] != cap:
             self._capped = norms, cap, record_limits(norms, cap)
         return self._capped[2]
+
+    def shares(self, query: Query) -> Mapping[str, Query]:
+        """Return the share of each party that the query is put to."""
+        return query.shares()
+
+    def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
+        """Absorb the n-vectors of the replies to a query."""
+        self.absorb(query.target, [reply.vector for reply in replies.values() if reply.vector is not None])
 
     @np.errstate(all="ignore")
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:

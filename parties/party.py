@@ -20,7 +20,19 @@ from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, LOGISTIC, SQUARED, WEIGHTS
 from vfl.kernels.geometry import Geometry
-from vfl.messages import Backward, Descend, Forward, Greeting, Groups, Moments, Ranges, RecordNorms, Reply, Select
+from vfl.messages import (
+    Backward,
+    Descend,
+    Forward,
+    Greeting,
+    Groups,
+    Moments,
+    Ranges,
+    RecordNorms,
+    Reply,
+    Select,
+    Tally,
+)
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS, moments_sensitivity
 from vfl.privacy.mechanisms import release
@@ -171,6 +183,8 @@ class Party:
                 reply = Reply(vector=self._record_norms(row))
             case Groups(columns={self.name: own}):
                 reply = Reply(vector=self._codes(own))
+            case Tally(side=Side.TRAINING) if getattr(query.statistic, "labels_only", False):
+                reply = Reply((self._tally(query, key),))
             case _:
                 raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")
         return replace(reply, seconds=time.perf_counter() - start)
@@ -362,6 +376,16 @@ class Party:
                 )
             codes += stride * self._groups[column]
         return codes
+
+    def _tally(self, query: Tally, key: ReleaseKey) -> Vector:
+        """Release a statistic of the labels alone, which this party holds."""
+        if self._held_out is not None:
+            raise PrivacyError(
+                f"party {self.name!r} tallies labels of records that are all trained on, and some are held out"
+            )
+        statistic = query.statistic
+        sums = statistic(np.zeros(self._columns.n_records), self.labels())
+        return self._noised(sums, statistic.grid, query.event, key, statistic.sensitivity)
 
     def _apart(self) -> Storage:
         """Return the features of the held-out records."""

@@ -182,6 +182,7 @@ class Lost:
 class Positives:
     """Number of positive labels. Replacing a record moves it by at most 1."""
 
+    labels_only: ClassVar[bool] = True
     grid: ClassVar[float] = GRID
     dimension: ClassVar[int] = 1
     sensitivity: ClassVar[float] = 1.0

@@ -108,7 +108,8 @@ class Statistic(Protocol):
     """A sum over records of a vector that depends on margin and label, in multiples of a grid.
 
     A statistic of the held-out part may have an attribute `needs`, a tuple of names such as HELD_NORMS. It is then called
-    with the vectors that margins keep under these names, in their order, after margins and labels.
+    with the vectors that margins keep under these names, in their order, after margins and labels. A statistic with the
+    attribute `labels_only = True` ignores the margins, so that the label party can compute it alone.
 
     grid : value of one step of the sum. dimension : s. sensitivity : Δ of the sum under replace-one, in units instead
         of steps; inf for a statistic that may only be released without noise.

@@ -26,8 +26,12 @@ class NoiseSource(Protocol):
         """False when the noise can be computed by someone else; the result is then stamped NOT PRIVATE."""
         ...
 
-    def stream(self, key: ReleaseKey) -> Keystream:
-        """Return the keystream of the release that `key` names. Use it for that release only."""
+    def stream(self, key: ReleaseKey, who: str = "") -> Keystream:
+        """Return the keystream of the release that `key` names. Use it for that release only.
+
+        who : contributor, where several participants add noise to one release. Without it, sources with equal seeds would
+            draw equal noise.
+        """
         ...
 
 
@@ -42,7 +46,7 @@ class CryptographicNoise:
 
     private: ClassVar[bool] = True
 
-    def stream(self, key: ReleaseKey) -> Keystream:  # fresh in any case; the key names nothing here
+    def stream(self, key: ReleaseKey, who: str = "") -> Keystream:  # fresh in any case; both name nothing here
         """Return a new keystream for every call, even if `key` repeats."""
         from vfl.privacy.keystream import Keystream
 
@@ -60,7 +64,8 @@ class SeededNoise:
     """NOT PRIVATE. Noise that repeats: the same seed and release key give the same stream, in any process and order.
 
     For tests and simulations. Anyone who knows or guesses the seed can subtract the noise. Streams of different
-    keys are independent: the ChaCha20 key is SHA-256 of (seed, round, part, attempt) under a tag of its own.
+    keys, or of different contributors, are independent: the ChaCha20 key is SHA-256 of (seed, round, part, attempt,
+    contributor) under a tag of its own.
 
     seed : integer ≥ 0, of any size. Anything else raises SpecificationError.
     """
@@ -75,10 +80,10 @@ class SeededNoise:
         if self.seed < 0:
             raise SpecificationError(f"SeededNoise: seed must be 0 or more, not {self.seed}")
 
-    def stream(self, key: ReleaseKey) -> Keystream:
-        """Return the keystream of (seed, key), always from its beginning."""
+    def stream(self, key: ReleaseKey, who: str = "") -> Keystream:
+        """Return the keystream of (seed, key, who), always from its beginning."""
         from vfl.privacy.keystream import Keystream
 
-        # Decimal numbers between separators that no number contains: no two keys have one encoding.
-        name = f"vfl.SeededNoise.v1|{self.seed}|{key.round}|{key.part}|{key.attempt}"
-        return Keystream(hashlib.sha256(name.encode("ascii")).digest())
+        # Decimal numbers between separators that no number contains, then any text: no two keys have one encoding.
+        name = f"vfl.SeededNoise.v1|{self.seed}|{key.round}|{key.part}|{key.attempt}" + (f"|{who}" if who else "")
+        return Keystream(hashlib.sha256(name.encode()).digest())

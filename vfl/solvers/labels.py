@@ -47,6 +47,7 @@ class LabelCounts:
     low: float
     high: float
 
+    labels_only: ClassVar[bool] = True
     grid: ClassVar[float] = GRID
     dimension: ClassVar[int] = BINS
     sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
@@ -110,6 +111,7 @@ class LabelMean:
     low: float
     high: float
 
+    labels_only: ClassVar[bool] = True
     grid: ClassVar[float] = GRID
     dimension: ClassVar[int] = 1
     sensitivity: ClassVar[float] = 1.0
