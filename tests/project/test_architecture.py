@@ -39,6 +39,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.federation", "vfl.wire", "vfl.alignment", "vfl.kernels"),
     ("vfl.privacy",),
+    ("vfl.secure",),
     (
         "vfl.problem",
         "vfl.samplers",

@@ -1,0 +1,118 @@
+"""Passes over records on shares: products and sums of words modulo 2^64, exact for every input.
+
+Arrays of columns are (s, n), one contiguous row per column; words are uint64. Each function runs in one thread: threads that
+split the records were slower than one thread per array. The loops are compiled on first use and cached.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import SpecificationError
+from vfl.kernels import ring_loops as loops
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from vfl.types import Integers, Vector
+
+    Words = npt.NDArray[np.uint64]
+    Shorts = npt.NDArray[np.int16]
+    Columns = npt.NDArray[np.int16] | npt.NDArray[np.int32]
+    Angles = npt.NDArray[np.uint16]
+
+UNIT = 14
+"""Bits of a column in units of its bound, for angles."""
+PERIOD = 48
+"""Bits of an angle before it is rounded to 16."""
+
+
+def products(columns: Columns | Words, words: Words) -> Words:
+    """Return Σ_i columns[j, i]·words[i] modulo 2^64, (s,); columns are int16, int32 or words."""
+    _fit(columns, words)
+    sums = np.zeros(len(columns), dtype=np.uint64)
+    (loops.dot_words if columns.dtype == np.uint64 else loops.dot)(columns, words, sums)
+    return sums
+
+
+def cross_products(left: Columns | Words, right: Words) -> Words:
+    """Return Σ_i left[j, i]·right[l, i] modulo 2^64, (p, q); left holds int32, int16 or words."""
+    _fit(left, right)
+    sums = np.zeros((len(left), len(right)), dtype=np.uint64)
+    loops.cross(left, right, sums)
+    return sums
+
+
+def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | None = None) -> Words:
+    """Return Σ_f table[angles[i], f]·words[i, f] modulo 2^64, (n,): a holder's share of the series at every record.
+
+    table : (2^16, 2K) of vfl.secure.sigmoid.responses. words : (n, 2K), the holder's shares of the waves.
+    """
+    _fit_table(table, angles, words)
+    out = np.empty(len(angles), dtype=np.uint64) if out is None else out
+    loops.residuals(table, angles, words, out)
+    return out
+
+
+def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
+    """Replace words by table[angles[i], f] − words[i, f] modulo 2^64, in place, and return them.
+
+    words : (n, 2K), the sum of the other shares; afterwards the share that completes them to the table's entries.
+    """
+    _fit_table(table, angles, words)
+    loops.dealt(table, angles, words)
+    return words
+
+
+def angles(columns: Shorts, weights: Integers, shift: int, limit: int) -> Angles:
+    """Return Σ_j columns[j, i]·weights[j] + shift, clamped to ±limit, in 2^−16 of a period, rounded, modulo 2^16: (n,) uint16.
+
+    columns : `unit_columns`. weights : (p,) int64, in 2^−34 of a period. shift, limit : in 2^−48 of a period.
+    The sum is exact if Σ_j |weights_j|·2^14 + |shift| < 2^62, else SpecificationError.
+    """
+    weights = np.ascontiguousarray(weights, dtype=np.int64)
+    if sum(abs(int(weight)) for weight in weights) * 2**UNIT + abs(shift) >= 2**62 or not 0 <= limit < 2**62:
+        raise SpecificationError("the model's coefficients are too large for the angles of a run on shares")
+    out = np.empty(columns.shape[1], dtype=np.uint16)
+    loops.angles(columns, weights, shift, limit, out)
+    return out
+
+
+def unit_columns(X: npt.NDArray[np.float64], bounds: Vector) -> Shorts:
+    """Return rint(2^14 x/B), (p, n) int16, for columns (p, n) clamped to their bounds; NaN becomes 0."""
+    out = np.empty(X.shape, dtype=np.int16)
+    loops.small(X, 2.0**UNIT / np.asarray(bounds, dtype=np.float64), out)
+    return out
+
+
+def capped_rows(
+    X: npt.NDArray[np.float64],
+    centre: Vector,
+    scale: Vector,
+    limit: int,
+    out: Columns,
+) -> int:
+    """Write Q = rint(t_i·scale ∘ (x_i − centre)) with t_i ≤ 1 and Σ_j Q_ij² ≤ limit in integers; return the number of t_i < 1.
+
+    A row that is not finite becomes 0, which counts as cut.
+
+    X : (p, n). scale : (p,), in steps. limit : ≥ 0, such that its root fits in the type of `out`, (p, n).
+    """
+    if not 0 <= limit <= 2**42 or math.isqrt(limit) > np.iinfo(out.dtype).max or out.shape != X.shape:
+        raise SpecificationError(f"rows of norm² {limit} do not fit in {out.dtype}")
+    return int(loops.capped(X, np.asarray(centre, np.float64), np.asarray(scale, np.float64), limit, out))
+
+
+def _fit(columns: npt.NDArray[np.generic], words: Words) -> None:
+    if columns.shape[-1] != words.shape[-1] or words.dtype != np.uint64:
+        raise SpecificationError("columns and words on shares have one number of records, and words are uint64")
+
+
+def _fit_table(table: Shorts, angles: Angles, words: Words) -> None:
+    if len(angles) != len(words) or table.shape[1] != words.shape[1] or len(table) != 1 << 16:
+        raise SpecificationError("shares of waves have one row for every angle, as wide as the table")
+    if angles.dtype != np.uint16 or words.dtype != np.uint64:
+        raise SpecificationError("angles are uint16, and shares uint64")

@@ -1,0 +1,104 @@
+"""A party's columns as integers: capped rows for sums, and columns in units of their bounds for angles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.kernels import ring as kernels
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from vfl.kernels.ring import Angles, Shorts
+    from vfl.secure.ring import Bits
+    from vfl.types import Vector
+
+WEIGHT_BITS = 34
+"""Bits of a coefficient B_j·w_j in units of a period: with the 14 bits of a column they make 48."""
+LARGEST_ROW = 2**21
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnColumns:
+    """One party's columns for one set-up. They never leave the party.
+
+    Guarantee. Σ_j rows[j, i]² ≤ 4^FX for every record, in integers and over all columns of the party, whatever X holds.
+
+    rows : (p, n) int16, rint(2^FX t_i·scale ∘ (x_i − centre)/c_q) with t_i ≤ 1, the same for all columns of a record.
+    units : (p, n) int16, rint(2^14 x/B).
+    centre, bounds : (p,), c_j and B_j ≥ |x_ij|.
+    cut : number of records with t_i < 1; private, for tests.
+    """
+
+    rows: Shorts
+    units: Shorts
+    centre: Vector
+    bounds: Vector
+    cut: int
+
+    def reach(self, w: Vector) -> float:
+        """Return reach_q = Σ_j (B_j + |c_j|)·|w_j|, the most that the party's part of a margin can be."""
+        return reach(w, self.centre, self.bounds)
+
+    def angles(self, w: Vector, period: float, clamp: float | None) -> Angles:
+        """Return Σ_j (x_ij − c_j)·w_j, clamped to ±clamp, in 2^−16 of the period and rounded: (n,) uint16.
+
+        The integers before rounding are exact, so that a repetition is equal to the bit.
+        """
+        w = np.asarray(w, dtype=np.float64)
+        if w.shape != self.bounds.shape or not np.isfinite(w).all():
+            raise SpecificationError("a model on shares has one finite coefficient for every column")
+        scaled = self.bounds * w / period
+        if not np.abs(scaled).sum() < 2.0**13:
+            raise SpecificationError("the model's coefficients are too large for the angles of a run on shares")
+        weights = np.rint(2.0**WEIGHT_BITS * scaled).astype(np.int64)
+        shift = round(-(2.0**kernels.PERIOD) * math.fsum(self.centre * w / period))
+        limit = 2**61 if clamp is None else math.floor(2.0**kernels.PERIOD * clamp / period)
+        return kernels.angles(self.units, weights, shift, limit)
+
+
+def reach(w: Vector, centre: Vector, bounds: Vector) -> float:
+    """Return Σ_j (B_j + |c_j|)·|w_j|; public, since all of it is."""
+    return float(((np.asarray(bounds) + np.abs(centre)) * np.abs(w)).sum())
+
+
+def own_columns(
+    X: npt.NDArray[np.float64],
+    centre: Vector,
+    scale: Vector,
+    bounds: Vector,
+    cap: float,
+    bits: Bits,
+    constant: int | None = None,
+) -> OwnColumns:
+    """Return the integers of a party's columns.
+
+    X : (n, p), clamped to ±bounds. centre, scale : (p,), of x̃ = scale ∘ (x − centre). cap : c_q of vfl.secure.ring.caps.
+    constant : column of ones whose integer is public (`constant_step`); the other columns share the rest of 4^FX.
+    """
+    columns = np.asarray(X.T)
+    scale = np.asarray(scale, np.float64) * (2.0**bits.columns / cap)
+    limit, fixed = bits.limit, 0
+    if constant is not None:
+        fixed = constant_step(float(scale[constant]), bits)
+        limit -= fixed * fixed
+        scale = scale.copy()
+        scale[constant] = 0.0
+    rows = np.empty(columns.shape, dtype=np.int16)
+    cut = kernels.capped_rows(columns, centre, scale, limit, rows)
+    if constant is not None:
+        rows[constant] = fixed
+    return OwnColumns(rows, kernels.unit_columns(columns, bounds), np.asarray(centre), np.asarray(bounds), cut)
+
+
+def constant_step(scale: float, bits: Bits) -> int:
+    """Return the integer of a column of ones, rint(2^FX·scale/c_q) for the scaled value; PrivacyError if it fills the cap."""
+    fixed = round(scale)
+    if not 0 < fixed * fixed < bits.limit:
+        raise PrivacyError("trust='secure': the intercept alone fills the cap of its party's rows: raise the clip")
+    return fixed

@@ -1,0 +1,96 @@
+"""The dealer: correlated random words for the holders, and its own noise. It owns no data and receives none.
+
+Guarantee. It receives nothing but public facts, so that it learns the opened sums at most. What it sends is uniform for each
+receiver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.kernels import ring as kernels
+from vfl.secure import noise as distributed
+from vfl.secure import sigmoid
+from vfl.secure.member import CHUNK, KEPT
+from vfl.secure.ring import encoded
+from vfl.secure.roles import DEALER
+
+if TYPE_CHECKING:
+    from vfl.kernels.ring import Angles, Words
+    from vfl.privacy.noise import NoiseSource
+    from vfl.secure.noise import Deviations
+    from vfl.secure.roles import Roles
+    from vfl.secure.streams import Streams
+    from vfl.secure.version import Opening, Version
+
+
+class Dealer:
+    """Deals for one session.
+
+    roles : public. streams : with every party. noise : draws in this process. n_records : n.
+    """
+
+    def __init__(self, roles: Roles, streams: Streams, noise: NoiseSource, n_records: int) -> None:
+        self._roles, self._streams, self._noise, self._n = roles, streams, noise, n_records
+        self._masks: dict[Version, dict[str, Words]] = {}
+
+    def waves(self, version: Version) -> Words:
+        """Return the last holder's shares of the waves at the masks of the angles, (n, 2K) uint64, for `Roles.supplied`."""
+        table = sigmoid.waves(sigmoid.SERIES[version.place].terms)
+        rho = self._rho(version)
+        others = [holder for holder in self._roles.holders if holder != self._roles.supplied]
+        streams = [self._streams.once(other, "waves", *version.name) for other in others]
+        words = np.empty((self._n, table.shape[1]), dtype=np.uint64)
+        buffer = np.empty((min(CHUNK, self._n), table.shape[1]), dtype=np.uint64)
+        for start in range(0, self._n, CHUNK):
+            at = slice(start, min(start + CHUNK, self._n))
+            part = streams[0].fill(words[at])
+            for stream in streams[1:]:
+                part += stream.fill(buffer[: at.stop - at.start])
+            kernels.last_shares(table, rho[at], part)
+        return words
+
+    def sum(self, opening: Opening, deviations: Deviations) -> Words:
+        """Return the dealer's words of an opening for the owner of its block, (s,) uint64.
+
+        With the other holders' words they add up to Uᵀ Σ_h b_h plus the dealer's noise. Without them they are uniform.
+        """
+        size, name = opening.size, opening.name
+        noise = distributed.drawn(self._noise, opening.key, DEALER, deviations.dealer, size)
+        total = encoded(noise)
+        if opening.constant is None:
+            total = total + self._product(opening)
+        for holder in self._roles.receivers(opening.owner):
+            total = total - self._streams.once(holder, "sum", *name).words(size)
+        return total
+
+    def forget(self, version: Version) -> None:
+        """Forget the masks of a version."""
+        self._masks.pop(version, None)
+
+    def _rho(self, version: Version) -> Angles:
+        total = np.zeros(self._n, dtype=np.uint16)
+        for party in self._roles.parties:
+            total += self._streams.once(party, "angles", *version.name).short(self._n)
+        return total
+
+    def _product(self, opening: Opening) -> Words:
+        """Return Uᵀ Σ_h b_h, with U expanded again from its seed, one panel of records after the other."""
+        masks = self._of_version(opening.version)
+        owner = opening.owner
+        if owner not in masks:
+            masks[owner] = np.zeros(self._n, dtype=np.uint64)
+            for holder in self._roles.receivers(owner):
+                masks[owner] += self._streams.once(holder, "residual", owner, *opening.version.name).words(self._n)
+        columns = self._streams.again(owner, *opening.block)
+        row = np.empty((1, self._n), dtype=np.uint64)
+        return np.concatenate([kernels.products(columns.fill(row), masks[owner]) for _ in range(opening.size)])
+
+    def _of_version(self, version: Version) -> dict[str, Words]:
+        if version not in self._masks:
+            while len(self._masks) >= KEPT:
+                self._masks.pop(next(iter(self._masks)))
+            self._masks[version] = {}
+        return self._masks[version]

@@ -1,0 +1,264 @@
+"""One party's part in training on shares: owner of columns, holder of residuals, or both. It moves no bytes.
+
+Guarantee. The payloads that a method returns are uniform words for everyone who lacks the seeds that `Roles` keeps apart, but
+for what their sum at an opening says, which is a noised integer sum. All of them are named by vfl.secure.version, and masked by
+streams that are used once.
+
+    set-up      owner → holders     `masked_columns`  →  `take_columns`      (s, n) uint64, once per block and set-up
+    angles      party → holders     `masked_angles`   →  `take_angles`       (n,) uint16 per version
+    waves       dealer → `supplied` Dealer.waves      →  `take_waves`        (n, 2K) uint64 per version
+    residual    holder → owner      `masked_residual` →  `take_residual`     (n,) uint64 per version and owner
+    sum         dealer → owner      Dealer.sum        →  `take_sum`          (s,) uint64 per opening
+    opening     party → coordinator `contribution`    →  `opened`            (s,) uint64 per opening
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import FederationError, PrivacyError
+from vfl.kernels import ring as kernels
+from vfl.secure import noise as distributed
+from vfl.secure import sigmoid
+from vfl.secure.ring import RESIDUAL_BITS, encoded
+from vfl.secure.roles import DEALER
+from vfl.secure.streams import zero_share
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from vfl.kernels.ring import Angles, Words
+    from vfl.privacy.noise import NoiseSource
+    from vfl.secure.columns import OwnColumns
+    from vfl.secure.noise import Deviations
+    from vfl.secure.roles import Roles
+    from vfl.secure.streams import Streams
+    from vfl.secure.version import Opening, Version
+    from vfl.types import Vector
+
+CHUNK = 1 << 11
+"""Records whose shares of waves are expanded at once, so that they stay in the second-level cache."""
+KEPT = 2
+"""Versions that a participant remembers."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What a party holds of one version."""
+
+    angles: Angles | None = None
+    own: Angles | None = None
+    arrived: set[str] = field(default_factory=set)
+    waves: Words | None = None
+    share: Words | None = None
+    masks: dict[str, Words] = field(default_factory=dict)
+    received: dict[str, dict[str, Words]] = field(default_factory=dict)
+    total: dict[str, Words] = field(default_factory=dict)
+
+
+class Member:
+    """One party of a run on shares.
+
+    roles : public. name : of this party. streams : of this session. noise : draws in this process.
+    n_records : n.
+    labels : (n,) True or 1 for y = 1, at the label party.
+    """
+
+    def __init__(
+        self,
+        roles: Roles,
+        name: str,
+        streams: Streams,
+        noise: NoiseSource,
+        n_records: int,
+        labels: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        if (labels is None) == (name == roles.label):
+            raise FederationError("the label party alone has labels")
+        self._roles, self.name, self._streams, self._noise = roles, name, streams, noise
+        self._n = n_records
+        self._labels = labels
+        self._setup = -1
+        self._columns: OwnColumns | None = None
+        self._masked: dict[tuple[str | int, ...], Words] = {}
+        self._states: dict[Version, _State] = {}
+        self._sums: dict[Opening, Words] = {}
+
+    @property
+    def holds(self) -> bool:
+        """Return whether this party holds shares of the residuals."""
+        return self.name in self._roles.holders
+
+    # Set-up
+
+    def set_up(self, number: int, columns: OwnColumns) -> None:
+        """Begin a set-up of columns, with a larger number than before, before the first `masked_columns` of it."""
+        if number <= self._setup:
+            raise PrivacyError("a set-up of columns has a new number: masks of the last one would show a difference")
+        if columns.rows.shape[1] != self._n:
+            raise FederationError("columns on shares have the run's number of records")
+        self._setup, self._columns = number, columns
+
+    def masked_columns(self, start: int, stop: int) -> Words:
+        """Return D_S = Q_S − U, (s, n) uint64, for every holder but this party. U is known to this party and the dealer."""
+        rows = self._own().rows[start:stop]
+        block = ("block", self._setup, self.name, start, stop)
+        self._streams.reserve(DEALER, *block)
+        masked = self._streams.again(DEALER, *block).words(*rows.shape)
+        np.subtract(rows.astype(np.int64).view(np.uint64), masked, out=masked)
+        return masked
+
+    def take_columns(self, owner: str, setup: int, start: int, stop: int, words: Words) -> None:
+        """Take D_S of another party's block, as a holder; blocks of the owner's earlier set-ups are forgotten."""
+        self._fits(words, stop - start, self._n)
+        for block in [block for block in self._masked if block[2] == owner and block[1] != setup]:
+            del self._masked[block]
+        self._masked["block", setup, owner, start, stop] = words
+
+    # A version
+
+    def masked_angles(self, version: Version, w: Vector, clamp: float | None) -> Angles:
+        """Return the angles of this party's part of the margins plus ρ_p modulo 2^16, (n,) uint16, for the other holders.
+
+        w : (p,), this party's coordinates. clamp : of vfl.secure.sigmoid.clamps.
+        """
+        state = self._state(version)
+        series = sigmoid.SERIES[version.place]
+        mask = self._streams.once(DEALER, "angles", *version.name).short(self._n)
+        masked: Angles = self._own().angles(w, series.period, clamp) + mask
+        if self.holds:
+            self._add_angles(state, self.name, masked)
+        return masked
+
+    def take_angles(self, version: Version, sender: str, angles: Angles) -> None:
+        """Take the masked angles of another party, as a holder."""
+        if angles.dtype != np.uint16 or angles.shape != (self._n,):
+            raise FederationError(f"the angles of {sender!r} have another shape than the run's records")
+        self._add_angles(self._state(version), sender, angles)
+
+    def take_waves(self, version: Version, words: Words) -> None:
+        """Take the dealt shares of the waves, as the holder that is `supplied`."""
+        self._fits(words, self._n, 2 * sigmoid.SERIES[version.place].terms)
+        self._state(version).waves = words
+
+    def share(self, version: Version) -> Words:
+        """Return this holder's share of the residuals, (n,) uint64. It never leaves the holder unmasked."""
+        state = self._state(version)
+        if state.share is None:
+            state.share = self._residuals(version, state)
+            state.waves = state.angles = None
+        return state.share
+
+    def masked_residual(self, version: Version, owner: str) -> Words:
+        """Return [r]_h − b_h, (n,) uint64, for another party that owns columns. b_h is known to this holder and the dealer."""
+        share = self.share(version)
+        state = self._state(version)
+        if owner not in state.masks:
+            state.masks[owner] = self._streams.once(DEALER, "residual", owner, *version.name).words(self._n)
+        return share - state.masks[owner]
+
+    def take_residual(self, version: Version, sender: str, words: Words) -> None:
+        """Take a holder's masked share of the residuals, as an owner."""
+        self._fits(words, self._n)
+        self._state(version).received.setdefault(self.name, {})[sender] = words
+
+    def take_sum(self, opening: Opening, words: Words) -> None:
+        """Take the dealer's words for an opening, as the owner of its block."""
+        self._fits(words, opening.size)
+        self._sums[opening] = words
+
+    # An opening
+
+    def contribution(self, opening: Opening, deviations: Deviations) -> Words:
+        """Return this party's words of an opening, (s,) uint64: its part of the sum, its noise and its share of zero.
+
+        The caller books the release first. A second contribution to one opening is refused.
+        """
+        size, name = opening.size, opening.name
+        total = zero_share(self._streams, self.name, self._roles.parties, name, size)
+        total += encoded(distributed.drawn(self._noise, opening.key, self.name, deviations.party, size))
+        if self.name not in self._roles.summed(opening.owner):
+            return total
+        total += self._part(opening)
+        if self.name == opening.owner:
+            if opening not in self._sums:
+                raise FederationError("the dealer's words of an opening have not come")
+            total += self._sums.pop(opening)
+        else:
+            total += self._streams.once(DEALER, "sum", *name).words(size)
+        return total
+
+    def forget(self, version: Version) -> None:
+        """Forget a version: its residuals are not opened again."""
+        self._states.pop(version, None)
+
+    def _part(self, opening: Opening) -> Words:
+        """Return the party's part of Qᵀr, masked by the dealer's part of it."""
+        version, owner = opening.version, opening.owner
+        state = self._state(version)
+        if opening.constant is not None:
+            if not self.holds:
+                return np.zeros(1, dtype=np.uint64)
+            ones: Words = np.uint64(opening.constant) * self.share(version).sum(dtype=np.uint64, keepdims=True)
+            return ones
+        if self.name != owner:
+            masked = self._masked.get(opening.block)
+            if masked is None or owner not in state.masks:
+                raise FederationError(f"{self.name!r} holds no masked columns or residuals for a block of {owner!r}")
+            return kernels.products(masked, state.masks[owner])
+        if opening.setup != self._setup:
+            raise FederationError("an opening names another set-up of columns than the last one")
+        if owner not in state.total:
+            parts = state.received.get(owner, {})
+            if set(parts) != set(self._roles.receivers(owner)):
+                raise FederationError("the masked residuals of a holder have not come")
+            own = self.share(version) if self.holds else np.zeros(self._n, dtype=np.uint64)
+            state.total[owner] = sum(parts.values(), start=own)
+            parts.clear()
+        return kernels.products(self._own().rows[opening.start : opening.stop], state.total[owner])
+
+    def _residuals(self, version: Version, state: _State) -> Words:
+        if not self.holds or state.angles is None or state.arrived != set(self._roles.parties):
+            raise FederationError(f"{self.name!r} lacks the angles of {set(self._roles.parties) - state.arrived}")
+        table = sigmoid.responses(version.place)
+        out = np.empty(self._n, dtype=np.uint64)
+        if self.name == self._roles.supplied:
+            if state.waves is None:
+                raise FederationError("the dealer's waves have not come")
+            kernels.residual_shares(table, state.angles, state.waves, out)
+        else:
+            stream = self._streams.once(DEALER, "waves", *version.name)
+            buffer = np.empty((min(CHUNK, self._n), table.shape[1]), dtype=np.uint64)
+            for start in range(0, self._n, CHUNK):
+                at = slice(start, min(start + CHUNK, self._n))
+                words = stream.fill(buffer[: at.stop - at.start])
+                kernels.residual_shares(table, state.angles[at], words, out[at])
+        if self._labels is not None:
+            half = np.int64(1 << (RESIDUAL_BITS - 1))
+            out += np.where(self._labels, -half, half).view(np.uint64)
+        return out
+
+    def _add_angles(self, state: _State, sender: str, angles: Angles) -> None:
+        if sender in state.arrived:
+            raise FederationError(f"the angles of {sender!r} came twice for one version")
+        state.arrived.add(sender)
+        state.angles = angles.copy() if state.angles is None else state.angles + angles
+
+    def _state(self, version: Version) -> _State:
+        if version not in self._states:
+            while len(self._states) >= KEPT:
+                self._states.pop(next(iter(self._states)))
+            self._states[version] = _State()
+        return self._states[version]
+
+    def _own(self) -> OwnColumns:
+        if self._columns is None:
+            raise FederationError("columns on shares are asked for before their set-up")
+        return self._columns
+
+    def _fits(self, words: Words, *shape: int) -> None:
+        if words.dtype != np.uint64 or words.shape != shape:
+            raise FederationError(f"words on shares have shape {words.shape}, and {shape} was expected")

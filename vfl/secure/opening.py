@@ -1,0 +1,34 @@
+"""The coordinator's part: add up the words of all parties, decode the sum, and give it its unit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import FederationError
+from vfl.secure.ring import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.kernels.ring import Words
+    from vfl.secure.roles import Roles
+    from vfl.secure.version import Opening
+    from vfl.types import Integers
+
+
+def opened(roles: Roles, opening: Opening, words: Mapping[str, Words]) -> Integers:
+    """Return the noised sum in its steps, (s,) int64: with all words it is a release, short of one it is uniform.
+
+    Its value is g_q times that, g_q = Bits.step(c_q). words : {party: `Member.contribution`}, of all parties.
+    """
+    if set(words) != set(roles.parties):
+        missing = sorted(set(roles.parties) - set(words))
+        raise FederationError(f"an opening lacks the words of {missing}: nothing is released, and its charge stays")
+    total = np.zeros(opening.size, dtype=np.uint64)
+    for own in words.values():
+        if own.shape != total.shape or own.dtype != np.uint64:
+            raise FederationError("the words of an opening have another shape than its block")
+        total += own
+    return decoded(total)

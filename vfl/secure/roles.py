@@ -1,0 +1,63 @@
+"""Roles of a run on shares: who holds the residuals, who deals, and who adds noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from vfl.errors import SpecificationError
+
+DEALER = "dealer"
+"""Reserved name of the dealer, wherever it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Public roles of a run, and the number of parties that may pool what they saw.
+
+    Guarantee. At most `collude` parties, with the coordinator or without, learn the opened sums and no more. The same holds for
+    the dealer, with the coordinator or without. The dealer with a party, or more than `collude` parties, learn the residuals.
+
+    parties : all m parties, in the order that all participants use; 2 ≤ m.
+    label : the party with the label.
+    collude : k, 1 ≤ k < m.
+    """
+
+    parties: tuple[str, ...]
+    label: str
+    collude: int = 1
+
+    def __post_init__(self) -> None:
+        m = len(self.parties)
+        if len(set(self.parties)) < m or self.label not in self.parties:
+            raise SpecificationError("trust='secure': the parties have different names, and one of them has the label")
+        if DEALER in self.parties:
+            raise SpecificationError(f"trust='secure': the name {DEALER!r} is reserved: rename the party")
+        if not 1 <= self.collude < m:
+            raise SpecificationError(
+                f"trust='secure': collude = {self.collude} of {m} parties: give a number from 1 to {m - 1}"
+            )
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """Return the k + 1 parties that hold shares of residuals: the label party, then the first others."""
+        others = [party for party in self.parties if party != self.label]
+        return (self.label, *others[: self.collude])
+
+    @property
+    def supplied(self) -> str:
+        """Return the holder that receives its shares of the waves as words; the others expand theirs from seeds."""
+        return self.holders[-1]
+
+    def receivers(self, owner: str) -> tuple[str, ...]:
+        """Return the holders that receive an owner's masked columns and send it their masked residuals."""
+        return tuple(holder for holder in self.holders if holder != owner)
+
+    def summed(self, owner: str) -> tuple[str, ...]:
+        """Return the parties among which the dealer shares its part of a sum: the owner first, then the other holders."""
+        return (owner, *self.receivers(owner))
+
+    @property
+    def price(self) -> float:
+        """Return the noise of an opening as a multiple of σ: √(1 + k/m)."""
+        return math.sqrt(1.0 + self.collude / len(self.parties))

@@ -1,0 +1,210 @@
+"""The logistic function as a short Fourier series, and the integer tables that shares of residuals are computed with.
+
+Guarantee. An integer residual is at most `residual_bound` in magnitude for every angle and every dealt number: the series is
+periodic, so that its bound does not depend on the margins, and hence not on w.
+
+    r = ½ + π(v) − t,  t ∈ {0, 1},      π(v) = Σ_{f≤K} c_f sin(2πfv/L) ≈ 1/(1 + e^(−v)) − ½  for |v| ≤ V
+
+One period is 2^16 angles. With the public sum δ of masked angles and the mask ρ, the angle of a margin is δ − ρ, and
+
+    2^26 π = Σ_f P_f(δ)·C_f(ρ) − Q_f(δ)·S_f(ρ),     P, Q = rint(2^14 c_f (sin, cos)(2πfδ/2^16)),
+                                                     C, S = rint(2^12 (cos, sin)(2πfρ/2^16))
+
+The coefficients are integers in steps of 2^−30, and all tables follow from them by integer arithmetic, so that every
+participant has the same tables on every machine: holders with different tables would open noise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.secure.ring import COEFFICIENT_BITS, RESIDUAL_BITS, WAVE_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+ANGLES = 1 << 16
+"""Angles of one period."""
+FINE = 30
+"""Bits of the coefficients, and of the sine from which all tables are rounded."""
+SLOPE = 0.25
+"""Largest derivative of the logistic function."""
+_ROUNDING = 0.5 + 2.0**-12
+"""Bound on the rounding of a table entry, in its steps: one half, and the error of the fine sine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One approximation: best in the maximum norm on |v| ≤ V among series with K terms, period L and sup|π| ≤ 0.501.
+
+    margin : V. period : L. coefficients : (c_1, ..., c_K) in steps of 2^−30.
+    error : η ≥ max_{|v| ≤ V} |π(v) − (1/(1 + e^(−v)) − ½)|. largest : ≥ sup |π|.
+    """
+
+    margin: float
+    period: float
+    coefficients: tuple[int, ...]
+    error: float
+    largest: float
+
+    @property
+    def terms(self) -> int:
+        """Return K."""
+        return len(self.coefficients)
+
+    @property
+    def rounding(self) -> float:
+        """Return E, which bounds the error of a residual from rounded tables.
+
+        With errors e of P or Q and e′ of C or S, at most h steps each, a term changes by at most
+        2^FC |c_f| h √2 + 2^FT h √2 + 2h² steps of 2^−26, since |sin| + |cos| ≤ √2.
+        """
+        h, root = _ROUNDING, math.sqrt(2.0)
+        magnitudes = sum(map(abs, self.coefficients)) * 2.0**-FINE
+        per_wave = magnitudes * h * root * 2.0**-WAVE_BITS
+        per_coefficient = self.terms * h * root * 2.0**-COEFFICIENT_BITS
+        both = self.terms * 2.0 * h * h * 2.0**-RESIDUAL_BITS
+        return float((per_wave + per_coefficient + both) * (1.0 + 1e-12))
+
+    @property
+    def bound(self) -> float:
+        """Return r_max of this series: ½ + sup|π| + E."""
+        return 0.5 + self.largest + self.rounding
+
+
+SERIES: tuple[Series, ...] = (
+    Series(4.0, 16.0, (542098919, 8176865, 25086963, 11493237), 5.1e-4, 0.48273),
+    Series(6.0, 18.0, (598687633, -40888241, 83585297, -12912251, 9980995), 3.54e-4, 0.49748),
+    Series(8.0, 24.0, (612150604, 5302833, 83551563, 15799308, 4761821, 8675193), 1.311e-3, 0.5008),
+    Series(
+        8.0,
+        24.0,
+        (617527133, -3265390, 92080350, 9996828, 6819531, 9391158, -2153154, 2546212),
+        1.93e-4,
+        0.49978,
+    ),
+    Series(
+        12.0,
+        30.0,
+        (650432601, -22259258, 151282612, -20559161, 48684479, -9651031, 14232112, -2232871, 2961397, 386055),
+        4.57e-4,
+        0.50046,
+    ),
+    Series(
+        16.0,
+        40.0,
+        (
+            *(657425844, -584003, 160784886, 3738667, 51203496, 8376848),
+            *(12164776, 8819672, 384212, 5820200, -1028600, 2588640),
+        ),
+        6.73e-4,
+        0.50069,
+    ),
+    Series(
+        24.0,
+        55.2,
+        (
+            *(671506082, -4144023, 194621233, -5482671, 89110176, -3908144, 42841019, -1186388),
+            *(19542254, 1038325, 7860738, 2075592, 2517370, 2032998, 539699, 1937348),
+        ),
+        9.72e-4,
+        0.50099,
+    ),
+)
+"""All series, by margin, then by terms. A run names them by their place here."""
+
+
+def chosen(needed: float, *, fine: bool = False) -> int:
+    """Return the place of the first series with V ≥ needed, or of the last; `fine` prefers more terms at one V."""
+    fitting = [place for place, series in enumerate(SERIES) if series.margin >= needed] or [len(SERIES) - 1]
+    margin = SERIES[fitting[0]].margin
+    equal = [place for place in fitting if SERIES[place].margin == margin]
+    return equal[-1] if fine else equal[0]
+
+
+def residual_bound(places: Iterable[int] | None = None) -> int:
+    """Return R, the bound on an integer residual in steps of 2^−26 over all series that a run may use; None: all of them.
+
+    The columns are scaled once, and the series changes with w, so that a run needs the largest bound of its series.
+    """
+    used = list(range(len(SERIES)) if places is None else places)
+    largest = max(SERIES[place].bound for place in used)
+    return math.ceil(largest * 2.0**RESIDUAL_BITS)
+
+
+def clamps(series: Series, reaches: Mapping[str, float]) -> dict[str, float | None]:
+    """Return for every party the magnitude to which it clamps its part of a margin; None without a clamp.
+
+    If Σ reach > V, a party's part is at most V·reach_q/Σ reach, so that a margin is within ±V: beyond L/2 its sign would
+    flip, and near L/2 the residual of a certain record would be that of an undecided one. It adds to bias, never to
+    sensitivity.
+
+    reaches : {party: reach_q}, reach_q = Σ_j (B_j + |c_j|)·|w_j| over centred columns, plus |intercept| at the label party.
+    """
+    total = math.fsum(reaches.values())
+    if total <= series.margin:
+        return dict.fromkeys(reaches)
+    return {party: series.margin * reach / total for party, reach in reaches.items()}
+
+
+def error(series: Series, parties: int, spread: float) -> float:
+    """Return a bound on the error of a residual for |v| ≤ V: η + E + mL/2^19 + spread/2^17.
+
+    spread : Σ_j B_j|w_j|, for columns rounded to 2^−14 of their bounds.
+    """
+    angles = SLOPE * parties * series.period / 2 ** (16 + 1)
+    return float(series.error + series.rounding + angles + SLOPE * spread * 2.0**-15)
+
+
+@lru_cache(maxsize=1)
+def fine_sine() -> npt.NDArray[np.int64]:
+    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64: the same on every machine, since no entry is near a half-integer."""
+    quarter = np.rint(2.0**FINE * np.sin(np.arange(ANGLES // 4 + 1) * (2.0 * math.pi / ANGLES))).astype(np.int64)
+    half = np.concatenate([quarter, quarter[-2:0:-1]])
+    return np.concatenate([half, -half])
+
+
+@lru_cache(maxsize=8)
+def waves(terms: int) -> npt.NDArray[np.int16]:
+    """Return the dealer's table (2^16, 2K) int16: entry ρ is C_1(ρ), S_1(ρ), ..., C_K(ρ), S_K(ρ)."""
+    table = np.empty((ANGLES, 2 * terms), dtype=np.int16)
+    sine = _rounded(fine_sine(), FINE - WAVE_BITS)
+    for f in range(1, terms + 1):
+        table[:, 2 * f - 2] = sine[_turned(f, ANGLES // 4)]
+        table[:, 2 * f - 1] = sine[_turned(f, 0)]
+    table.flags.writeable = False
+    return table
+
+
+@lru_cache(maxsize=8)
+def responses(place: int) -> npt.NDArray[np.int16]:
+    """Return the holders' table (2^16, 2K) int16: entry δ is P_1(δ), −Q_1(δ), ..., so that 2^26 π is a product of rows."""
+    series = SERIES[place]
+    table = np.empty((ANGLES, 2 * series.terms), dtype=np.int16)
+    for f, coefficient in enumerate(series.coefficients, start=1):
+        scaled = _rounded(fine_sine() * coefficient, 2 * FINE - COEFFICIENT_BITS)
+        if abs(scaled).max() > np.iinfo(np.int16).max:
+            raise PrivacyError("a coefficient of the sigmoid does not fit its table")
+        table[:, 2 * f - 2] = scaled[_turned(f, 0)]
+        table[:, 2 * f - 1] = -scaled[_turned(f, ANGLES // 4)]
+    table.flags.writeable = False
+    return table
+
+
+def _turned(f: int, by: int) -> npt.NDArray[np.int64]:
+    """Return f·a + by modulo 2^16 for every angle a, (2^16,)."""
+    return (f * np.arange(ANGLES, dtype=np.int64) + by) % ANGLES
+
+
+def _rounded(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
+    """Return values/2^bits rounded to the nearest, halves away from 0, so that the sine stays odd."""
+    magnitude = (np.abs(values) + (1 << (bits - 1))) >> bits
+    return np.where(values < 0, -magnitude, magnitude)

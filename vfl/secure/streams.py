@@ -1,0 +1,183 @@
+"""Streams of words that two participants share, each used once; and shares of zero.
+
+Guarantee. A stream is uniform and independent of every other stream for everyone without its seed, up to the security of
+X25519, HKDF-SHA256 and AES-256-CTR. A name is used once in a session, and every session has new keys, so that no stream
+masks two texts. `Streams` refuses a name that was used, a fork and a copy.
+
+    seed of a pair       HKDF-SHA256(X25519(own, other's), info = context, both names, both public keys)
+    key of a stream      HKDF-SHA256(seed, info = name), 32 bytes for AES-256 in counter mode from 0
+
+RFC 7748, RFC 5869; NIST SP 800-38A.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+
+from vfl.errors import FederationError, PrivacyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+    from vfl.privacy.keystream import Words
+
+SEED_BYTES = 32
+_DOMAIN = b"vfl shares, version 1"
+_PIECE = 1 << 18
+_ZEROS = bytes(_PIECE)
+_COUNTER = bytes(16)
+_LITTLE_ENDIAN = np.dtype("<u8")
+
+Name = tuple[str | int, ...]
+
+
+class Exchange:
+    """One participant's key of one session, from which it derives a seed with every other participant.
+
+    It is made anew for every session and holds a secret, so it cannot be pickled. The caller authenticates public keys:
+    a seed is secret only if `other`'s key is its own.
+
+    name : of the participant. context : names federation and run.
+    """
+
+    def __init__(self, name: str, context: tuple[str, ...]) -> None:
+        self._name, self._context = name, context
+        self._secret = X25519PrivateKey.generate()
+        self.key = self._secret.public_key().public_bytes_raw()
+        """Public key, 32 bytes."""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an Exchange holds a secret and cannot be pickled")
+
+    def seed(self, other: str, key: bytes) -> bytes:
+        """Return the seed shared with `other`, 32 bytes: the same on both sides. Raises FederationError for a bad key."""
+        try:
+            shared = self._secret.exchange(X25519PublicKey.from_public_bytes(key))
+        except ValueError:  # a point of small order, or another length
+            raise FederationError(f"the key for shared streams that came for {other!r} is not a key") from None
+        ends = sorted(((self._name.encode(), self.key), (other.encode(), key)))
+        info = _joined(_DOMAIN, *(part.encode() for part in self._context), *ends[0], *ends[1])
+        return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=info).derive(shared)
+
+
+class Stream:
+    """Words of one stream, in order. Use it in one thread of the process that opened it."""
+
+    __slots__ = ("_encryptor", "_process")
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(AES256(key), CTR(_COUNTER)).encryptor()
+        self._process = os.getpid()
+
+    def fill(self, out: Words) -> Words:
+        """Overwrite a contiguous array of words with the next ones of the stream, and return it."""
+        if os.getpid() != self._process:
+            raise PrivacyError("Stream: opened before a fork; parent and child would use the same mask")
+        if out.dtype != _LITTLE_ENDIAN or not out.flags.c_contiguous:
+            raise PrivacyError("Stream: fills contiguous arrays of little-endian uint64 only")
+        if not out.size:
+            return out
+        target = out.data.cast("B")
+        for start in range(0, len(target), _PIECE):
+            part = target[start : start + _PIECE]
+            self._encryptor.update_into(_ZEROS[: len(part)] if len(part) < _PIECE else _ZEROS, part)
+        return out
+
+    def words(self, *shape: int) -> Words:
+        """Return the next words in an array of that shape, uint64."""
+        return self.fill(np.empty(shape, dtype=np.uint64))
+
+    def short(self, count: int) -> npt.NDArray[np.uint16]:
+        """Return the next `count` 16-bit numbers, uint16; the rest of their last word is not used."""
+        return self.words(-(-count // 4)).view(np.uint16)[:count]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Stream is a mask and cannot be pickled or copied")
+
+
+class Streams:
+    """Streams of one participant with every other participant, in one session.
+
+    Guarantee. `once` refuses a name that it returned before, so that no mask is used twice in a session. It cannot be
+    pickled, and a forked process cannot use it.
+
+    run : identifier of the run; part of every name.
+    seeds : {participant: seed shared with it}, 32 bytes each, new in every session.
+    """
+
+    def __init__(self, run: str, seeds: Mapping[str, bytes]) -> None:
+        if any(len(seed) != SEED_BYTES for seed in seeds.values()):
+            raise PrivacyError(f"Streams: a seed has {SEED_BYTES} bytes")
+        self._run, self._seeds = run, dict(seeds)
+        self._used: set[bytes] = set()
+        self._process = os.getpid()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("Streams hold seeds and cannot be pickled or copied")
+
+    def once(self, other: str, *name: str | int) -> Stream:
+        """Return the stream of that name, from its beginning. Raises PrivacyError if the name was used before."""
+        key = self._key(other, name)
+        mark = key[:16]  # of a pseudorandom key: equal marks are equal names
+        if mark in self._used:
+            raise PrivacyError(
+                f"a stream shared with {other!r} was asked for twice ({'|'.join(map(str, name))}): a mask used twice hides "
+                "nothing. Repeat under another attempt"
+            )
+        self._used.add(mark)
+        return Stream(key)
+
+    def reserve(self, other: str, *name: str | int) -> None:
+        """Note that the mask of `again` is put on its text now. Raises PrivacyError if it was put on one before."""
+        self.once(other, "again", *name)
+
+    def again(self, other: str, *name: str | int) -> Stream:
+        """Return a stream that its owner reads more than once to take one mask off, never to put it on another text.
+
+        For the masks of columns: their text is fixed by the name, which holds the number of the set-up.
+        """
+        return Stream(self._key(other, ("again", *name)))
+
+    def _key(self, other: str, name: Name) -> bytes:
+        if os.getpid() != self._process:
+            raise PrivacyError("Streams: made before a fork; parent and child would use the same masks")
+        if other not in self._seeds:
+            raise FederationError(f"there is no seed shared with {other!r}")
+        info = _joined(_DOMAIN, self._run.encode(), *(_encoded(part) for part in name))
+        return HKDFExpand(hashes.SHA256(), 32, info).derive(self._seeds[other])
+
+
+def zero_share(streams: Streams, own: str, parties: Iterable[str], name: Name, count: int) -> Words:
+    """Return the party's share of zero, (count,) uint64: the shares of all parties add up to 0 modulo 2^64.
+
+    All but one of them are uniform for everyone who lacks the seeds of two parties, the dealer and the coordinator included.
+
+    parties : all of them, the own one included; all call this with the same name.
+    """
+    total = np.zeros(count, dtype=np.uint64)
+    for other in parties:
+        if other == own:
+            continue
+        words = streams.once(other, "zero", *name).words(count)
+        total = total + words if own < other else total - words
+    return total
+
+
+def _encoded(part: str | int) -> bytes:
+    return b"i%d" % part if isinstance(part, int) else b"s" + part.encode()
+
+
+def _joined(*parts: bytes) -> bytes:
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)

@@ -1,0 +1,78 @@
+"""Names of what a run on shares does: a version is one model, an opening is one noised sum at a version."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vfl.privacy.events import ReleaseKey
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One model at which residuals are shared.
+
+    model : `digest_of` the whole model. attempt : 0, then one more whenever its legs are repeated with new masks.
+    place : of the series in vfl.secure.sigmoid.SERIES.
+    """
+
+    model: str
+    place: int
+    attempt: int = 0
+
+    @property
+    def name(self) -> tuple[str | int, ...]:
+        """Return its part of the name of a stream."""
+        return ("version", self.model, self.place, self.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """One noised sum Σ_i Q_ij r_i over a block of one owner.
+
+    owner : party with the columns. start, stop : the block among its columns. key : the release's, new in every attempt.
+    setup : number of the set-up of columns. version : its residuals.
+    constant : public integer of a block that is one column of ones; None otherwise.
+    """
+
+    owner: str
+    start: int
+    stop: int
+    version: Version
+    key: ReleaseKey
+    setup: int = 0
+    constant: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Return the number of columns s."""
+        return self.stop - self.start
+
+    @property
+    def block(self) -> tuple[str | int, ...]:
+        """Return the block's part of the name of a stream, with the number of its set-up."""
+        return ("block", self.setup, self.owner, self.start, self.stop)
+
+    @property
+    def name(self) -> tuple[str | int, ...]:
+        """Return the opening's part of the name of a stream."""
+        key = self.key
+        return ("opening", *self.block, *self.version.name, key.round, key.part, key.attempt)
+
+
+def digest_of(w: Mapping[str, Vector], others: Iterable[str] = ()) -> str:
+    """Return a digest of a model, by party, and of other public facts that the angles depend on."""
+    hashed = hashlib.sha256(b"vfl model on shares, version 1")
+    for party in sorted(w):
+        values = np.ascontiguousarray(w[party], dtype="<f8").tobytes()
+        hashed.update(b"%d|%d|" % (len(party.encode()), len(values)) + party.encode() + values)
+    for other in others:
+        hashed.update(b"%d|" % len(other.encode()) + other.encode())
+    return hashed.hexdigest()[:32]
