@@ -105,8 +105,8 @@ def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, f
 
 def covers(cap: float, residual: int, caps: Mapping[str, float]) -> bool:
     """Return whether Σ_q (c_q·R·2^−26)² ≤ C², in exact arithmetic."""
-    joint = sum(Fraction(own) ** 2 for own in caps.values())
-    return joint * residual**2 <= Fraction(cap) ** 2 * 4**RESIDUAL_BITS
+    joint = sum((Fraction(own) ** 2 for own in caps.values()), start=Fraction(0))
+    return joint * residual * residual <= Fraction(cap) ** 2 * (1 << 2 * RESIDUAL_BITS)
 
 
 def decoded(words: Words) -> Integers:
