@@ -53,7 +53,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ),
     ("coordinator", "parties"),
     ("vfl.launch", "vfl.examples", "vfl.tuning"),
-    ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.auditing"),
+    ("vfl.__main__", "vfl.cli", "vfl.estimators", "vfl.report", "vfl.ui", "vfl.auditing"),
 )
 APART = {("coordinator", "parties"), ("parties", "coordinator")}
 # Scripts written like a user's; nothing imports them.

@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": "measure a model on held-out or other records",
     "report": "draw a finished run as one HTML page",
     "compare": "show finished runs side by side",
+    "ui": "show a folder's jobs, runs and ledgers in a browser",
     "ledger": "set, show and check the budgets of data sets",
     "identity": "make a key and a certificate for one participant",
     "federation": "write, show or check the file that names all participants",
@@ -38,7 +39,7 @@ COMMANDS = {
 
 TOLD_TOGETHER = {
     ("predict", "evaluate"): "apply a saved model, or measure it",
-    ("export", "report", "compare"): "write a model's parts, or pages about runs",
+    ("export", "report", "compare", "ui"): "write a model's parts; draw runs as pages",
     ("verify", "audit"): "check a certificate; try to refute an ε",
     ("identity", "federation", "join"): "take part across organisations",
     ("submit", "status", "logs", "cancel"): "send, follow or end jobs on a cluster",

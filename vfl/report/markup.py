@@ -12,7 +12,7 @@ STYLE = Path(__file__).with_name("style.css")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """The page loads and runs nothing, even if foreign markup should get into it."""
 
-_VOID = {"br", "meta", "rect", "line", "path", "circle"}
+_VOID = {"br", "meta", "input", "rect", "line", "path", "circle"}
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that XML forbids, and those that change the direction of text."""
 

@@ -1,0 +1,162 @@
+"""Progress of a run, read from its log and its ledger while another process writes them. Nothing is locked or written.
+
+The log holds released values only. A line is taken as it stands: the report and `vfl verify` check the chain of hashes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vfl.certificate.verification import charges
+from vfl.errors import VflError
+from vfl.job import file as jobfile
+from vfl.launch.run import checkpoint
+from vfl.launch.run.folder import MODEL
+from vfl.planning import plan as make_plan
+from vfl.privacy.accountants import choose_accountant
+from vfl.ui.folder import ledger_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.planning import Plan
+
+KERNEL = Path("/proc/locks")
+REST = 10.0
+"""ε is computed again after this many times the seconds that it took: a long chain takes a while to verify."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """State of a run.
+
+    state : 'finished', 'running', 'interrupted' (no process holds its log), or 'unreadable'. A finished run has no numbers
+        here: its certificate states them.
+    rounds : queries answered. of : the largest number of them by the plan; None if not known.
+    epsilon : ε of all charges so far at the plan's δ; None without privacy, or if no ledger is at hand (`why`).
+    cap : ε of the whole plan. resumed : how often the run was resumed.
+    """
+
+    state: str
+    rounds: int = 0
+    of: int | None = None
+    epsilon: float | None = None
+    cap: float | None = None
+    resumed: int = 0
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for the page's script."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"said": self.said}
+
+    @property
+    def said(self) -> str:
+        """The state in a line of words."""
+        rounds = f"round {self.rounds:,}" + ("" if self.of is None else f" of at most {self.of:,}")
+        resumed = {0: "", 1: ", resumed once"}.get(self.resumed, f", resumed {self.resumed} times")
+        return f"{self.state}: {rounds}{resumed}"
+
+
+@dataclass(slots=True)
+class Watched:
+    """One run, whose log is read on from where the last reading ended."""
+
+    folder: Path
+    _at: int = 0
+    _rounds: int = 0
+    _processes: int = 0
+    _n_records: int | None = None
+    _start: dict[str, Any] = field(default_factory=dict)
+    _plan: Plan | None = None
+    _spent: float | None = None
+    _asked: tuple[int, int] = (-1, -1)
+    _again: float = 0.0
+
+    def progress(self, known: Sequence[Path] = ()) -> Progress:
+        """Return the state of the run now. known : ledgers that may be opened beside the run's own."""
+        if (self.folder / MODEL).exists():
+            return Progress("finished")
+        try:
+            self._read()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return Progress("unreadable", why="its log cannot be read")
+        state = "running" if _locked(self.folder / checkpoint.NAME) else "interrupted"
+        resumed = max(0, self._processes - 1)
+        try:
+            plan = self._planned()
+        except VflError as error:
+            return Progress(state, self._rounds, resumed=resumed, why=f"its job cannot be planned: {error}")
+        if plan is None:
+            return Progress(state, self._rounds, resumed=resumed)
+        if plan.problem.delta is None:
+            return Progress(state, self._rounds, plan.round_trips, resumed=resumed, why="no privacy")
+        ledger = ledger_of(self.folder, self._start.get("ledger"), known)
+        if ledger is None:
+            why = "its ledger is not in this folder: name it with --ledger"
+            return Progress(state, self._rounds, plan.round_trips, None, plan.epsilon, resumed, why)
+        try:
+            spent = self._epsilon(plan, ledger)
+        except VflError as error:
+            return Progress(state, self._rounds, plan.round_trips, None, plan.epsilon, resumed, str(error))
+        return Progress(state, self._rounds, plan.round_trips, spent, plan.epsilon, resumed)
+
+    def _read(self) -> None:
+        """Read the complete lines that were added to the log."""
+        path = self.folder / checkpoint.NAME
+        with path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._at:
+                self._at = self._rounds = self._processes = 0
+            file.seek(self._at)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._at += len(line)
+                entry = json.loads(line.partition(b" ")[2])
+                if "start" in entry:
+                    self._start = dict(entry["start"])
+                elif "reserved" in entry:
+                    self._processes += 1
+                    self._n_records = int(entry["reserved"]["n_records"])
+                elif "round" in entry:
+                    self._rounds = int(entry["round"]) + 1
+
+    def _planned(self) -> Plan | None:
+        if self._plan is None and self._n_records is not None:
+            job, _ = jobfile.read(self.folder / jobfile.NAME)
+            self._plan = make_plan(job, self._n_records)
+        return self._plan
+
+    def _epsilon(self, plan: Plan, ledger: Path) -> float | None:
+        if self._asked != (self._rounds, self._processes) and time.monotonic() >= self._again:
+            started, asked = time.monotonic(), (self._rounds, self._processes)
+            accountant = choose_accountant(plan.releases, committed=plan.committed)
+            for event, count in charges(ledger, self._start["run"]).items():
+                accountant.compose(event, count)
+            self._spent = accountant.epsilon(plan.problem.delta) if plan.problem.delta is not None else None
+            self._asked, self._again = asked, time.monotonic() + REST * (time.monotonic() - started)
+        return self._spent
+
+
+def _locked(path: Path) -> bool:
+    """Return True if a process holds the log. On Linux the kernel's table is read, since a lock of ours would be in the way."""
+    try:
+        ending = f":{path.stat().st_ino}"
+        with KERNEL.open(encoding="ascii") as table:
+            locks = (line.split() for line in table if "FLOCK" in line)
+            return any(field.endswith(ending) for lock in locks for field in lock)
+    except OSError:
+        pass
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False

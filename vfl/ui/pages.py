@@ -1,0 +1,252 @@
+"""HTML of the pages of `vfl ui`. `element` escapes all text: names of jobs, files, columns and data sets are arbitrary."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from vfl.certificate import Certificate
+from vfl.errors import VflError
+from vfl.job.plain import to_toml
+from vfl.launch.run.folder import CERTIFICATE, FINDINGS
+from vfl.planning import forecast
+from vfl.planning import plan as make_plan
+from vfl.report.guarantee import checks, particulars, promise, tiles, verdict
+from vfl.report.markup import Child, Markup, element, join, section, style, table
+from vfl.report.model import findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vfl.job import Job
+    from vfl.privacy.ledger import Balance
+    from vfl.report.facts import Facts
+    from vfl.ui.folder import Found
+    from vfl.ui.live import Progress
+
+SCRIPT = Markup(Path(__file__).with_name("poll.js").read_text(encoding="utf-8"))
+OWN_STYLE = Markup(Path(__file__).with_name("ui.css").read_text(encoding="utf-8"))
+_DIGEST = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+POLICY = (
+    f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_DIGEST}'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+"""One script may run, that of `SCRIPT`, even if foreign markup should get into a page."""
+
+
+def page(title: str, base: str, *body: Child) -> str:
+    """Return a whole page. base : path of the overview, which holds the token."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{title}: vfl"),
+        style(),
+        Markup(f"<style>{OWN_STYLE}</style>"),
+    )
+    top = element("nav", element("a", "All jobs, runs and ledgers", href=base))
+    foot = element("footer", element("p", "Served from this machine to this machine. The page only reads."))
+    main = element("main", top, *body, foot)
+    html = element("html", head, element("body", main, Markup(f"<script>{SCRIPT}</script>")), lang="en")
+    return f"<!doctype html>\n{html}\n"
+
+
+def link(base: str, kind: str, name: str, said: str | None = None) -> Markup:
+    """Return a link to the page of something found."""
+    return element("a", said or name, href=f"{base}{kind}/{quote(name, safe='/')}")
+
+
+def overview(base: str, root: Path, found: Found, live: Mapping[str, Progress]) -> str:
+    """Return the list of everything found. live : state of each run."""
+    runs: list[tuple[Child, ...]] = [
+        (link(base, "run", name), *_run_cells(base, name, folder, live[name])) for name, folder in found.runs.items()
+    ]
+    runs += [(name, "a tune at work, or interrupted", "", "") for name in found.tunes]
+    return page(
+        str(root),
+        base,
+        element("h1", root.name or str(root)),
+        _listed("Runs", ("run", "state", "ε", "measures"), runs, "No run yet: vfl run JOB writes one into runs/."),
+        _listed(
+            "Jobs", ("job",), [(link(base, "job", n),) for n in found.jobs], "No job yet: vfl init FILES drafts one."
+        ),
+        _listed(
+            "Ledgers",
+            ("ledger",),
+            [(link(base, "ledger", name),) for name in found.ledgers],
+            "No ledger here. A run without a data set keeps its own, which the page of the run shows.",
+        ),
+    )
+
+
+def _listed(heading: str, head: tuple[str, ...], rows: list[tuple[Child, ...]], none: str) -> Markup:
+    return section(heading, table(head, rows) if rows else element("p", none, class_="soft"))
+
+
+def _run_cells(base: str, name: str, folder: Path, progress: Progress) -> tuple[Child, ...]:
+    """Return state, ε and measures of a run, as its files claim them: only its own page verifies them."""
+    if progress.state != "finished":
+        return (watched(base, name, progress), _of_cap(progress), "")
+    try:
+        certificate = Certificate.load(folder / CERTIFICATE)
+    except VflError as error:
+        return ("finished", "", str(error))
+    epsilon = f"{certificate.epsilon:.4g}" if certificate.private else "not private"
+    return ("finished", epsilon, _measures(folder))
+
+
+def _measures(folder: Path) -> str:
+    try:
+        held = json.loads((folder / FINDINGS).read_text(encoding="utf-8")).get("held out", {}).get("measures", {})
+        return ", ".join(f"{name} {e['value']:.3g} ± {e['error']:.2g}" for name, e in held.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
+def watched(base: str, name: str, progress: Progress) -> Markup:
+    """Return the state of a run in a line, which the script keeps up to date while the run is at work."""
+    at = f"{base}live/{quote(name, safe='/')}"
+    return element("span", progress.said, data_live=at, data_state=progress.state, data_show="said")
+
+
+def _of_cap(progress: Progress) -> str:
+    if progress.epsilon is None or progress.cap is None:
+        return ""
+    return f"{progress.epsilon:.4g} of {progress.cap:.4g}"
+
+
+def job(base: str, name: str, spec: Job, n_records: int | None, positives: float | None) -> str:
+    """Return the page of a job: its plan for n records, and its declarations without the places of the data."""
+    asked = element(
+        "form",
+        element("label", "records ", _field("n", n_records)),
+        element("label", " guessed share of positives ", _field("positives", positives)),
+        element("button", "Plan", type="submit"),
+        method="get",
+    )
+    return page(
+        name,
+        base,
+        element("h1", spec.name),
+        element("p", name, class_="soft"),
+        section("Plan", asked, *_planned(spec, n_records, positives)),
+        section("Declarations", element("pre", to_toml(spec))),
+    )
+
+
+def _field(name: str, value: float | None) -> Markup:
+    filled = None if value is None else f"{value:g}"
+    return element("input", name=name, type="number", step="any", min=0.0, value=filled)
+
+
+def _planned(spec: Job, n_records: int | None, positives: float | None) -> Iterable[Child]:
+    if n_records is None:
+        yield element("p", "Give the number of records that all parties have: a plan reads no data.", class_="soft")
+        return
+    try:
+        planned = make_plan(spec, n_records)
+        yield element("pre", planned.outline(forecast(spec, n_records, positives=positives)))
+        yield element(
+            "details", element("summary", "Every release and every choice"), element("pre", planned.explain())
+        )
+    except VflError as error:
+        yield element("p", f"This job cannot be planned: {error}", class_="bad")
+
+
+def run(base: str, name: str, progress: Progress, facts: Facts | None, own: Markup | None) -> str:
+    """Return the page of a run. facts : of a finished one. own : section on its own ledger."""
+    if facts is None:
+        return page(name, base, element("h1", name), _at_work(base, name, progress), own)
+    others = [link(base, kind, name, said) for kind, said in (("report", "whole report"), ("card", "model card"))]
+    return page(
+        name,
+        base,
+        element("h1", facts.certificate.job),
+        element("p", name, ": ", join(*_between(others, " · ")), class_="soft"),
+        verdict(facts),
+        findings(facts),
+        tiles(facts),
+        promise(facts),
+        checks(facts.report),
+        particulars(facts),
+        own,
+    )
+
+
+def _between(items: list[Markup], sign: str) -> Iterable[Child]:
+    for k, item in enumerate(items):
+        if k:
+            yield sign
+        yield item
+
+
+def _at_work(base: str, name: str, progress: Progress) -> Markup:
+    at = f"{base}live/{quote(name, safe='/')}"
+    bars: list[Child] = []
+    if progress.of:
+        bars.append(
+            element("progress", value=float(progress.rounds), max=float(progress.of), data_live=at, data_show="rounds")
+        )
+    if progress.cap is not None and math.isfinite(progress.cap):
+        spent = element("span", _of_cap(progress) or progress.why, data_live=at, data_show="epsilon")
+        bars.append(element("p", "ε spent: ", spent))
+    elif progress.why:
+        bars.append(element("p", progress.why, class_="soft"))
+    advice = None
+    if progress.state == "interrupted":
+        advice = element(
+            "p", "Continue it with ", element("code", "vfl resume"), " and the name of its folder.", class_="note"
+        )
+    return section("Progress", element("p", watched(base, name, progress)), *bars, advice)
+
+
+def ledger(base: str, name: str, balances: tuple[Balance, ...]) -> str:
+    """Return the page of a ledger, verified as it was read."""
+    body = accounts(balances) if balances else element("p", "No data set has a cap yet.", class_="soft")
+    return page(name, base, element("h1", Path(name).name), element("p", name, class_="soft"), body)
+
+
+def accounts(balances: tuple[Balance, ...]) -> Markup:
+    """Return a section per account: a bar of ε spent and reserved against the cap, and its runs."""
+    return join(*map(_account, balances))
+
+
+def _account(balance: Balance) -> Markup:
+    runs: list[tuple[Child, ...]] = [
+        (run.run, run.status, f"{run.reserved:.4g}", f"{run.spent:.4g}", f"{run.releases:,}") for run in balance.runs
+    ]
+    return section(
+        balance.dataset,
+        bar(balance.spent, balance.committed, balance.epsilon),
+        element("p", f"Cap ε = {balance.epsilon:.6g} at δ = {balance.delta:.3g}; {balance.sums}."),
+        *(element("p", str(revision), class_="bad") for revision in balance.revisions),
+        table(("run", "state", "ε reserved", "ε spent", "releases"), runs, numbers=(2, 3, 4)) if runs else None,
+        element("p", "The ε of several runs do not add up: the ledger adds μ² or ρ.", class_="note")
+        if len(runs) > 1
+        else None,
+    )
+
+
+def bar(spent: float, committed: float, cap: float) -> Markup:
+    """Return a bar of ε spent, and spent or reserved, as shares of the cap."""
+
+    def share(epsilon: float) -> float:
+        return min(100.0, 100.0 * epsilon / cap) if cap > 0 and math.isfinite(cap) else 0.0
+
+    said = f"ε = {spent:.4g} spent, {committed:.4g} spent or reserved, of {cap:.4g}"
+    parts = (
+        element("span", style=f"width:{share(spent):.2f}%", class_="spent"),
+        element("span", style=f"width:{max(0.0, share(committed) - share(spent)):.2f}%", class_="reserved"),
+    )
+    return element("div", *parts, class_="budget", role="img", aria_label=said, title=said)
+
+
+def problem(base: str, title: str, said: str) -> str:
+    """Return a page that states why something cannot be shown."""
+    return page(title, base, element("h1", title), element("p", said, class_="bad"))

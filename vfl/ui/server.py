@@ -1,0 +1,260 @@
+"""HTTP server of `vfl ui`: on the loopback address, behind a token, for reading alone.
+
+A request is answered if all of this holds:
+
+* it came to 127.0.0.1, the only address that is bound;
+* its Host header names this address and port, so that no other site's name can be rebound to it;
+* its path begins with the token, which is drawn at every start, and compared in constant time;
+* its method is GET or HEAD: there is no other.
+
+A path names something that `vfl.ui.folder.find` found, or nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from vfl.errors import OutputError, VflError
+from vfl.job import file as jobfile
+from vfl.launch.align import remembered_records
+from vfl.launch.run import checkpoint
+from vfl.privacy.ledger import SqliteLedger
+from vfl.report.card import card
+from vfl.report.card import html as card_html
+from vfl.report.facts import gathered
+from vfl.report.run import html as report_html
+from vfl.ui import pages
+from vfl.ui.folder import Found, find, ledger_of
+from vfl.ui.live import Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from vfl.report.facts import Facts
+    from vfl.ui.live import Progress
+
+HOST = "127.0.0.1"
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": pages.POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+KEPT = 8
+"""Number of finished runs whose facts are kept: verification takes seconds for some."""
+
+
+class Refused(Exception):
+    """Status of a request that has no page, with a sentence."""
+
+    def __init__(self, status: HTTPStatus, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+
+
+class Site:
+    """Pages of one folder. base : path of the overview."""
+
+    def __init__(self, root: Path, base: str, ledgers: Sequence[Path] = ()) -> None:
+        self.root = root
+        self.base = base
+        self._ledgers = tuple(ledgers)
+        self._watched: dict[Path, Watched] = {}
+        self._facts: dict[Path, tuple[object, Facts]] = {}
+        self._found = Found()
+        self._lock = threading.Lock()
+        self._routes: Mapping[str, Callable[[Found, str, Mapping[str, str]], str]] = {
+            "run": self._run,
+            "live": self._live,
+            "report": self._report,
+            "card": self._card,
+            "job": self._job,
+            "ledger": self._ledger,
+        }
+
+    def answer(self, path: str, query: Mapping[str, str]) -> tuple[str, str]:
+        """Return (content type, text) of a path below the base; raise Refused if there is none."""
+        kind, _, name = path.partition("/")
+        with self._lock:  # the pages share what they have read
+            if kind != "live":  # polled each second, of runs that a page has found
+                self._found = find(self.root, self._ledgers)
+            found = self._found
+            if not path:
+                live = {name: self._progress(found, folder) for name, folder in found.runs.items()}
+                return "text/html", pages.overview(self.base, self.root, found, live)
+            if kind not in self._routes:
+                raise Refused(HTTPStatus.NOT_FOUND, "there is no such page")
+            try:
+                text = self._routes[kind](found, name, query)
+            except (VflError, OSError) as error:
+                return "text/html", pages.problem(self.base, name, str(error))
+            return ("application/json" if kind == "live" else "text/html"), text
+
+    def _progress(self, found: Found, folder: Path) -> Progress:
+        watched = self._watched.setdefault(folder, Watched(folder))
+        return watched.progress(tuple(found.ledgers.values()))
+
+    def _run(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+        del query
+        folder = _named(found.runs, name)
+        progress = self._progress(found, folder)
+        facts = self._gathered(found, folder) if progress.state == "finished" else None
+        own = folder / checkpoint.LEDGER
+        section = None
+        if own.is_file() and not own.is_symlink():
+            section = pages.accounts(SqliteLedger(own, readonly=True).show())
+        return pages.run(self.base, name, progress, facts, section)
+
+    def _live(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+        del query
+        return json.dumps(self._progress(found, _named(found.runs, name)).to_dict())
+
+    def _report(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+        del query
+        return report_html(self._gathered(found, _named(found.runs, name)))
+
+    def _card(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+        del query
+        facts = self._gathered(found, _named(found.runs, name))
+        return card_html(f"Model card: {facts.certificate.job}", card(facts))
+
+    def _job(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+        path = _named(found.jobs, name)
+        job, environment = jobfile.read(path)
+        n_records = _number(query, "n")
+        if n_records is None:
+            n_records = remembered_records(job, environment.data)
+        whole = None if n_records is None else max(1, round(n_records))
+        return pages.job(self.base, name, job, whole, _number(query, "positives"))
+
+    def _ledger(self, found: Found, name: str, query: Mapping[str, str]) -> str:
+        del query
+        return pages.ledger(self.base, name, SqliteLedger(_named(found.ledgers, name), readonly=True).show())
+
+    def _gathered(self, found: Found, folder: Path) -> Facts:
+        """Return the verified facts of a finished run, from memory while its files and its ledger stay as they are."""
+        ledger = ledger_of(folder, _ledger_named(folder), tuple(found.ledgers.values()))
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        state = [(path, stat.st_mtime_ns, stat.st_size) for path in (*files, ledger) if path for stat in [path.stat()]]
+        if (kept := self._facts.get(folder)) is not None and kept[0] == state:
+            return kept[1]
+        facts = gathered(folder, ledger=ledger, key=None, with_timing=False)
+        self._facts.pop(folder, None)
+        while len(self._facts) >= KEPT:
+            del self._facts[next(iter(self._facts))]
+        self._facts[folder] = (state, facts)
+        return facts
+
+
+def _ledger_named(folder: Path) -> str | None:
+    try:
+        with (folder / checkpoint.NAME).open("rb") as file:
+            start = json.loads(file.readline().partition(b" ")[2])["start"]
+        return None if start.get("ledger") is None else str(start["ledger"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _named(found: Mapping[str, Path], name: str) -> Path:
+    if name not in found:
+        raise Refused(HTTPStatus.NOT_FOUND, "there is nothing of this name in the folder")
+    return found[name]
+
+
+def _number(query: Mapping[str, str], name: str) -> float | None:
+    try:
+        value = float(query.get(name, ""))
+    except ValueError:
+        return None
+    return value if 0 < value < 1e12 else None
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: Server
+    server_version, sys_version = "vfl", ""
+    timeout = 10.0
+
+    def do_GET(self) -> None:  # the names of http.server
+        """Answer, or refuse with one sentence."""
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer without the body."""
+        self._answer(with_body=False)
+
+    def _answer(self, *, with_body: bool) -> None:
+        try:
+            status, (kind, text) = HTTPStatus.OK, self._page()
+        except Refused as refused:
+            status, (kind, text) = refused.status, ("text/plain", f"{refused}\n")
+        body = text.encode("utf-8", errors="replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        with contextlib.suppress(ConnectionError):  # the browser went elsewhere
+            self.end_headers()
+            if with_body:
+                self.wfile.write(body)
+
+    def _page(self) -> tuple[str, str]:
+        if self.headers.get_all("Host") not in self.server.hosts:
+            raise Refused(HTTPStatus.FORBIDDEN, "this address is not served: use the one that vfl ui printed")
+        try:
+            split = urlsplit(self.path)
+        except ValueError:
+            raise Refused(HTTPStatus.BAD_REQUEST, "this is no address") from None
+        _, _, rest = split.path.partition("/")
+        token, _, path = rest.partition("/")
+        if not hmac.compare_digest(token.encode(), self.server.token.encode()):
+            raise Refused(HTTPStatus.FORBIDDEN, "the token is missing or wrong: use the address that vfl ui printed")
+        query = {name: values[-1] for name, values in parse_qs(split.query).items()}
+        return self.server.site.answer(unquote(path), query)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature of http.server
+        """Log nothing: the address holds the token."""
+
+
+class Server(ThreadingHTTPServer):
+    """Server of one folder; `serve_forever` answers until `shutdown`.
+
+    root : the folder. port : 0 takes a free one. ledgers : of runs here, that lie elsewhere.
+
+    Raises OutputError for a folder or a ledger that is not there, or a port that cannot be taken.
+    """
+
+    daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
+
+    def __init__(self, root: str | Path, port: int = 0, ledgers: Sequence[str | Path] = ()) -> None:
+        root, paths = Path(root).resolve(), [Path(path).resolve() for path in ledgers]
+        if not root.is_dir():
+            raise OutputError(f"there is no folder {str(root)!r}")
+        for path in paths:
+            if not path.is_file():
+                raise OutputError(f"there is no ledger {str(path)!r}")
+        self.token = secrets.token_urlsafe(32)
+        self.site = Site(root, f"/{self.token}/", paths)
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise OutputError(f"cannot listen on {HOST}:{port}: {error.strerror}; give another --port") from error
+        self.hosts = [[f"{name}:{self.server_port}"] for name in (HOST, "localhost")]
+
+    @property
+    def url(self) -> str:
+        """Address of the overview. Whoever has it can read all pages, from this machine."""
+        return f"http://{HOST}:{self.server_port}{self.site.base}"
