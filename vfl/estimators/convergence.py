@@ -12,6 +12,7 @@ from parties.loading import load, load_features
 from vfl.kernels.dense import WEIGHTS
 from vfl.kernels.geometry import Geometry
 from vfl.losses import loss_of
+from vfl.planning import plan
 from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
@@ -48,13 +49,25 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
     return float(max(moves) / max(abs(result.w).max(), 1e-150))
 
 
-def warn_unless_converged(result: Result, features: Mapping[str, Any], labelled: Any, *, tol: float | None) -> None:
-    """Issue scikit-learn's ConvergenceWarning if a step would still move the model.
+def ran_out(result: Result, n_iter: int) -> bool:
+    """Return True if a solver with a rule for stopping made all of its passes, so that the rule was never met."""
+    planned = plan(result.job, result.certificate.n_records)
+    last_pass = getattr(planned.solver, "last_pass", None)
+    last = None if last_pass is None else last_pass(planned.problem)
+    return last is not None and n_iter >= last
+
+
+def warn_unless_converged(
+    result: Result, features: Mapping[str, Any], labelled: Any, *, tol: float | None, n_iter: int
+) -> None:
+    """Issue scikit-learn's ConvergenceWarning if a step would still move the model, or no stop was reached.
 
     features, labelled : as for `next_move`.
     tol : tolerance of the fit. Its units differ from those of `next_move`, so ten times as much is accepted.
+    n_iter : passes that were made. Along nearly collinear columns a model far from the optimum hardly moves, so all passes
+        without a stop are reported whatever the next move.
     """
-    if next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
+    if ran_out(result, n_iter) or next_move(result, features, labelled) > max(TOLERANCE, 10.0 * (tol or 0.0)):
         warnings.warn(
             f"{result.job.name} has not converged: give it more passes with max_iter=, a larger tol, or a stronger penalty",
             ConvergenceWarning,

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 SPARSE = ("csc", "csr", "coo")
 """Sparse formats that are accepted unchanged; others are converted to the first."""
 
-BOUGHT_FIRST = ("Moments", "Tally")
-"""Kinds of rounds that release facts of columns and labels and move no coordinate."""
+BOUGHT_FIRST = ("Moments", "Tally", "Unnoised")
+"""Kinds of rounds that release facts of columns, labels or the objective and move no coordinate."""
 
 NOT_VOUCHED_FOR = (
     "steps before this fit (of a pipeline, scaling, selection of features or of parameters) are unknown to it: if they "
@@ -142,7 +142,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         result, self.n_iter_ = self._run(job, sources)
         if job.privacy is None:
             features = columns.sources_of(partition, names, X)
-            warn_unless_converged(result, features, sources[partition.label_party], tol=self.tol)
+            warn_unless_converged(result, features, sources[partition.label_party], tol=self.tol, n_iter=self.n_iter_)
         else:
             certificate = result.certificate
             added = dataclasses.replace(certificate, flags=(*certificate.flags, NOT_VOUCHED_FOR))

@@ -25,7 +25,7 @@ PRIVATE_PASSES = 50
 CONVERGING_PASSES = 100
 COLLINEAR_PASSES = 200
 PUBLIC_PASSES = 1000
-"""At the most: a run without privacy stops where nothing moves (vfl.solvers.standstill), mostly after 10 to 100."""
+"""At the most: a run without privacy stops where nothing moves (vfl.solvers.standstill), mostly after 10 to 200."""
 
 
 BUYS_LABELS = 100.0

@@ -13,6 +13,7 @@ from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded
 from vfl.messages import Descend
 from vfl.solvers import counts, defaults, record_defaults
+from vfl.solvers.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.average import Average
 from vfl.solvers.labels import log_odds, mean, spread
 from vfl.solvers.presence import Presence
@@ -128,6 +129,7 @@ class SkGD:
         known, start, loss = yield from self._begin(problem)
         walk, weighting = Shares(self, problem).walk(known), Derivative(loss)
         present, trail = Presence(problem, known), self._trail(problem, known)
+        faster = Acceleration(problem, np.sqrt(known.smoothness), present, on=accelerated(self, problem))
         w = θ = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
         yield from present.norms(walk.cap(), w)
         try:
@@ -137,6 +139,8 @@ class SkGD:
                 θ = w.copy()
                 for number, drawn in draws:
                     yield from self._measure(walk, number)
+                    if (yield from faster.before(number, θ)):
+                        trail.restart()
                     if not (visit := present.of(walk.visit(number, drawn))):
                         continue
                     w_own = present.parts(θ, visit)
@@ -148,6 +152,9 @@ class SkGD:
                         θ[S] += Δ
                         trail.moved(θ, Δ, S, step.block.size if walk.sweeps else moving)
                     if trail.still:
+                        if (yield from faster.continues(θ)):
+                            trail.restart()
+                            continue
                         return known.uncentred(θ, problem.intercept)
                 w = trail.outer(θ)
         except BudgetExceeded:  # a resumed run that paid twice for lost releases ends with its present model
@@ -170,7 +177,14 @@ class SkGD:
         visits = sum(1 for draws in islice(walk.outer(), counted) for _ in draws)
         before = asks_moments(problem) + self.by_pass + self._begins(problem) + bool(self.label_share)
         before += bool(self.residual_share)
+        before += (
+            MESSAGES * (Walk(self, problem, Curvature.flat(problem)).n_passes // WINDOW) * accelerated(self, problem)
+        )
         return before + rounds - 1 + round(visits * rounds / counted)
+
+    def last_pass(self, problem: Problem) -> int | None:
+        """Return the pass that ends a run whose rule for stopping is never met; None without such a rule."""
+        return None if self.tol is None else Walk(self, problem, Curvature.flat(problem)).n_passes
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that a rule decided."""

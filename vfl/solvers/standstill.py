@@ -93,7 +93,7 @@ class Standstill:
             self._quiet += int(np.count_nonzero(self._last[S] <= self._restless))
             self._farthest = max(self._farthest, far)
         else:
-            self._begin_again()
+            self.restart()
         self._last[S] = self._clock
         self._looked += moved.size
         if self._quiet < w.size and self._looked < w.size:
@@ -104,9 +104,9 @@ class Standstill:
             return False
         if math.isfinite(self._least) and self._farthest <= self._least:
             return True
-        self._begin_again()  # the model shrank meanwhile, so earlier moves are no longer small
+        self.restart()  # the model shrank meanwhile, so earlier moves are no longer small
         return False
 
-    def _begin_again(self) -> None:
+    def restart(self) -> None:
         """Wait anew for every coordinate to move little."""
         self._restless, self._quiet, self._farthest = self._clock, 0, 0.0

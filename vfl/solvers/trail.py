@@ -37,6 +37,11 @@ class Trail:
             self._average.add(θ, *self._moved)
             self._moved, self._size = [], 0
 
+    def restart(self) -> None:
+        """Forget all moves: the model has jumped, so that every coordinate must stand still anew."""
+        self._standstill.restart()
+        self.still = False
+
     def outer(self, θ: Vector) -> Vector:
         """Return the w at the end of an outer round."""
         return self._average.outer(θ)

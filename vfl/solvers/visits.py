@@ -16,6 +16,7 @@ from vfl.messages import RecordCap, Step
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
+from vfl.solvers.anderson import WINDOW, accelerated
 from vfl.solvers.prox import ProxStep
 from vfl.types import Adjacency
 
@@ -209,10 +210,13 @@ class Walk:
     def _indices(self) -> Iterator[tuple[int, Draw]]:
         """Yield (pass, draw of blocks) without end, in the order that the seed fixes."""
         rng = np.random.default_rng(self.solver.seed)
+        kept = WINDOW if accelerated(self.solver, self.problem) else 1  # passes with the same order
+        draws: list[Draw] = []
         for number in itertools.count():
-            draws = self.sampler.draws(self.blocks, self.known.smoothness, rng)
-            if self.solver.parallel == 1 and self.solver.sweep == "party":
-                draws = grouped_by_owner(draws, self.blocks)
+            if number % kept == 0:
+                draws = self.sampler.draws(self.blocks, self.known.smoothness, rng)
+                if self.solver.parallel == 1 and self.solver.sweep == "party":
+                    draws = grouped_by_owner(draws, self.blocks)
             yield from ((number, draw) for draw in draws)
 
     def _draws(self, indices: Iterator[tuple[int, Draw]]) -> Iterator[tuple[int, Draw]]:
