@@ -53,6 +53,8 @@ def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | No
     """
     _fit_table(table, angles, words)
     out = np.empty(len(angles), dtype=np.uint64) if out is None else out
+    if out.shape != angles.shape or out.dtype != np.uint64:
+        raise SpecificationError("shares of residuals are one word per angle")
     loops.residuals(table, angles, words, out)
     return out
 
@@ -76,6 +78,8 @@ def angles(columns: Shorts, weights: Integers, shift: int, limit: int) -> Angles
     weights = np.ascontiguousarray(weights, dtype=np.int64)
     if sum(abs(int(weight)) for weight in weights) * 2**UNIT + abs(shift) >= 2**62 or not 0 <= limit < 2**62:
         raise SpecificationError("the model's coefficients are too large for the angles of a run on shares")
+    if columns.dtype != np.int16 or len(columns) != len(weights) or not columns.flags.c_contiguous:
+        raise SpecificationError("angles come from contiguous columns of int16, with one weight each")
     out = np.empty(columns.shape[1], dtype=np.uint16)
     loops.angles(columns, weights, shift, limit, out)
     return out
@@ -109,10 +113,14 @@ def capped_rows(
 def _fit(columns: npt.NDArray[np.generic], words: Words) -> None:
     if columns.shape[-1] != words.shape[-1] or words.dtype != np.uint64:
         raise SpecificationError("columns and words on shares have one number of records, and words are uint64")
+    if not columns.flags.c_contiguous or not words.flags.c_contiguous:
+        raise SpecificationError("columns and words on shares are contiguous")
 
 
 def _fit_table(table: Shorts, angles: Angles, words: Words) -> None:
     if len(angles) != len(words) or table.shape[1] != words.shape[1] or len(table) != 1 << 16:
         raise SpecificationError("shares of waves have one row for every angle, as wide as the table")
-    if angles.dtype != np.uint16 or words.dtype != np.uint64:
-        raise SpecificationError("angles are uint16, and shares uint64")
+    if angles.dtype != np.uint16 or words.dtype != np.uint64 or table.dtype != np.int16:
+        raise SpecificationError("angles are uint16, shares uint64, and entries of tables int16")
+    if not angles.flags.c_contiguous or not words.flags.c_contiguous or not table.flags.c_contiguous:
+        raise SpecificationError("angles and shares are contiguous")

@@ -6,43 +6,78 @@ halves of the word: the machine multiplies 32-bit numbers in vectors, but not 64
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
 
-from vfl.kernels.compile import compiled
+from vfl.kernels.compile import compiled, inline, load
 
 if TYPE_CHECKING:
-    from typing import Any
-
     import numpy.typing as npt
+    from numba.core.base import BaseContext
+    from numba.core.typing.templates import Signature
+
+    from vfl.kernels.compile import Code
 
     Array = npt.NDArray[Any]
 
 PANEL = 4096
 """Records whose words stay in the first-level cache while all columns are multiplied by them."""
+CROSS_PANEL = 512
+"""Records whose words of all columns stay in the second-level cache."""
+AHEAD = 16
+"""Records between fetching an entry of a table and using it."""
+_LOW, _HALF, _WORD = np.uint64(0xFFFFFFFF), np.uint64(1 << 31), np.uint64(32)
+_UNIT = 16384.0
+
+
+@inline
+def at(_context: BaseContext, vector: types.Array, _i: types.Type) -> tuple[Signature, Code]:
+    """Return vector[i], unchecked."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        return builder.load(builder.gep(array.data, [args[1]], inbounds=True))
+
+    return vector.dtype(vector, types.int64), code
+
+
+@inline
+def fetch_row(_context: BaseContext, table: types.Array, _row: types.Type) -> tuple[Signature, Code]:
+    """Have a row of a table brought to the first-level cache."""
+
+    def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        start = builder.mul(args[1], builder.extract_value(array.shape, 1))
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        address = builder.bitcast(builder.gep(array.data, [start]), pointer)
+        builder.call(prefetch, [address, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64), code
 
 
 @compiled
 def dot(columns: Array, words: Array, sums: Array) -> None:
     """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are int16 or int32."""
     s, n = columns.shape
-    low = np.empty(PANEL, dtype=np.int32)
-    high = np.empty(PANEL, dtype=np.int32)
+    high = np.empty(PANEL, dtype=np.int64)
     for start in range(0, n, PANEL):
-        size = min(PANEL, n - start)
-        for i in range(size):
-            word = words[start + i]
-            low[i] = np.int32(word & np.uint64(0xFFFFFFFF))
-            high[i] = np.int32((word + (np.uint64(1) << np.uint64(31))) >> np.uint64(32))
+        stop = min(n, start + PANEL)
+        for i in range(start, stop):
+            high[i - start] = np.int64((at(words, i) + _HALF) >> _WORD)
         for j in range(s):
-            column = columns[j, start : start + size]
             first, second = np.int64(0), np.int64(0)
-            for i in range(size):
-                q = np.int64(column[i])
-                first += q * np.int64(low[i])
-                second += q * np.int64(high[i])
-            sums[j] += np.uint64(first) + (np.uint64(second) << np.uint64(32))
+            for i in range(start, stop):
+                q = np.int64(load(columns, j, i))
+                first += q * np.int64(np.int32(at(words, i)))
+                second += q * np.int64(np.int32(at(high, i - start)))
+            sums[j] += np.uint64(first) + (np.uint64(second) << _WORD)
 
 
 @compiled
@@ -54,7 +89,7 @@ def dot_words(columns: Array, words: Array, sums: Array) -> None:
         for j in range(s):
             total = np.uint64(0)
             for i in range(start, stop):
-                total += columns[j, i] * words[i]
+                total += load(columns, j, i) * at(words, i)
             sums[j] += total
 
 
@@ -63,10 +98,11 @@ def residuals(table: Array, angles: Array, words: Array, out: Array) -> None:
     """Write Σ_f table[angles[i], f]·words[i, f] to out[i]."""
     n, width = words.shape
     for i in range(n):
-        row = np.int64(angles[i])
+        fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
+        row = np.int64(at(angles, i))
         total = np.uint64(0)
         for f in range(width):
-            total += np.uint64(np.int64(table[row, f])) * words[i, f]
+            total += np.uint64(np.int64(load(table, row, f))) * load(words, i, f)
         out[i] = total
 
 
@@ -75,9 +111,10 @@ def dealt(table: Array, angles: Array, words: Array) -> None:
     """Replace words[i, f] by table[angles[i], f] − words[i, f]."""
     n, width = words.shape
     for i in range(n):
-        row = np.int64(angles[i])
+        fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
+        row = np.int64(at(angles, i))
         for f in range(width):
-            words[i, f] = np.uint64(np.int64(table[row, f])) - words[i, f]
+            words[i, f] = np.uint64(np.int64(load(table, row, f))) - load(words, i, f)
 
 
 @compiled
@@ -86,17 +123,18 @@ def angles(columns: Array, weights: Array, shift: int, limit: int, out: Array) -
     s, n = columns.shape
     parts = np.empty(PANEL, dtype=np.int64)
     for start in range(0, n, PANEL):
-        size = min(PANEL, n - start)
-        for i in range(size):
-            parts[i] = shift
+        stop = min(n, start + PANEL)
+        for i in range(start, stop):
+            parts[i - start] = shift
         for j in range(s):
-            weight = weights[j]
-            column = columns[j, start : start + size]
-            for i in range(size):
-                parts[i] += np.int64(column[i]) * weight
-        for i in range(size):
-            part = min(max(parts[i], -limit), limit)
-            out[start + i] = np.uint16(((part + (1 << 31)) >> 32) & 0xFFFF)
+            low = np.int64(np.int32(weights[j]))
+            high = np.int64(np.int32((weights[j] - low) >> 32))
+            for i in range(start, stop):
+                q = np.int64(load(columns, j, i))
+                parts[i - start] += q * low + ((q * high) << 32)
+        for i in range(start, stop):
+            part = min(max(parts[i - start], -limit), limit)
+            out[i] = np.uint16(((part + (1 << 31)) >> 32) & 0xFFFF)
 
 
 @compiled
@@ -142,19 +180,19 @@ def small(X: Array, scale: Array, out: Array) -> None:
             value = X[j, i] * scale[j]
             if value != value:
                 value = 0.0
-            out[j, i] = np.int16(np.rint(min(max(value, -16384.0), 16384.0)))
+            out[j, i] = np.int16(np.rint(min(max(value, -_UNIT), _UNIT)))
 
 
 @compiled
 def cross(left: Array, right: Array, sums: Array) -> None:
-    """Add Σ_i left[j, i]·right[l, i] to sums[j, l]; left holds small integers or words, right words."""
+    """Add Σ_i left[j, i]·right[k, i] to sums[j, k]; left holds integers or words, right words."""
     p, n = left.shape
     q = right.shape[0]
-    for start in range(0, n, 512):
-        stop = min(n, start + 512)
+    for start in range(0, n, CROSS_PANEL):
+        stop = min(n, start + CROSS_PANEL)
         for j in range(p):
             for k in range(q):
                 total = np.uint64(0)
                 for i in range(start, stop):
-                    total += np.uint64(np.int64(left[j, i])) * right[k, i]
+                    total += np.uint64(np.int64(load(left, j, i))) * load(right, k, i)
                 sums[j, k] += total

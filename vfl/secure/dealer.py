@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from vfl.secure.streams import Streams
     from vfl.secure.version import Opening, Version
 
+PANEL = 1 << 15
+"""Words of a column's mask that are expanded at once."""
+
 
 class Dealer:
     """Deals for one session.
@@ -84,9 +87,14 @@ class Dealer:
             masks[owner] = np.zeros(self._n, dtype=np.uint64)
             for holder in self._roles.receivers(owner):
                 masks[owner] += self._streams.once(holder, "residual", owner, *opening.version.name).words(self._n)
-        columns = self._streams.again(owner, *opening.block)
-        row = np.empty((1, self._n), dtype=np.uint64)
-        return np.concatenate([kernels.products(columns.fill(row), masks[owner]) for _ in range(opening.size)])
+        stream, mask = self._streams.again(owner, *opening.block), masks[owner]
+        sums = np.zeros(opening.size, dtype=np.uint64)
+        panel = np.empty((1, min(PANEL, self._n)), dtype=np.uint64)
+        for j in range(opening.size):
+            for start in range(0, self._n, PANEL):
+                part = mask[start : start + PANEL]
+                sums[j] += kernels.products(stream.fill(panel[:, : len(part)]), part)[0]
+        return sums
 
     def _of_version(self, version: Version) -> dict[str, Words]:
         if version not in self._masks:

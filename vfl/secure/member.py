@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from vfl.secure.version import Opening, Version
     from vfl.types import Vector
 
-CHUNK = 1 << 11
+CHUNK = 1 << 12
 """Records whose shares of waves are expanded at once, so that they stay in the second-level cache."""
 KEPT = 2
 """Versions that a participant remembers."""
