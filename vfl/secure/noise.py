@@ -31,7 +31,7 @@ class Deviations(NamedTuple):
     dealer: float
 
 
-def deviations(sigma: float, step: float, parties: int, collude: int) -> Deviations:
+def deviations(sigma: float, step: float | Fraction, parties: int, collude: int) -> Deviations:
     """Return the deviations of the contributors for a release with noise σ; PrivacyError outside [64√(m+1), 2^48] steps.
 
     sigma : σ of the event that is charged. step : g > 0, in the same unit. parties : m. collude : k.

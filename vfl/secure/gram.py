@@ -1,0 +1,245 @@
+"""Products of columns of several parties on shares: the cross blocks of a Gram matrix, each opened once with noise.
+
+Guarantee. An entry between two parties is opened with noise of variance at least σ² whoever pools what they saw: any parties,
+or the dealer. Payloads are uniform for everyone who lacks the seeds of two participants. A block within one party is computed
+and noised by that party alone, which knows it anyway.
+
+    Q_aᵀQ_b  =  Q_aᵀD_b [at a]  +  D_aᵀU_b [at b]  +  U_aᵀU_b [dealt],       D = Q − U
+
+    columns     owner → every other party    `masked_columns`     →  `take_columns`    (p_o, n) uint64, once
+    product     dealer → b                   `GramDealer.product` →  `take_product`    (p_a, p_b) uint64 per pair
+    opening     a, b → coordinator           `cross`              →  `opened_cross`    (p_a, p_b) uint64 per pair
+                party → coordinator          `own`                                     (p, p) int64 per party
+
+a comes before b in `Roles.parties`. The rows u_i, which join c_q 2^−FX Q_i of all parties, have norm at most C, since
+Σ c_q² ≤ C². A label is a column of its party. So replacing a record moves Σ u_i u_iᵀ by at most √2·C² in Frobenius norm: no
+rounding is added, since contributions are integers. Off-diagonal entries count twice in that norm. They are opened with noise
+σ/√2, as vfl.solvers.noisy_gram releases them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from vfl.errors import FederationError, PrivacyError
+from vfl.kernels import ring as kernels
+from vfl.secure import noise as distributed
+from vfl.secure.ring import LARGEST_DEVIATION, LARGEST_DRAW, decoded, encoded
+from vfl.secure.roles import DEALER
+from vfl.secure.streams import zero_share
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from vfl.kernels.ring import Words
+    from vfl.privacy.events import ReleaseKey
+    from vfl.privacy.noise import NoiseSource
+    from vfl.secure.roles import Roles
+    from vfl.secure.streams import Streams
+    from vfl.types import Integers, Vector
+
+LARGEST_BITS = 21
+SMALLEST_BITS = 8
+_HALF = 1 << 63
+
+
+class GramBits(NamedTuple):
+    """FX, bits of a column in units of its party's cap, from 8 to 21, so that it fits in int32."""
+
+    columns: int
+
+    @property
+    def limit(self) -> int:
+        """Return 4^FX, the largest ‖Q_i‖² of a party's integer row."""
+        return 1 << (2 * self.columns)
+
+    def step(self, first: float, second: float) -> Fraction:
+        """Return g_ab = c_a·c_b·4^−FX, the value of one step of an entry, exactly."""
+        return Fraction(first) * Fraction(second) / self.limit
+
+
+def gram_bits(n_records: int, deviation: Fraction | float) -> GramBits:
+    """Return the bits of the products; PrivacyError if fewer than 8 are left.
+
+    deviation : max over parties a, b of σ/(c_a·c_b).
+    FX is the largest number ≤ 21 with n·4^FX + 3·2^52 < 2^63 and 4^FX·σ/(c_a·c_b) ≤ 2^48.
+    """
+    ratio = Fraction(deviation)
+    for columns in range(LARGEST_BITS, SMALLEST_BITS - 1, -1):
+        square = 1 << (2 * columns)
+        if n_records * square + 3 * LARGEST_DRAW < _HALF and ratio * square <= LARGEST_DEVIATION:
+            return GramBits(columns)
+    raise PrivacyError(
+        f"trust='secure': {n_records} records at this noise leave fewer than {SMALLEST_BITS} bits for a column: raise the "
+        "clip or the budget"
+    )
+
+
+def gram_caps(cap: float, squares: Mapping[str, float]) -> dict[str, float]:
+    """Return c_q for every party, c_q² ∝ squares_q, with Σ_q c_q² ≤ C² in exact arithmetic.
+
+    cap : C. squares : public, for instance ΣB_j² over the party's columns, with t²B² of the label; positive.
+    """
+    total = math.fsum(squares.values())
+    if not (math.isfinite(cap) and cap > 0 and all(square > 0 for square in squares.values()) and total < math.inf):
+        raise PrivacyError("trust='secure': caps of rows need a finite clip, and a positive bound for every party")
+    found = {party: cap * math.sqrt(square / total) for party, square in squares.items()}
+    while sum((Fraction(own) ** 2 for own in found.values()), start=Fraction(0)) > Fraction(cap) ** 2:
+        found = {party: math.nextafter(own, 0.0) for party, own in found.items()}
+    return found
+
+
+def gram_rows(
+    X: npt.NDArray[np.float64], centre: Vector, scale: Vector, cap: float, bits: GramBits
+) -> npt.NDArray[np.int32]:
+    """Return a party's integer rows, (p, n) int32, with ‖Q_i‖² ≤ 4^FX in integers whatever X, (n, p), holds.
+
+    scale : (p,), of scale ∘ (x − centre). cap : c_q of `gram_caps`.
+    """
+    columns = np.asarray(X.T)
+    rows = np.empty(columns.shape, dtype=np.int32)
+    factors = np.asarray(scale, np.float64) * (2.0**bits.columns / cap)
+    kernels.capped_rows(columns, centre, factors, bits.limit, rows)
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The block of products between two parties' columns, or within one party's.
+
+    first, second : owners, in the order of `Roles.parties`; equal for a block within one party.
+    key : of the release. sigma : σ of the event. step : g_ab.
+    """
+
+    first: str
+    second: str
+    key: ReleaseKey
+    sigma: float
+    step: Fraction
+
+    @property
+    def name(self) -> tuple[str | int, ...]:
+        """Return its part of the name of a stream."""
+        return ("gram", self.first, self.second, self.key.round, self.key.part, self.key.attempt)
+
+    def deviation(self) -> float:
+        """Return the deviation of each of three contributors to an off-diagonal entry, in steps: variance σ²/4 each.
+
+        An entry has noise σ/√2 before the factor √2. Two of the three contributors supply it.
+        """
+        found = distributed.deviations(self.sigma / 2.0, self.step, 1, 1).party
+        if found < distributed.LEAST_STEPS * math.sqrt(3):
+            raise PrivacyError(f"trust='secure': noise of {found:.3g} steps is too little for products of columns")
+        return found
+
+
+class GramMember:
+    """One party's part in the products.
+
+    roles : public. name : of this party. streams : of this session. noise : draws in this process.
+    rows : (p, n) int32, `gram_rows`, the label among them at its party.
+    """
+
+    def __init__(
+        self, roles: Roles, name: str, streams: Streams, noise: NoiseSource, rows: npt.NDArray[np.int32]
+    ) -> None:
+        self._roles, self.name, self._streams, self._noise, self._rows = roles, name, streams, noise, rows
+        self._masked: dict[str, Words] = {}
+        self._products: dict[Pair, Words] = {}
+
+    def masked_columns(self, setup: int = 0) -> Words:
+        """Return D = Q − U, (p, n) uint64, for every other party."""
+        self._streams.reserve(DEALER, "gram", setup, self.name)
+        masked = self._mask(setup)
+        np.subtract(self._rows.astype(np.int64).view(np.uint64), masked, out=masked)
+        return masked
+
+    def take_columns(self, owner: str, words: Words) -> None:
+        """Take another party's masked columns."""
+        if words.dtype != np.uint64 or words.ndim != 2 or words.shape[1] != self._rows.shape[1]:
+            raise FederationError(f"the masked columns of {owner!r} have another shape than the run's records")
+        self._masked[owner] = words
+
+    def take_product(self, pair: Pair, words: Words) -> None:
+        """Take the dealt words of a pair, (p_a, p_b), as its second party."""
+        self._products[pair] = words
+
+    def cross(self, pair: Pair, setup: int = 0) -> Words:
+        """Return this party's words of the block between two parties, (p_a, p_b) uint64. The caller books the release."""
+        first = self.name == pair.first
+        other = pair.second if first else pair.first
+        if other not in self._masked or pair.first == pair.second or self.name not in (pair.first, pair.second):
+            raise FederationError(f"{self.name!r} lacks the masked columns of {other!r}")
+        masked = self._masked[other]
+        if first:
+            total = kernels.cross_products(self._rows, masked)
+            total += self._streams.once(DEALER, "product", *pair.name).words(*total.shape)
+        else:
+            if pair not in self._products:
+                raise FederationError("the dealer's words of a block of products have not come")
+            total = kernels.cross_products(masked, self._mask(setup))
+            total += self._products.pop(pair)
+        total += zero_share(self._streams, self.name, (pair.first, pair.second), pair.name, total.size).reshape(
+            total.shape
+        )
+        drawn = distributed.drawn(self._noise, pair.key, self.name, pair.deviation(), total.size)
+        return total + encoded(drawn).reshape(total.shape)
+
+    def own(self, pair: Pair) -> Integers:
+        """Return the noised products of this party's columns, (p, p) int64, symmetric, in steps. The caller books the release.
+
+        Their noise is σ on the diagonal and σ/√2 off it.
+        """
+        p = len(self._rows)
+        exact = np.zeros((p, p), dtype=np.int64)
+        for j in range(p):
+            column = self._rows[j : j + 1].astype(np.int64).view(np.uint64)
+            exact[j:, j] = decoded(kernels.cross_products(self._rows[j:], column))[:, 0]
+        lower = np.tril_indices(p, -1)
+        off = distributed.deviations(pair.sigma, pair.step, 2, 1).party
+        on = distributed.deviations(pair.sigma, pair.step, 1, 1).party
+        exact[lower] += distributed.drawn(self._noise, pair.key, f"{self.name}, products", off, len(lower[0]))
+        exact[np.diag_indices(p)] += distributed.drawn(self._noise, pair.key, f"{self.name}, squares", on, p)
+        released: Integers = np.tril(exact) + np.tril(exact, -1).T
+        return released
+
+    def _mask(self, setup: int) -> Words:
+        return self._streams.again(DEALER, "gram", setup, self.name).words(*self._rows.shape)
+
+
+class GramDealer:
+    """The dealer's part in the products. It receives public facts alone.
+
+    widths : {party: p}.
+    """
+
+    def __init__(
+        self, roles: Roles, streams: Streams, noise: NoiseSource, n_records: int, widths: Mapping[str, int]
+    ) -> None:
+        self._roles, self._streams, self._noise = roles, streams, noise
+        self._n, self._widths = n_records, dict(widths)
+
+    def product(self, pair: Pair, setup: int = 0) -> Words:
+        """Return U_aᵀU_b plus the dealer's noise, less the first party's share of it: (p_a, p_b) uint64, uniform for b."""
+        first, second = (
+            self._streams.again(party, "gram", setup, party).words(self._widths[party], self._n)
+            for party in (pair.first, pair.second)
+        )
+        total = kernels.cross_products(first, second)
+        drawn = distributed.drawn(self._noise, pair.key, DEALER, pair.deviation(), total.size)
+        total += encoded(drawn).reshape(total.shape)
+        return total - self._streams.once(pair.first, "product", *pair.name).words(*total.shape)
+
+
+def opened_cross(first: Words, second: Words) -> Integers:
+    """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab; the words are those of `cross`."""
+    if first.shape != second.shape or first.dtype != np.uint64 or second.dtype != np.uint64:
+        raise FederationError("the words of a block of products have different shapes")
+    return decoded(first + second)
