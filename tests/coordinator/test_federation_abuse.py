@@ -254,9 +254,10 @@ class TestGreetings:
             dialled.close()
 
     def test_a_second_process_of_a_party(self, joined) -> None:
-        with open_to(joined) as gathering, raw(joined) as first, raw(joined, process=b"q" * 16) as second:
-            assert first.next().WhichOneof("frame") == "welcome"
-            frame = second.next()
+        with open_to(joined) as gathering, raw(joined) as first:
+            assert first.next().WhichOneof("frame") == "welcome"  # the second stream opens after it: they would race
+            with raw(joined, process=b"q" * 16) as second:
+                frame = second.next()
             assert frame.refused.busy
             assert "another process of 'bank' is connected" in frame.refused.reason
             assert gathering.connected()["bank"].process == b"p" * 16

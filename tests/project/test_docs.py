@@ -58,6 +58,7 @@ FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.M | re.S)
 MOVING = "<!-- numbers move -->"
 NOT_RUN = (
     "python3 -m venv ",
+    "taskset ",
     "pip install ",
     "git clone ",
     "python -m pytest",
