@@ -148,7 +148,7 @@ register("statistic", "losses", statistics.Losses)
 register("statistic", "group_cells", statistics.GroupCells)
 register("statistic", "group_scores", statistics.GroupScores)
 register("statistic", "label_counts", labels.LabelCounts)
-register("statistic", "label_mean", labels.LabelMean)
+register("statistic", "label_mean", statistics.LabelMean)
 
 _by_block = mapping(row(BLOCK, RELEASED))
 _fold = optional(kind("batch"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -89,6 +90,7 @@ class Problem:
     reach : (p,) B_j, the largest |x_ij| that scaling and clamping allow; inf where nothing is declared.
     label_range : width of the declared label bounds, inf when undeclared; 2 for classification.
     label_centre : middle of the declared label bounds; 0 when undeclared and for classification.
+    label_low : lower declared bound of the label, -inf when undeclared.
     epsilon, delta, mu : the budget, μ the largest Gaussian-DP parameter that (ε, δ) allows; None without privacy.
     smoothness : 'private', 'bounds', 'data', or (p,) declared M_j.
     smoothness_share : the share of μ² that private smoothness may spend.
@@ -112,6 +114,7 @@ class Problem:
     one_sided: bool = False
     penalise_intercept: bool = False
     sparse: frozenset[str] = frozenset()
+    label_low: float = -math.inf
 
     @property
     def private(self) -> bool:

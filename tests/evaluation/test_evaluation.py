@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import r2_score, roc_auc_score
 
 import vfl
 from coordinator.coordinator import Coordinator
@@ -89,6 +89,10 @@ STATISTICS = {
     "outcomes of little weight": (Outcomes(loss_of("hinge"), 4.0, (3, 700_001)), (-1.0, 1.0)),
     "scores": (Scores(np.array([-1.0, 0.0, 0.2, 3.0])), (-1.0, 1.0)),
     "residuals": (Residuals(loss_of("squared"), 1.5, (700_000, 500_000)), (-5.0, 0.0, 1e-3, 5.0)),
+    "residuals beside a constant": (
+        Residuals(loss_of("squared"), 1.5, (700_000, 600_000, 500_000, 400_000), 0.0),
+        (-5.0, 0.0, 5.0),
+    ),
     "residuals of counts": (Residuals(loss_of("poisson"), 4.0, (1, 10)), (0.0, 1.0, 100.0)),
     "positives": (Positives(), (-1.0, 1.0)),
 }
@@ -166,9 +170,42 @@ class TestEstimates:
         entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
         assert found["accuracy"].baseline == pytest.approx(max(share, 1 - share))
         assert found["loss"].baseline == pytest.approx(entropy, rel=1e-4)
-        assert found["tpr"].baseline is None
+        assert found["tpr"].baseline == found["fpr"].baseline == pytest.approx((v > 0).mean())
+        assert (found["tpr"].best, found["fpr"].best) == (1.0, 0.0)
         findings = estimates.Findings(found, len(v), "exact")
         assert estimates.Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
+
+    def test_errors_are_compared_with_those_of_the_constant_model(self) -> None:
+        rng = np.random.default_rng(3)
+        v = rng.normal(1.0, 1.0, 4000)
+        y = v + rng.normal(0.0, 0.5, 4000)
+        k = float(y.mean())
+        statistic = Residuals(loss_of("squared"), 8.0, (1 << 30,) * 4, k)
+        found = estimates.residuals(statistic(v, y) * GRID, statistic, len(v), 0.0)
+        assert found["mae"].baseline == pytest.approx(abs(y - k).mean())
+        assert found["rmse"].baseline == pytest.approx(y.std())
+        assert found["r2"].value == pytest.approx(r2_score(y, v))
+        assert (found["r2"].baseline, found["r2"].best, found["rmse"].best) == (0.0, 1.0, 0.0)
+        assert not any(estimate.too_noisy for estimate in found.values())
+
+    def test_the_error_of_r2_covers_noise_and_sampling(self) -> None:
+        """Of 1000 samples, at least 95 in 100 intervals of two standard errors hold the population's R²."""
+        rng = np.random.default_rng(4)
+        statistic, n, sigma = Residuals(loss_of("squared"), 6.0, (1 << 20,) * 4, 1.0), 500, 2.0
+        inside = 0
+        for _ in range(1000):
+            v = rng.normal(1.0, 1.0, n)
+            y = v + rng.normal(0.0, 0.5, n)
+            noisy = statistic(v, y) * GRID + sigma * rng.normal(size=4)
+            found = estimates.residuals(noisy, statistic, n, sigma).get("r2")
+            inside += found is None or abs(found.value - 0.8) <= 2.0 * found.error
+        assert inside >= 950
+
+    def test_r2_is_left_out_where_noise_may_explain_the_spread_of_the_labels(self) -> None:
+        statistic = Residuals(loss_of("squared"), 1.0, (1 << 20,) * 4, 0.0)
+        found = estimates.residuals(np.array([1.0, 1.0, 3.0, 3.0]), statistic, 10, 2.0)
+        assert found.keys() == {"mae", "rmse"}
+        assert estimates.residuals(np.array([1.0, 1.0, 3.0, 0.0]), statistic, 10, 0.0).keys() == {"mae", "rmse"}
 
     def test_a_measure_with_a_wide_interval_is_called_too_noisy(self) -> None:
         """Four standard errors of an area may not exceed the distance from 0.5 to 1."""
@@ -239,12 +276,12 @@ class TestEstimates:
         rng = np.random.default_rng(5)
         first, second = (
             Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)),
-            Residuals(loss_of("squared"), 2.0, (9, 9)),
+            Residuals(loss_of("squared"), 2.0, (9, 9, 9, 9), 0.5),
         )
         for _ in range(3000):
             n, sigma = int(rng.integers(1, 30)), float(10 ** rng.uniform(-3, 3))
             cells, bins = rng.multinomial(n, np.full(4, 0.25)), rng.multinomial(n, rng.dirichlet(np.full(24, 0.1)))
-            noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 2)]
+            noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 4)]
             noisy = [sums + sigma * rng.normal(size=sums.size) for sums in noisy]
             found = estimates.outcomes(noisy[0], first, n, sigma)
             found |= estimates.scores(noisy[1], n, sigma, estimates.positives_of(noisy[0], first, n), sigma)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import vfl
 from vfl.errors import SpecificationError
+from vfl.evaluation.statistics import LabelMean
 from vfl.messages import Tally
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
 from vfl.solvers import defaults
-from vfl.solvers.labels import BINS, LabelCounts, LabelMean, shrunk, spread_of
+from vfl.solvers.labels import BINS, LabelCounts, shrunk, spread_of
 
 N, P = 4_000, 4
 

@@ -28,7 +28,8 @@ SEEN = 2.0
 class Estimate:
     """A measure with its standard error, which covers the noise and the sampling of the records together.
 
-    baseline : the measure of the best constant prediction, from the released class counts; None where it is not known.
+    baseline : the measure of a model without features, from released values: the best constant prediction. For the true and the
+        false positive rate, predictions at random that are positive as often. None where it is not known.
     best : the measure of a perfect model.
     noiseless : interval in which the measure of the model without noise lies; shift : the same for its difference from
         this model's measure. None where nothing is stated (vfl.evaluation.gaps).
@@ -175,11 +176,13 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
     share = float(positive.sum()) / n_records
     error = noise * _length(np.array([1.0, 1.0]) / n_records)
     found["accuracy"] = replace(_share(accuracy, n_records, error), baseline=max(share, 1.0 - share))
-    for name, (misses, hits) in (("tpr", positive), ("fpr", negative)):
+    predicted = min(max(float(negative[1] + positive[1]) / n_records, 0.0), 1.0)
+    for name, (misses, hits), best in (("tpr", positive, 1.0), ("fpr", negative, 0.0)):
         count = float(misses + hits)
         if count > SEEN * noise:
             rate = float(hits) / count
-            found[name] = _share(rate, count, noise * _length(np.array([1.0 - rate, -rate]) / count))
+            measured = _share(rate, count, noise * _length(np.array([1.0 - rate, -rate]) / count))
+            found[name] = replace(measured, baseline=predicted, best=best)
     mean = min(max(float(released[-1]) / b / n_records, 0.0), 1.0)
     # A variable within [0, 1] of this mean has at most this variance.
     spread = math.hypot(sigma / b / n_records, math.sqrt(mean * (1.0 - mean) / n_records))
@@ -236,17 +239,45 @@ def _area_sampling(A: float, P: float, N: float) -> float:
 
 
 def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:
-    """Return the mean absolute error and the root mean squared error, of clamped errors."""
-    a, b = (step * GRID for step in statistic.steps)
-    absolute = min(max(float(released[0]) / a / n_records, 0.0), 1.0)
-    square = min(max(float(released[1]) / b / n_records, 0.0), 1.0)
+    """Return the mean absolute error, the root mean squared error and R² = 1 − A/B, of clamped errors.
+
+    A and B are the mean squared errors of the model and of the constant. A has the variance of its noise, (σ/bn)², and its
+    sampling; B likewise. The error of R² follows by the delta method: noise (σ_A/B)² + (A·σ_B/B²)², and for sampling the bound
+    E(t² − u²·A/B)² ≤ A + A²/B for t, u in [0, 1], divided by nB². The bound leaves out a covariance that would lower it.
+    Without a constant there are no baselines and no R². R² is left out if noise may explain B.
+    """
+    shares = released / (np.array(statistic.steps) * GRID) / n_records
+    noise = sigma / (np.array(statistic.steps) * GRID) / n_records
+    pairs = [
+        _errors(*pair, statistic.cap, n_records)
+        for pair in zip(shares[::2], shares[1::2], noise[::2], noise[1::2], strict=True)
+    ]
+    found = pairs[0]
+    if statistic.constant is None:
+        return found
+    bases = pairs[1]
+    found = {
+        name: replace(e, baseline=bases[name].value if name in bases else 0.0, best=0.0) for name, e in found.items()
+    }
+    A, B = (min(max(float(shares[k]), 0.0), 1.0) for k in (1, 3))
+    if max(SEEN * float(noise[3]), 0.0) < B:
+        squared = (noise[1] / B) ** 2 + (A * noise[3] / B**2) ** 2 + (A + A * A / B) / (n_records * B * B)
+        found["r2"] = Estimate(1.0 - A / B, math.sqrt(float(squared)), baseline=0.0)
+    return found
+
+
+def _errors(
+    absolute: float, square: float, first: float, second: float, cap: float, n_records: int
+) -> dict[str, Estimate]:
+    """Return both errors from the means of t and t² and the noise of each."""
+    absolute, square = (min(max(float(share), 0.0), 1.0) for share in (absolute, square))
     variance = max(square - absolute**2, 0.0)
-    first = math.hypot(sigma / a / n_records, math.sqrt(variance / n_records))
-    second = math.hypot(sigma / b / n_records, math.sqrt(square * (1.0 - square) / n_records))
-    root = math.sqrt(square)
-    found = {"mae": Estimate(absolute * statistic.cap, first * statistic.cap)}
+    first = math.hypot(first, math.sqrt(variance / n_records))
+    second = math.hypot(second, math.sqrt(square * (1.0 - square) / n_records))
+    found = {"mae": Estimate(absolute * cap, first * cap)}
     if square > 0.0:
-        found["rmse"] = Estimate(root * statistic.cap, second / (2.0 * root) * statistic.cap)
+        root = math.sqrt(square)
+        found["rmse"] = Estimate(root * cap, second / (2.0 * root) * cap)
     return found
 
 

@@ -15,7 +15,7 @@ from vfl.errors import BudgetExceeded, PrivacyError, SpecificationError
 from vfl.evaluation import estimates
 from vfl.evaluation.curves import Histogram
 from vfl.evaluation.estimates import Estimate, Findings
-from vfl.evaluation.statistics import GRID, Losses, Outcomes, Positives, Residuals, Scores, weight
+from vfl.evaluation.statistics import GRID, LabelMean, Losses, Outcomes, Positives, Residuals, Scores, weight
 from vfl.holdout import Side
 from vfl.messages import Forward, Tally, Unnoised
 from vfl.privacy.calibration import noise_multiplier, split
@@ -37,7 +37,9 @@ PUBLIC = "un-noised and uncharged: the held-out records were declared public"
 UNNOISED = "un-noised and uncharged: NOT PRIVATE"
 NOISED = "with noise, charged"
 SHARES = {"cells": 0.4, "loss": 0.2, "scores": 0.4}
-"""Shares of an evaluation's budget μ²."""
+"""Shares of an evaluation's budget μ², with classes."""
+OF_NUMBERS = {"mean": 0.1, "errors": 0.6, "constant": 0.3}
+"""The same without classes: the labels' mean, the model's errors, and those of the constant model that predicts this mean."""
 EDGES = (0.125, 0.25, 0.5, 1.0, 2.0)
 """Edges of the scores' histogram on both sides of its centre, in units of the margins' spread for columns that are uniform
 within their bounds. For eight models of breast cancer and adult, from nearly constant to nearly unpenalised, these bins
@@ -106,6 +108,11 @@ def spread_of(problem: Problem, w: Vector) -> float:
     return spread if math.isfinite(spread) and spread > 0 else 1.0
 
 
+def label_mean(problem: Problem) -> LabelMean:
+    """Return the statistic of the labels' mean within their declared bounds."""
+    return LabelMean(problem.label_low, problem.label_low + problem.label_range)
+
+
 def tally(statistic: Statistic, event: Gaussian | None, side: Side) -> Tally:
     """Return the query for a statistic, with the noise of an event or, if there is none, declared to be without."""
     return Unnoised(statistic, None, side) if event is None else Tally(statistic, event, side)
@@ -118,6 +125,8 @@ class HeldOut:
     The coordinator sees their margins, as in training, and releases sums only, with noise (vfl.evaluation.statistics). With
     classes it first releases counts of outcomes and clamped losses, then histograms of scores. The histograms are centred at
     the margin that a calibrated logistic model has at the released base rate. The edges depend on released values only.
+    Without classes it first releases the mean of the labels within their declared bounds, then the clamped errors of the model
+    and of the constant model that predicts the released mean. Without bounds for the label there is no constant model.
 
     problem : of the training part. n_records : of the held-out part. mu : the budget; None measures without noise.
     """
@@ -136,15 +145,33 @@ class HeldOut:
 
     @property
     def _shares(self) -> tuple[float | None, float | None]:
-        return (None, None) if self.mu is None else split(self.mu, SHARES["cells"] + SHARES["loss"])
+        if self.mu is None or not self._in_two:
+            return self.mu, None
+        if self.problem.loss.classification:
+            return split(self.mu, SHARES["cells"] + SHARES["loss"])
+        return split(self.mu, OF_NUMBERS["mean"])
 
     @property
-    def _first(self) -> Outcomes | Residuals:
+    def _in_two(self) -> bool:
+        """True if there are two releases, the second of which needs the first."""
+        return self.problem.loss.classification or math.isfinite(self.problem.label_range)
+
+    @property
+    def _first(self) -> Outcomes | LabelMean | Residuals:
         if not self.problem.loss.classification:
-            return Residuals(self.problem.loss, self.error_cap(), (weight(0.5, 1.0), weight(0.5, 1.0)))
+            return label_mean(self.problem) if self._in_two else self._errors(None)
         total = SHARES["cells"] + SHARES["loss"]
         steps = (weight(SHARES["cells"] / total, 2.0), weight(SHARES["loss"] / total, 1.0))
         return Outcomes(self.problem.loss, self.loss_cap(), steps)
+
+    def _errors(self, constant: float | None) -> Residuals:
+        """Return the errors of the model, and of a constant model if there is one."""
+        shares = [0.5] * 2
+        if constant is not None:
+            total = OF_NUMBERS["errors"] + OF_NUMBERS["constant"]
+            shares = [OF_NUMBERS[part] / total / 2 for part in ("errors", "errors", "constant", "constant")]
+        steps = tuple(weight(share, 1.0) for share in shares)
+        return Residuals(self.problem.loss, self.error_cap(), steps, constant)
 
     def loss_cap(self) -> float:
         """Return the cap on a record's loss."""
@@ -163,7 +190,7 @@ class HeldOut:
 
     @property
     def _first_event(self) -> Gaussian | None:
-        return event_of(self._first, self._shares[0] if self.problem.loss.classification else self.mu)
+        return event_of(self._first, self._shares[0])
 
     def _scores(self, w: Vector, rate: float) -> Scores:
         """Return the histogram. Its edges follow from the released w and base rate, so they are public."""
@@ -172,17 +199,18 @@ class HeldOut:
         outward = np.array(EDGES) if self.mu is not None else np.geomspace(1e-3, 8.0, FINE // 2)
         return Scores(centre + spread * np.concatenate([-outward[::-1], [0.0], outward]))
 
-    def _scores_event(self) -> Gaussian | None:
+    def _second_event(self) -> Gaussian | None:
+        """Return the event of the second release, if there is one; its size and its sensitivity do not depend on the first."""
+        if not self._in_two:
+            return None
+        if not self.problem.loss.classification:
+            return event_of(self._errors(0.0), self._shares[1])
         edges = np.arange(2.0 * len(EDGES) + 1.0)
         return event_of(Scores(edges), self._shares[1])
 
     def releases(self) -> tuple[tuple[Event, int], ...]:
-        """Return one event, and with classes also that of the histograms."""
-        first = self._first_event
-        if first is None:
-            return ()
-        second = self._scores_event() if self.problem.loss.classification else None
-        return ((first, 1), *(((second, 1),) if second is not None else ()))
+        """Return the events of one release or of two."""
+        return tuple((event, 1) for event in (self._first_event, self._second_event()) if event is not None)
 
     def schedule(
         self, w: Vector, found: Mapping[str, Findings] | None = None, gone: Collection[str] = ()
@@ -202,7 +230,9 @@ class HeldOut:
 
     @property
     def _measures(self) -> tuple[str, ...]:
-        return ("accuracy", "tpr", "fpr", "loss", "auc") if self.problem.loss.classification else ("mae", "rmse")
+        if self.problem.loss.classification:
+            return ("accuracy", "tpr", "fpr", "loss", "auc")
+        return ("mae", "rmse", "r2") if self._in_two else ("mae", "rmse")
 
     def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, Histogram | None]:
         first, event = self._first, self._first_event
@@ -211,8 +241,14 @@ class HeldOut:
         if isinstance(first, Residuals):
             found |= estimates.residuals(released, first, self.n_records, sigma)
             return None
+        event = self._second_event()
+        if isinstance(first, LabelMean):
+            place = min(max(float(released[0]) / self.n_records, 0.0), 1.0)
+            errors = self._errors(first.low + place * (first.high - first.low))
+            (released,) = yield tally(errors, event, Side.HELD_OUT)
+            found |= estimates.residuals(released, errors, self.n_records, event.sigma if event is not None else 0.0)
+            return None
         found |= estimates.outcomes(released, first, self.n_records, sigma)
-        event = self._scores_event()
         positives, noise = estimates.positives_of(released, first, self.n_records), sigma / (first.steps[0] * GRID)
         rate = estimates.base_rate(positives, self.n_records)
         statistic, sigma = self._scores(w, rate), event.sigma if event is not None else 0.0
@@ -223,13 +259,14 @@ class HeldOut:
     def explain(self) -> str:
         """Return a sentence on the measures, the number of records, and the expected noise."""
         about = f"{self.n_records} records held out"
-        event, first = self._first_event, self._first
+        event, first, second = self._first_event, self._first, self._second_event()
         if event is None:
             return f"{about}, measured {PUBLIC if self.problem.private else UNNOISED}"
+        if not isinstance(first, Outcomes):
+            errors = self._errors(0.0 if self._in_two else None)
+            noise = (second or event).sigma / (errors.steps[0] * GRID) / self.n_records * errors.cap
+            return f"{about}; noise of the mean absolute error {noise:.2g}, errors clamped at {errors.cap:.4g}"
         a = event.sigma / (first.steps[0] * GRID) / self.n_records
-        if isinstance(first, Residuals):
-            return f"{about}; noise of the mean absolute error {a * first.cap:.2g}, errors clamped at {first.cap:.4g}"
-        second = self._scores_event()
         noise = second.sigma if second else 0.0
         half, tenth = (estimates.area_error(2 * (len(EDGES) + 1), self.n_records, noise, share) for share in (0.5, 0.1))
         b = event.sigma / (first.steps[1] * GRID) / self.n_records * first.cap
@@ -241,7 +278,7 @@ class HeldOut:
     @property
     def queries(self) -> int:
         """Return one for the margins, and one for each release."""
-        return 3 if self.problem.loss.classification else 2
+        return 3 if self._in_two else 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,7 +25,8 @@ class Evaluation:
     """Measures of the trained model on the records that `holdout` keeps out of training, released once, with noise.
 
     With classes these are accuracy, true and false positive rate, area under the ROC curve, and mean clamped loss. Without
-    classes they are mean absolute and root mean squared error, of clamped errors. Each has a standard error.
+    classes they are mean absolute and root mean squared error, and R², of clamped errors. Each has a standard error and the
+    value of a model without features as baseline. Without classes, R² and the baselines need bounds for the label.
 
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run
         costs the larger of the two and not their sum (vfl.holdout). A smaller value adds noise and does not lower the run's ε.

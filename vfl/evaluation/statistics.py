@@ -110,32 +110,43 @@ class Scores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residuals:
-    """Σ |e|/C and Σ e²/C² of errors e = response − label clamped to [−C, C].
+    """Σ |e|/C and Σ e²/C² of errors e = response − label clamped to [−C, C], and the same for a constant in place of the model.
 
     With t = |e|/C in [0, 1] a record contributes (a·t, b·t²), so replacing it moves the sum by at most √(a² + b²), when its
-    error changes from 0 to C.
+    error changes from 0 to C. A constant k with u = |k − label|/C adds (c·u, d·u²): Δ² = a² + b² + c² + d², attained when both
+    errors change from 0 to C. The response of the model and k are released values. Released jointly, as one Gaussian vector.
 
-    cap : C. steps : a, b as whole numbers of GRID.
+    cap : C. steps : a, b, and with a constant c, d, as whole numbers of GRID. constant : k; None leaves it out.
     """
 
     loss: Loss
     cap: float
-    steps: tuple[int, int]
+    steps: tuple[int, ...]
+    constant: float | None = None
 
     grid: ClassVar[float] = GRID
-    dimension: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if len(self.steps) != self.dimension:
+            raise ValueError(f"errors have {self.dimension} weights, not {len(self.steps)}")
+
+    @property
+    def dimension(self) -> int:
+        """Return 2, or 4 with a constant."""
+        return 2 if self.constant is None else 4
 
     @property
     def sensitivity(self) -> float:
         """Return Δ."""
-        a, b = self.steps
-        return _root(a * a + b * b)
+        return _root(sum(step * step for step in self.steps))
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return (Σ a·t, Σ b·t²) in steps."""
+        """Return (Σ a·t, Σ b·t², Σ c·u, Σ d·u²) in steps."""
         with np.errstate(all="ignore"):
-            t = np.minimum(abs(self.loss.response(margins) - labels) / self.cap, 1.0)
-        return np.array([_steps(t, self.steps[0]), _steps(t * t, self.steps[1])], dtype=np.int64)
+            away = [self.loss.response(margins) - labels, *([] if self.constant is None else [self.constant - labels])]
+            errors = [np.minimum(abs(e) / self.cap, 1.0) for e in away]
+        sums = [part for t in errors for part in (t, t * t)]
+        return np.array([_steps(part, step) for part, step in zip(sums, self.steps, strict=True)], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,6 +201,30 @@ class Positives:
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
         """Return the count, in steps."""
         return np.array([int((labels > 0).sum()) * round(1.0 / GRID)], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMean:
+    """Sum of the labels' places in the declared range, 0 at its low end and 1 at its high end.
+
+    A record adds between 0 and 1, so replacing it moves the sum by at most Δ = 1. NaN counts as 0.
+
+    low, high : the declared range.
+    """
+
+    low: float
+    high: float
+
+    labels_only: ClassVar[bool] = True
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = 1
+    sensitivity: ClassVar[float] = 1.0
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the sum, (1,), in steps of GRID."""
+        with np.errstate(all="ignore"):
+            place = np.clip((labels - self.low) / (self.high - self.low), 0.0, 1.0)
+        return np.array([np.rint(np.nan_to_num(place) / GRID).sum()]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         label_range=label_range,
         # Start from 0 if margins and labels differ in scale, as under Poisson loss, whose margins are logarithms.
         label_centre=float(centre[0]) if loss.response(centre)[0] == centre[0] else 0.0,
+        label_low=low,
         epsilon=None if privacy is None else privacy.epsilon,
         delta=delta,
         mu=None if privacy is None or delta is None else mu_of(privacy.epsilon, delta),

@@ -20,6 +20,7 @@ from vfl.planning.words import MODELS
 from vfl.problem import INTERCEPT
 from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
+from vfl.report.measures import BASELINE, HEAD, rows_of
 
 if TYPE_CHECKING:
     from vfl.certificate import Report
@@ -102,22 +103,10 @@ def _model(facts: Facts) -> Table:
 
 def _quality(facts: Facts) -> tuple[Block, ...]:
     found = facts.result.findings
-    rows = tuple(
-        (
-            name,
-            measure,
-            f"{e.value:.4g}",
-            f"± {e.error:.2g}",
-            "" if e.baseline is None else f"{e.baseline:.2g}",
-            "too noisy to tell" if e.too_noisy else "",
-        )
-        for name, findings in found.items()
-        for measure, e in findings.measures.items()
-    )
+    rows = tuple(rows_of(found))
     if not rows:
         return ("Nothing was measured: the job held no records out.",)
-    blocks: list[Block] = [Table(("", "measure", "value", "std. error", "baseline", ""), rows)]
-    blocks.append("Baseline: the best constant prediction, computed from released counts.")
+    blocks: list[Block] = [Table(HEAD, rows), BASELINE]
     histogram = found["held out"].histogram if "held out" in found else None
     if histogram is not None:
         if bins := calibration(histogram):

@@ -11,6 +11,7 @@ from vfl.problem import INTERCEPT
 from vfl.report import charts
 from vfl.report.fairness import NAMES as OWN_SECTION
 from vfl.report.markup import Child, Markup, element, section, table
+from vfl.report.measures import BASELINE, HEAD, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -153,26 +154,14 @@ def findings(facts: Facts) -> Markup | None:
     found = {name: what for name, what in found.items() if name not in OWN_SECTION}
     if not found:
         return None
-    rows: list[tuple[Child, ...]] = [
-        (
-            name,
-            measure,
-            f"{estimate.value:.4g}",
-            f"± {estimate.error:.2g}",
-            "" if estimate.baseline is None else f"{estimate.baseline:.2g}",
-            "too noisy to tell" if estimate.too_noisy else "",
-        )
-        for name, what in found.items()
-        for measure, estimate in what.measures.items()
-    ]
+    rows: list[tuple[Child, ...]] = list(rows_of(found))
     notes = (
         element("p", f"{name}: of {what.n_records:,} records, {what.note}", class_="note")
         for name, what in found.items()
     )
     baseline = None
     if any(estimate.baseline is not None for what in found.values() for estimate in what.measures.values()):
-        said = "Baseline: the best constant prediction, computed from released counts."
-        baseline = element("p", said, class_="note")
+        baseline = element("p", BASELINE, class_="note")
     cost = None
     if "held out" in found:
         said = "The held-out records are missing from the training. A model of all records would be slightly better."
@@ -182,7 +171,7 @@ def findings(facts: Facts) -> Markup | None:
         whence = element("p", "Read from findings.json.", class_="note")
     return section(
         "Measures",
-        table(("", "measure", "value", "std. error", "baseline", ""), rows, numbers=(2, 3, 4)) if rows else None,
+        table(HEAD, rows, numbers=(2, 3, 4)) if rows else None,
         baseline,
         cost,
         *notes,

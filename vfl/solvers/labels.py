@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.evaluation.estimates import on_simplex
-from vfl.evaluation.statistics import GRID, Positives
+from vfl.evaluation.statistics import GRID, LabelMean, Positives
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
@@ -97,30 +97,6 @@ def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     share = on_simplex(noisy, n_records) / n_records
     mean = float(share @ middle)
     return Spread(mean, math.sqrt(float(share @ (middle - mean) ** 2) + width**2 / 12.0))
-
-
-@dataclass(frozen=True, slots=True)
-class LabelMean:
-    """Sum of the labels' places in the declared range, 0 at its low end and 1 at its high end.
-
-    A record adds between 0 and 1, so replacing it moves the sum by at most Δ = 1. NaN counts as 0.
-
-    low, high : the declared range.
-    """
-
-    low: float
-    high: float
-
-    labels_only: ClassVar[bool] = True
-    grid: ClassVar[float] = GRID
-    dimension: ClassVar[int] = 1
-    sensitivity: ClassVar[float] = 1.0
-
-    def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the sum, (1,), in steps of GRID."""
-        with np.errstate(all="ignore"):
-            place = np.clip((labels - self.low) / (self.high - self.low), 0.0, 1.0)
-        return np.array([np.rint(np.nan_to_num(place) / GRID).sum()]).astype(np.int64)
 
 
 def mean_event(mu: float) -> Gaussian:
