@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
+from coordinator.seat import together
 from vfl.errors import PartyLost, VflError
 from vfl.kinds import from_plain, to_plain
 from vfl.messages import BookHeads, Greeting, Reply
@@ -79,6 +80,10 @@ class RayTransport:
         self.n_bytes += sum(reply.vector.nbytes for reply in replies.values() if reply.vector is not None)
         self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
         return replies
+
+    def together(self, party: str) -> tuple[str, ...]:
+        """Return the parties of the party's process, itself first."""
+        return together(self._actors, party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until Ray has restarted the party's actor, and have it load its data again."""

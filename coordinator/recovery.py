@@ -43,11 +43,16 @@ class Recovery:
         why = f"came back {losses - 1} times and was lost again over the same query"
         if losses <= LOSSES_A_QUERY:
             try:
-                greeting = self._transport.revive(party, self._faults.wait_seconds)
+                # Every party of a lost process is restored at once, so that the loss costs one attempt.
+                back = {
+                    name: self._transport.revive(name, self._faults.wait_seconds)
+                    for name in self._transport.together(party)
+                }
             except PartyLost as still:
                 why = f"did not come back within {self._faults.wait_seconds:g} s ({still})"
             else:
-                self._welcome(party, greeting)
+                for name, greeting in back.items():
+                    self._welcome(name, greeting)
                 return True
         if policy == "skip" and party != self._keep:
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.privacy.events import ReleaseKey
@@ -29,6 +29,10 @@ class Transport(Protocol):
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
         """Send each share to its party, all at the same time, and wait for the replies."""
+        ...
+
+    def together(self, party: str) -> Collection[str]:
+        """Return the parties that are lost with this one because they share its process, itself first."""
         ...
 
     def revive(self, party: str, seconds: float) -> Greeting:

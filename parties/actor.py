@@ -18,7 +18,7 @@ from vfl.privacy.events import ReleaseKey
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from parties.party import Party
     from parties.prediction import ModelPart, PartGreeting
@@ -42,6 +42,32 @@ class InMemory:
 
 def _opened(source: Any) -> Any:
     return ray.get(source.reference, timeout=FETCH_SECONDS) if isinstance(source, InMemory) else source
+
+
+class Shared:
+    """Actor that hosts several parties of a simulation in one process; each is the `PartyActor` that it would be alone.
+
+    It protects no party from another, so it is for one owner's simulations. Results are the same to the bit. A lost process
+    loses all of its parties.
+
+    members : {party: arguments of its `PartyActor`}.
+    """
+
+    def __init__(self, members: Mapping[str, tuple[Any, ...]]) -> None:
+        self._members = {name: PartyActor(*arguments) for name, arguments in members.items()}
+
+    def call(self, party: str, method: str, *arguments: Any) -> Any:
+        """Call a public method of one party."""
+        return self._public(party, method)(*arguments)
+
+    def stream(self, party: str, method: str, *arguments: Any) -> Iterator[Any]:
+        """Yield from a generator of one party."""
+        yield from self._public(party, method)(*arguments)
+
+    def _public(self, party: str, method: str) -> Any:
+        if method.startswith("_"):
+            raise FederationError(f"{method!r} is no question to a party")
+        return getattr(self._members[party], method)
 
 
 class PartyActor:

@@ -45,6 +45,7 @@ from vfl.features import (
     Spline as Spline,
 )
 from vfl.job import Job as Job
+from vfl.job.placement import Placement as Placement
 from vfl.launch.align import align as align
 from vfl.launch.bounds import private_bounds as private_bounds
 from vfl.launch.evaluate import evaluate as evaluate

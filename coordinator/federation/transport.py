@@ -108,6 +108,10 @@ class FederationTransport:
         self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
         return replies
 
+    def together(self, party: str) -> tuple[str, ...]:
+        """Return the party alone: each runs at its own organisation."""
+        return (party,)
+
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until the party is connected again, offer it the run, and have it load its data unless it still holds them."""
         until = time.monotonic() + seconds

@@ -667,7 +667,10 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
     "an unknown key of ray": (
         ("address =", "adress ="),
         JobFileError,
-        "unknown key 'adress' in [ray] (did you mean 'address'?); known: address, pin, resources, ready_seconds, party_cpus",
+        (
+            "unknown key 'adress' in [ray] (did you mean 'address'?); known: address, pin, resources, ready_seconds, "
+            "party_cpus, parties_per_process"
+        ),
     ),
     "data of no party": (
         ('telco = "sub', 'telko = "sub'),

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from scipy.special import expit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,6 +98,8 @@ def calibration(histogram: Histogram) -> tuple[Calibrated, ...]:
     """Return the bins that exceed their noise, in order; () unless margins are log-odds."""
     if not histogram.logistic:
         return ()
+    from scipy.special import expit  # imported here so that an actor starts faster
+
     ends = (-math.inf, *histogram.edges, math.inf)
     found = []
     for k, (negative, positive) in enumerate(zip(histogram.negative, histogram.positive, strict=True)):

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 from vfl.errors import JobFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 COORDINATOR = "coordinator"
+ALONE = (
+    "[ray] parties_per_process lets parties share a process, and pinned parties run on the nodes of their owners: set pin to "
+    "'never' for a simulation, or leave parties_per_process out"
+)
 PINS = ("auto", "always", "never")
 
 
@@ -23,12 +27,15 @@ class Placement:
     resources : {party: name of the resource that its node offers}; the default is 'party:NAME'.
     ready_seconds : limit for the cluster to offer the required resources.
     party_cpus : CPUs that a party's actor takes of its node and computes with. The coordinator takes none.
+    parties_per_process : number of parties that share a worker process. Results are the same to the bit, but parties in
+        one process are not protected from each other: for simulations by one owner, where actors are not pinned.
     """
 
     pin: str = "auto"
     resources: Mapping[str, str] = field(default_factory=dict)
     ready_seconds: float = 15.0
     party_cpus: float = 1.0
+    parties_per_process: int = 1
 
     def __post_init__(self) -> None:
         if self.pin not in PINS:
@@ -37,6 +44,11 @@ class Placement:
             raise JobFileError(f"[ray] ready_seconds must be a positive number of seconds, not {self.ready_seconds!r}")
         if not (math.isfinite(self.party_cpus) and self.party_cpus >= 0):
             raise JobFileError(f"[ray] party_cpus must be at least 0, not {self.party_cpus!r}")
+        shared = self.parties_per_process
+        if not isinstance(shared, int) or isinstance(shared, bool) or shared < 1:
+            raise JobFileError(f"[ray] parties_per_process must be a whole number of at least 1, not {shared!r}")
+        if shared > 1 and self.pin == "always":
+            raise JobFileError(ALONE)
         for party, resource in self.resources.items():
             if not isinstance(resource, str) or not resource:
                 raise JobFileError(f"[ray.resources] {party} must be the name of a resource, not {resource!r}")
@@ -44,6 +56,11 @@ class Placement:
     def pinned(self, address: str | None) -> bool:
         """Return True if actors are pinned on the cluster at this address; None is a local Ray."""
         return self.pin == "always" or (self.pin == "auto" and address is not None)
+
+    def processes(self, parties: Iterable[str]) -> list[tuple[str, ...]]:
+        """Return the parties of each process, in their order."""
+        names = tuple(parties)
+        return [names[k : k + self.parties_per_process] for k in range(0, len(names), self.parties_per_process)]
 
     def resource(self, party: str) -> str:
         """Return the name of the resource that the party's node offers."""

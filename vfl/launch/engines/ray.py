@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.budget import Reserved
 from coordinator.recovery import LOSSES_A_QUERY
+from vfl.errors import PlacementError
+from vfl.job.placement import ALONE
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import Place
@@ -72,12 +74,21 @@ def _federation(
 
     job : to train; None to predict. here : the coordinator has to run on this machine.
     """
-    with connected(len(sources) + 1, place.address) as ray:
+    pinned_there = place.placement.pinned(place.address)
+    processes = place.placement.processes(sources)
+    if pinned_there and place.placement.parties_per_process > 1:
+        raise PlacementError(ALONE)
+    with connected(len(processes) + 1, place.address) as ray:
         from coordinator.actor import CoordinatorActor
-        from parties.actor import InMemory, PartyActor
+        from coordinator.seat import Seat, process_of
+        from parties.actor import InMemory, PartyActor, Shared
 
-        asked = asked_of(place.placement, sources, pinned=place.placement.pinned(place.address), here=here)
-        require_offered(ray, asked, place.placement.ready_seconds)
+        asked = asked_of(place.placement, sources, pinned=pinned_there, here=here)
+        # One process takes what one party takes, because it answers for one party at a time.
+        heads = {CENTRE, *(parties[0] for parties in processes)}
+        require_offered(
+            ray, {name: what for name, what in asked.items() if name in heads}, place.placement.ready_seconds
+        )
         pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
         once = {"max_restarts": 0, "max_task_retries": 0}
         again = once | ({"max_restarts": -1} if place.faults.on_party_lost != "abort" else {})
@@ -86,13 +97,17 @@ def _federation(
             name: source if isinstance(source, str | Path) else InMemory(ray.put(source))
             for name, source in sources.items()
         }
-        threads = cores_of(place, arrangement, len(sources))
-        actors = {
-            name: ray.remote(PartyActor)
-            .options(**again, **options_of(asked[name]))
-            .remote(job, name, (policies or {}).get(name), arrangement.keeping(name), threads)
-            for name in sources
-        }
+        threads = cores_of(place, arrangement, len(processes))
+        given = {name: (job, name, (policies or {}).get(name), arrangement.keeping(name), threads) for name in sources}
+        actors: dict[str, Any] = {}
+        for number, (head, *others) in enumerate(processes):
+            options = again | options_of(asked[head])
+            if others:
+                hosted = {name: given[name] for name in (head, *others)}
+                process = ray.remote(Shared).options(**options).remote(hosted)
+                actors |= {name: Seat(process, number, name) for name in hosted}
+            else:
+                actors[head] = ray.remote(PartyActor).options(**options).remote(*given[head])
         coordinator = (
             ray.remote(CoordinatorActor)
             .options(**once, **options_of(asked[CENTRE]), **pinned)
@@ -102,7 +117,7 @@ def _federation(
             require_ready(ray, actors | {CENTRE: coordinator}, asked, max(place.placement.ready_seconds, START_SECONDS))
             yield actors, handed, coordinator
         finally:
-            for actor in (coordinator, *actors.values()):
+            for actor in (coordinator, *(process_of(actors[head]) for head, *_ in processes)):
                 ray.kill(actor)
 
 
@@ -134,13 +149,16 @@ def run(
         import ray
 
         from coordinator.ray_transport import answer_of
+        from coordinator.seat import process_of
 
         if job.id is not None:
             yield from _aligned(arrangement, actors, handed, coordinator, place)
         loading = {name: actor.load.remote(handed[name]) for name, actor in actors.items()}
         for name, ref in loading.items():
             answer_of(name, ref, LOAD_SECONDS)
-        beneath = {f"party {name!r}": actor for name, actor in actors.items()} | {"the coordinator": coordinator}
+        beneath = {f"party {name!r}": process_of(actor) for name, actor in actors.items()} | {
+            "the coordinator": coordinator
+        }
         flags = (*flags_of_cluster(), *flags_of_stores(ray, beneath))
         patience = place.faults.answer_seconds + (LOSSES_A_QUERY + 1) * place.faults.wait_seconds
         for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):

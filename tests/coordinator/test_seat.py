@@ -1,0 +1,110 @@
+"""Parties that share a process: the same results, and one loss for all of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import vfl
+from coordinator.rounds import Lost, Round
+from coordinator.seat import Seat, process_of, together
+from tests.faults.test_ray_faults import job, pids, sources, table
+from vfl.errors import FederationError, JobFileError, PlacementError
+from vfl.launch.engines import ray as engine
+from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.engines.place import Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Process:
+    """A process handle that notes its calls."""
+
+    def __init__(self) -> None:
+        self.call = self.stream = self
+        self.seen: list[Any] = []
+
+    def options(self, **options: Any) -> Process:
+        self.seen.append(options)
+        return self
+
+    def remote(self, *arguments: Any) -> str:
+        self.seen.append(arguments)
+        return "ref"
+
+
+def test_a_seat_is_called_like_an_actor() -> None:
+    seat = Seat(Process(), 0, "bank")
+    assert seat.answer.remote(1, 2) == "ref"
+    assert seat.multiply.options(num_returns="streaming").remote("telco") == "ref"
+    assert seat.process.seen == [("bank", "answer", 1, 2), {"num_returns": "streaming"}, ("bank", "multiply", "telco")]
+    with pytest.raises(AttributeError):
+        _ = seat._private
+
+
+def test_a_seat_travels() -> None:
+    assert pickle.loads(pickle.dumps(Seat("handle", 3, "bank"))) == Seat("handle", 3, "bank")  # noqa: S301
+
+
+def test_parties_of_one_process_are_lost_together() -> None:
+    one = Process()
+    actors = {"a": Seat(one, 0, "a"), "b": "own", "c": Seat(one, 0, "c"), "d": Seat(Process(), 1, "d")}
+    assert together(actors, "c") == ("c", "a")
+    assert together(actors, "b") == ("b",)
+    assert together(actors, "d") == ("d",)
+    assert process_of(actors["a"]) is one
+    assert process_of(actors["b"]) == "own"
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True])
+def test_other_numbers_of_parties_are_refused(number: Any) -> None:
+    with pytest.raises(JobFileError, match="parties_per_process must be a whole number of at least 1"):
+        vfl.Placement(parties_per_process=number)
+
+
+def test_pinned_parties_share_no_process() -> None:
+    with pytest.raises(JobFileError, match="pinned parties run on the nodes of their owners"):
+        vfl.Placement(parties_per_process=2, pin="always")
+    place = Place("10.0.0.1:6379", vfl.Placement(parties_per_process=2))
+    with (
+        pytest.raises(PlacementError, match="pinned parties run on the nodes of their owners"),
+        engine._federation(job(), table(), place, Arrangement(), policies=None),
+    ):
+        pass
+
+
+def test_processes_hold_the_parties_in_their_order() -> None:
+    assert vfl.Placement(parties_per_process=2).processes("abcde") == [("a", "b"), ("c", "d"), ("e",)]
+
+
+def test_only_public_methods_can_be_called() -> None:
+    from parties.actor import Shared
+
+    with pytest.raises(FederationError, match="no question to a party"):
+        Shared({"bank": (job(), "bank")}).call("bank", "_party")
+
+
+def test_a_killed_process_loses_its_parties_once_and_the_model_is_the_same(local_ray: Any, tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def watch(event: Any) -> None:
+        seen.append(event)
+        if isinstance(event, Round) and event.number == 20:
+            os.kill(pids(tmp_path, "bank")[-1], signal.SIGKILL)
+
+    result = vfl.train(
+        job(passes=10),
+        sources(tmp_path),
+        output=tmp_path / "run",
+        watch=watch,
+        placement=vfl.Placement(parties_per_process=2),
+    )
+    assert pids(tmp_path, "bank") == pids(tmp_path, "telco")
+    assert len(set(pids(tmp_path, "bank"))) == 2
+    assert len([event for event in seen if isinstance(event, Lost)]) == 1
+    assert result.coef_.tobytes() == vfl.train(job(passes=10), table(), engine="inprocess").coef_.tobytes()
