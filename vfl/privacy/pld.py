@@ -38,6 +38,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -73,7 +74,6 @@ class PldAccountant:
     def __init__(self, adjacency: Adjacency = Adjacency.REPLACE_ONE) -> None:
         self.adjacency = adjacency
         self._counts: dict[Event, int] = {}
-        self._composed: Any = None
 
     def check(self, event: Event, count: int = 1) -> None:
         """Raise UnknownEvent for an event without a pair, PrivacyError for another adjacency or a bad count."""
@@ -89,7 +89,6 @@ class PldAccountant:
         self.check(event, count)
         if count:
             self._counts[event] = self._counts.get(event, 0) + int(count)
-            self._composed = None
         return self
 
     def epsilon(self, delta: float) -> float:
@@ -104,7 +103,7 @@ class PldAccountant:
         if self._parted:
             return max(view.epsilon(delta) for view in self._views())
         return self._smaller(
-            lambda: self._distribution().get_epsilon_for_delta(self._within_precision(delta)),
+            lambda: _epsilon_of(tuple(self._counts.items()), self._within_precision(delta)),
             lambda rho: zcdp.epsilon_of_rho(rho, delta),
         )
 
@@ -116,7 +115,7 @@ class PldAccountant:
         if self._parted:
             return max(view.delta(epsilon) for view in self._views())
         return self._smaller(
-            lambda: min(1.0, self._distribution().get_delta_for_epsilon(epsilon) + self._allowance),
+            lambda: min(1.0, _compose(tuple(self._counts.items())).get_delta_for_epsilon(epsilon) + self._allowance),
             lambda rho: zcdp.delta_of_rho(epsilon, rho),
         )
 
@@ -161,11 +160,6 @@ class PldAccountant:
         """
         return 2.0**-51 * (64 + sum(self._counts.values()))
 
-    def _distribution(self) -> Any:
-        if self._composed is None:
-            self._composed = _compose(self._counts)
-        return self._composed
-
 
 def _finite(value: float) -> float:
     if not 0.0 <= value < math.inf:
@@ -173,13 +167,24 @@ def _finite(value: float) -> float:
     return value
 
 
-def _compose(counts: dict[Event, int]) -> Any:
-    """Return the library's distribution of all events together."""
+@lru_cache(maxsize=64)
+def _epsilon_of(counts: tuple[tuple[Event, int], ...], delta: float) -> float:
+    """Return ε at δ of all events together; the search takes up to a second, and equal plans ask for the same number."""
+    epsilon: float = _compose(counts).get_epsilon_for_delta(delta)
+    return epsilon
+
+
+@lru_cache(maxsize=8)
+def _compose(counts: tuple[tuple[Event, int], ...]) -> Any:
+    """Return the library's distribution of all events together.
+
+    It takes up to seconds, and calibration, planning and charges ask for the same few, so the last ones are kept.
+    """
     factories, _, relation = _library()
     gaussian = spending.root_above(
-        sum(spending.units(e, spending.mu_squared) * c for e, c in counts.items() if type(e) is Gaussian)
+        sum(spending.units(e, spending.mu_squared) * c for e, c in counts if type(e) is Gaussian)
     )
-    others = [(event, count) for event, count in counts.items() if type(event) is not Gaussian]
+    others = [(event, count) for event, count in counts if type(event) is not Gaussian]
     interval = _interval(gaussian, others)
     parts = [_pair(event, interval).self_compose(count, _TRUNCATED) for event, count in others]
     if gaussian:
