@@ -66,7 +66,7 @@ class SkGD:
         nothing is clipped. inf: no clipping.
     record_clip : C/√p of clip='record', in units of √M_j.
     early_share : of clip='record': share of the passes' μ² that the first 30 % of the passes spend; the average of the
-        tail leaves these out. 0 spends evenly.
+        tail leaves these out. 0 spends evenly, as the rule does where ρ < 20.
     residual_share : of clip='record' and squared loss: share of the passes' μ² that buys, after the early passes, a
         histogram of residuals, by which C is then chosen (vfl.solvers.residuals). 0 buys nothing.
     spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges

@@ -116,7 +116,7 @@ def resolved(given: Solver, problem: Problem) -> Solver:
     return replace(
         solver,
         record_clip=given.record_clip or record_defaults.record_clip(problem),
-        early_share=given.early_share if given.early_share is not None else record_defaults.EARLY_SHARE,
+        early_share=given.early_share if given.early_share is not None else record_defaults.early_share(problem),
         residual_share=_residual_share(given, problem, passes),
         step_size=given.step_size if given.step_size is not None else record_defaults.step_size(problem, passes),
     )
