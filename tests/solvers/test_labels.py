@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 import vfl
 from vfl.errors import SpecificationError
 from vfl.evaluation.statistics import LabelMean
+from vfl.losses import SmoothedHinge
 from vfl.messages import Tally
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
 from vfl.solvers import defaults
-from vfl.solvers.labels import BINS, LabelCounts, shrunk, spread_of
+from vfl.solvers.labels import BINS, LabelCounts, majority, shrunk, spread_of
 
 N, P = 4_000, 4
 
@@ -176,3 +177,30 @@ def test_a_wide_range_costs_little(table) -> None:
     wide = excess((-50.0, 50.0))
     assert wide < excess((-50.0, 50.0), label_share=0.0) / 5
     assert wide < 0.05
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.49, 0.7, 1.0])
+@pytest.mark.parametrize("width", [0.2, 0.5, 1.0])
+def test_the_start_of_smoothed_hinge_is_its_best_constant(share, width):
+    loss, b = SmoothedHinge(width), np.linspace(-1.5, 1.5, 3001)
+    values = share * loss.value(b, np.ones_like(b)) + (1 - share) * loss.value(b, -np.ones_like(b))
+    start = np.array([majority(share, 1e-9, width)])
+    there = share * loss.value(start, np.ones(1)) + (1 - share) * loss.value(start, -np.ones(1))
+    assert there[0] <= values.min() + 1e-6
+
+
+def test_a_start_of_smoothed_hinge_near_one_half_is_short():
+    assert majority(0.5, 0.1, 0.5) == 0.0
+    assert 0.0 < majority(0.55, 0.1, 0.5) < 0.25 < majority(0.7, 0.1, 0.5)
+    assert majority(0.45, 0.1, 0.5) == pytest.approx(-majority(0.55, 0.1, 0.5))
+    assert majority(-0.2, 0.1, 0.5) == -1.0
+
+
+def test_smoothed_hinge_buys_the_balance_where_little_can_be_learnt():
+    given = {"loss": SmoothedHinge(), "bounds": dict.fromkeys([f"x{j}" for j in range(P)], (-1.0, 1.0))}
+    shares = []
+    for epsilon in (0.02, 1.0):
+        spec = replace(job(), privacy=vfl.Privacy(epsilon=epsilon, delta=1e-8), **given)
+        shares.append(plan(spec, N).solver.label_share)
+    assert shares[0] > 0.0
+    assert shares[1] == 0.0

@@ -14,6 +14,7 @@ import numpy as np
 
 from vfl.evaluation.estimates import on_simplex
 from vfl.evaluation.statistics import GRID, LabelMean, Positives
+from vfl.losses import SmoothedHinge
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
@@ -127,13 +128,31 @@ def balance_event(mu: float) -> Gaussian:
     return Gaussian(Adjacency.REPLACE_ONE, Positives.sensitivity, z * Positives.sensitivity, Positives.dimension)
 
 
-def log_odds(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
-    """Spend budget on the number of positive labels; return the log-odds of their share, held between 1 and 99 %.
+def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
+    """Spend budget on the number of positive labels; return the margin of the best constant model, with which a run starts.
 
-    This is the best constant model, with which logistic regression starts. The share is drawn to one half by the part that
-    noise explains.
+    The share of positives is drawn to one half by the part that noise explains.
     """
     ((noisy,),) = yield Tally(Positives(), event)
-    share = 0.5 + shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
+    noise = event.sigma / problem.n_records
+    share = 0.5 + shrunk(float(noisy) / problem.n_records - 0.5, noise)
+    loss = problem.loss
+    return majority(share, noise, loss.width) if isinstance(loss, SmoothedHinge) else log_odds(share)
+
+
+def log_odds(share: float) -> float:
+    """Return the log-odds of a share, held between 1 and 99 %: the best constant model of logistic loss."""
     share = min(max(share, 0.01), 0.99)
     return math.log(share / (1.0 - share))
+
+
+def majority(share: float, noise: float, width: float) -> float:
+    """Return the best constant model of smoothed hinge loss, ±(1 − h·(smaller share)/(larger share)) on the majority's side.
+
+    It jumps at a share of one half. Within two standard deviations of that it is shorter in proportion, since the side may be
+    wrong.
+    """
+    positive = min(max(share, 0.0), 1.0)
+    larger = max(positive, 1.0 - positive)
+    clear = min(1.0, abs(positive - 0.5) / (2.0 * noise))
+    return math.copysign(clear * (1.0 - width * (1.0 - larger) / larger), positive - 0.5)

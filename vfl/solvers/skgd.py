@@ -15,7 +15,7 @@ from vfl.messages import Descend
 from vfl.solvers import counts, defaults, record_defaults
 from vfl.solvers.anderson import MESSAGES, WINDOW, Acceleration, accelerated
 from vfl.solvers.average import Average
-from vfl.solvers.labels import log_odds, mean, spread
+from vfl.solvers.labels import constant, mean, spread
 from vfl.solvers.presence import Presence
 from vfl.solvers.protocol import Derivative
 from vfl.solvers.residuals import best_cap
@@ -73,8 +73,9 @@ class SkGD:
         one more pass for what may have been released before. Without spares its last passes are not made.
     label_share : share of μ² after the moments that buys mean and spread of the labels (vfl.solvers.labels): the
         intercept starts at the mean, and the cap is κ times the spread over that of typical labels (`typical_spread` of
-        vfl.solvers.defaults). For logistic loss with clip='record' it buys the share of positive labels, and the intercept
-        starts at their log-odds. 0 buys nothing, and neither does a given clip: then κ is the cap as it stands.
+        vfl.solvers.defaults). For logistic and smoothed hinge loss with clip='record' it buys the share of positive labels,
+        and the intercept starts at the best constant model. 0 buys nothing, and neither does a given clip: then κ is the cap
+        as it stands.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
@@ -216,7 +217,7 @@ class SkGD:
             c = counts.typical_cap(record_defaults.signal_to_noise(problem))
             return (yield from counts.near_the_mean(problem, known, event, c))
         if problem.loss.classification:
-            return known, (yield from log_odds(problem, event)), problem.loss
+            return known, (yield from constant(problem, event)), problem.loss
         if shares.buys_mean:
             return known, (yield from mean(problem, event)), problem.loss
         found = yield from spread(problem, event)
