@@ -11,7 +11,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from coordinator.seat import together
 from vfl.errors import PartyLost, VflError
 from vfl.kinds import from_plain, to_plain
-from vfl.messages import BookHeads, Greeting, Reply
+from vfl.messages import BookHeads, Greeting, Reply, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -42,7 +42,8 @@ class RayTransport:
         self._actors = actors
         self._timeout = timeout
         self._sources = sources or {}
-        self._stored: dict[str, tuple[Vector, Any]] = {}
+        self._stored: dict[str, tuple[Vector, Stored]] = {}
+        self._n_stored = 0
         self.n_bytes = 0
         self.party_seconds = 0.0
 
@@ -104,12 +105,13 @@ class RayTransport:
         return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector
 
     def _constant(self, name: str, vector: Vector | None) -> Any:
-        """Store a vector that most queries share once, and pass a reference to it."""
+        """Store a vector that most queries share once, and pass a reference to it, which each party follows once."""
         if vector is None or vector.nbytes <= INLINE_BYTES:
             return vector
         known = self._stored.get(name)
         if known is None or known[0] is not vector:
-            known = self._stored[name] = (vector, ray.put(vector))
+            self._n_stored += 1
+            known = self._stored[name] = (vector, Stored(ray.put(vector), self._n_stored))
         return known[1]
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from parties.prediction import Prediction
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, to_plain
-from vfl.messages import Notice, Query, Records
+from vfl.messages import Notice, Query, Records, Stored
 from vfl.privacy.events import ReleaseKey
 from vfl.version import __version__
 
@@ -89,6 +89,7 @@ class PartyActor:
         self._threads = threads
         self._alignment: Alignment | None = None
         self._loaded: Party | None = None
+        self._fetched: dict[str, tuple[int, Vector]] = {}
 
     @property
     def _task(self) -> PartyTask:
@@ -190,12 +191,23 @@ class PartyActor:
         key: Plain,
         weights: Vector | None,
         margins: Vector | None,
-        labels: Vector | None,
-        limits: Vector | None,
+        labels: Vector | Stored | None,
+        limits: Vector | Stored | None,
     ) -> Plain:
         """Return the reply to a share; the n-vectors are arguments of their own, so that Ray passes them by reference."""
-        records = Records(weights, margins, labels, limits)
+        records = Records(weights, margins, self._constant("labels", labels), self._constant("limits", limits))
         return to_plain(self._party.answer(from_plain(query, Query), records, from_plain(key, ReleaseKey)))
+
+    def _constant(self, name: str, given: Vector | Stored | None) -> Vector | None:
+        """Return a vector that stays the same from query to query, fetched when it is new.
+
+        Ray would make a new array of it in each call, and the bounds of residuals would be computed anew in each visit.
+        """
+        if not isinstance(given, Stored):
+            return given
+        if name not in self._fetched or self._fetched[name][0] != given.number:
+            self._fetched[name] = given.number, ray.get(given.reference, timeout=FETCH_SECONDS)
+        return self._fetched[name][1]
 
     def _aligning(self) -> Alignment:
         if self._alignment is None:

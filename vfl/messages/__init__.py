@@ -32,7 +32,7 @@ from vfl.messages.query import (
     Weighted,
     Weighting,
 )
-from vfl.messages.wire import Records, Reply
+from vfl.messages.wire import Records, Reply, Stored
 
 __all__ = [
     "HELD_GROUPS",
@@ -66,6 +66,7 @@ __all__ = [
     "Select",
     "Statistic",
     "Step",
+    "Stored",
     "Tally",
     "Unnoised",
     "Weighted",

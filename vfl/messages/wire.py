@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vfl.privacy.selection import NoisyScore
@@ -23,6 +23,17 @@ class Records:
     margins: Vector | None = None
     labels: Vector | None = None
     limits: Vector | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A constant vector of a run in a transport's store, fetched once by each party instead of once per query.
+
+    reference : of the store. number : differs for each vector that is stored.
+    """
+
+    reference: Any
+    number: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,129 @@
+"""A visit on Ray at large n: its time against the kernel's and a bare round trip's with the same vectors, in one run.
+
+    python -m tests.benchmarks.visits [--records N ...] [--runs N] [--json]
+
+A visit sends the margins to a party, which takes ten single columns under a record cap and returns X_S Δ. Three things
+take turns: the visits of a run, the same visits with constants fetched in every one (as Ray does with arguments by
+reference), and bare trips. The first ratio is visit / (time in the party + bare trip), the second (visit - time in the
+party) / bare trip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+import vfl
+from parties.actor import PartyActor
+from tests.benchmarks.rounds import Bare
+from vfl.launch.engines.connection import connected
+from vfl.launch.sources import sources_of
+
+P, PASSES, TRIPS = 20, 4, 8
+
+
+def job(passes: int = PASSES) -> vfl.Job:
+    """Return a private logistic job under a record cap, two parties of ten columns."""
+    held = {party: [f"{party}{j}" for j in range(P // 2)] for party in "ab"}
+    names = [name for columns in held.values() for name in columns]
+    return vfl.Job(
+        partition=vfl.FeaturePartition(held, label=("b", "y")),
+        bounds=dict.fromkeys(names, (-1.0, 1.0)),
+        intercept=False,
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-9, smoothness="bounds", noise=vfl.SeededNoise(1)),
+        solver=vfl.SkGD(passes=passes, sampling="cyclic", clip="record"),
+    )
+
+
+def table(n: int) -> dict[str, np.ndarray]:
+    """Return uniform columns and a label."""
+    rng = np.random.default_rng(0)
+    X = {name: rng.uniform(-1, 1, n) for name in job().partition.features}
+    return X | {"y": (X["a0"] > 0).astype(int)}
+
+
+class FetchesAlways(PartyActor):
+    """A party that fetches constants in every query."""
+
+    def _constant(self, name: str, given: Any) -> Any:
+        self._fetched.clear()
+        return super()._constant(name, given)
+
+
+class Driver:
+    """Drives parties from an actor, as the coordinator does."""
+
+    def trips(self, actor: Any, labels: Any, margins: np.ndarray) -> float:
+        """Return the seconds of one bare round trip."""
+        import ray
+
+        start = time.perf_counter()
+        for _ in range(TRIPS):
+            margins = ray.get(actor.answer.remote(margins, labels))
+        return (time.perf_counter() - start) / TRIPS
+
+    def visits(self, spec: vfl.Job, actors: dict[str, Any]) -> tuple[float, float]:
+        """Return the seconds of one visit, and those of them in the party."""
+        from coordinator.coordinator import Coordinator
+        from coordinator.ray_transport import RayTransport
+        from coordinator.rounds import Round
+
+        transport, seconds, inside, last = RayTransport(actors, 600.0), [], [], 0.0
+        for event in Coordinator(transport).stream(spec):
+            if isinstance(event, Round):
+                if event.kind == "Descend":
+                    seconds.append(event.seconds)
+                    inside.append(transport.party_seconds - last)
+                last = transport.party_seconds
+        # The first visits compute what later ones keep.
+        return statistics.median(seconds[2:]), statistics.median(inside[2:])
+
+
+def measured(n: int, runs: int) -> dict[str, list[float]]:
+    """Return {measure: a value per run} at n records."""
+    spec, found = job(), {}
+    with connected(6, None) as ray:
+        sources = sources_of(spec, table(n))
+        driver, bare = ray.remote(Driver).options(num_cpus=0).remote(), ray.remote(Bare).options(num_cpus=1).remote()
+        arms = {}
+        for arm, kind in (("kept", PartyActor), ("fetched", FetchesAlways)):
+            arms[arm] = {name: ray.remote(kind).options(num_cpus=1).remote(spec, name) for name in sources}
+            ray.get([arms[arm][name].load.remote(source) for name, source in sources.items()])
+        labels, margins = ray.put(np.ones(n)), np.ones(n)
+        for run in range(runs + 1):
+            trip = ray.get(driver.trips.remote(bare, labels, margins))
+            for arm, actors in arms.items():
+                whole, inside = ray.get(driver.visits.remote(spec, actors))
+                if run:
+                    found.setdefault(f"{arm}: visit / (party + bare trip)", []).append(whole / (inside + trip))
+                    found.setdefault(f"{arm}: outside the party / bare trip", []).append((whole - inside) / trip)
+                    found.setdefault(f"{arm}: visit, ms", []).append(whole * 1e3)
+                    found.setdefault(f"{arm}: party, ms", []).append(inside * 1e3)
+            if run:
+                found.setdefault("bare trip, ms", []).append(trip * 1e3)
+    return found
+
+
+def main() -> None:
+    """Print median, least and most of each measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found = {n: measured(n, arguments.runs) for n in arguments.records}
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    for n, measures in found.items():
+        for name, values in measures.items():
+            print(f"{n:>9,}  {name:<42} {statistics.median(values):8.3f}  ({min(values):.3f} to {max(values):.3f})")
+
+
+if __name__ == "__main__":
+    main()
