@@ -151,7 +151,7 @@ class TestPage:
         assert f"(ε = {certificate.epsilon:.4g}, δ = 1e-06)-differentially private for every record" in page.said
         assert page.headings == [
             *("What is promised", "Who saw what", "Privacy spent", "Releases against their noise"),
-            *("Coefficients", "Contribution by party", "Course of the run", "Checks", "Particulars"),
+            *("Coefficients", "Importance", "Contribution by party", "Course of the run", "Checks", "Particulars"),
         ]
         for words in (*certificate.who_sees_what.values(), certificate.model_digest, certificate.job_digest):
             assert words in page.said

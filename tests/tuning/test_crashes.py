@@ -113,6 +113,7 @@ def test_a_killed_tune_is_charged_once_and_released_once(step, when, times, tmp_
     assert len(entries(folder, "settle")) == 1
     if winner is not None:
         assert json.loads(winner)["model.json"] == (folder / "model.json").read_text()
+        assert "moments" not in json.loads((folder / "model.json").read_text())  # they are withheld with the trial
     left = {path.name for path in folder.iterdir()}
     assert not left & {"sealed", "winner.json", "winner.json.part"}
     assert found.certificate.epsilon <= 1.0

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.errors import SpecificationError
+from vfl.errors import SpecificationError, VflError
 from vfl.evaluation.curves import calibration, gains
 from vfl.launch.run.folder import check_finished, write_whole
 from vfl.losses import loss_of
@@ -21,6 +21,7 @@ from vfl.problem import INTERCEPT
 from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
 from vfl.report.measures import BASELINE, HEAD, rows_of
+from vfl.report.model import IMPORTANCE_NOTE
 
 if TYPE_CHECKING:
     from vfl.certificate import Report
@@ -79,6 +80,7 @@ def card(facts: Facts) -> Card:
         ("What is promised", _promise(facts)),
         ("Data", _data(facts)),
         ("Coefficients", (_coefficients(facts),)),
+        *((("Importance", found),) if (found := _importance(facts)) else ()),
         ("Limits", _limits(facts)),
         ("Provenance", (_provenance(facts),)),
     )
@@ -150,6 +152,26 @@ def _coefficients(facts: Facts) -> Table:
     names = sorted((name for name in by_name if name != INTERCEPT), key=lambda name: -abs(by_name[name]))[:TOP]
     rows = tuple((name, owner[name], f"{by_name[name]:.3g}", f"{original[name]:.4g}") for name in names)
     return Table(("largest coefficients", "party", "on the scaled feature", "in original units"), rows)
+
+
+def _importance(facts: Facts) -> tuple[Block, ...]:
+    """Return the table, empty if the run released no spread of the columns, or not the certified one."""
+    try:
+        found = facts.result.importance()[:TOP]
+    except VflError:
+        return ()
+    rows = tuple(
+        (
+            one.feature,
+            one.party,
+            f"{one.value:.3g}",
+            f"{one.low:.3g} to {one.high:.3g}",
+            "too noisy to tell" * one.too_noisy,
+        )
+        for one in found
+    )
+    head = ("largest", "party", "margin per standard deviation", "95 % interval", "")
+    return (Table(head, rows), IMPORTANCE_NOTE)
 
 
 def _limits(facts: Facts) -> tuple[Block, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.errors import VflError
 from vfl.problem import INTERCEPT
 from vfl.report import charts
 from vfl.report.fairness import NAMES as OWN_SECTION
@@ -16,9 +17,14 @@ from vfl.report.measures import BASELINE, HEAD, rows_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.launch.run.importance import Importance
     from vfl.report.facts import Facts
 
 
+IMPORTANCE_NOTE = (
+    "The spread is released with noise and charged to the training. The interval is about the spread alone: it leaves out the "
+    "noise in the coefficients. Features that rise and fall together share their importance arbitrarily."
+)
 ROWS, LISTED = 40, 1000
 """Largest number of bars in a chart, and of rows in the table of all coefficients."""
 
@@ -121,6 +127,32 @@ def coefficients(facts: Facts) -> Markup:
 
 def _noise_of(noise: Mapping[int, float], j: int) -> str:
     return f"{noise[j]:.3g}" if j in noise else ""
+
+
+def importance(facts: Facts) -> Markup | None:
+    """Return the importance of the features with intervals; None if the run released no spread, or not the certified one."""
+    try:
+        found = facts.result.importance()
+    except VflError:
+        return None
+    rows = [
+        charts.Span(one.feature, one.value, 0.0, _said(one), (one.low, one.high), facts.parties.index(one.party))
+        for one in found[:ROWS]
+    ]
+    more = f" The {ROWS} largest of {len(found):,} are drawn." if len(found) > ROWS else ""
+    return section(
+        "Importance",
+        element(
+            "p", f"Change of the margin when a feature changes by one standard deviation of it, largest first.{more}"
+        ),
+        charts.both(lambda width: charts.spans(width, rows, "change of the margin")),
+        charts.parties_key(facts.parties, ("noisekey", "95 % interval, by the noise of the released spread")),
+        element("p", IMPORTANCE_NOTE, class_="note"),
+    )
+
+
+def _said(one: Importance) -> str:
+    return "too noisy" if one.too_noisy else f"{one.value:.3g}"
 
 
 def contribution(facts: Facts) -> Markup:

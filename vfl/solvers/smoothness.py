@@ -150,6 +150,24 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
     return Curvature(centre, M)
 
 
+def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
+    """Return the variance of every column, (p,), and the standard deviation of its noise, (p,), from the bought moments.
+
+    Post-processing. Unlike the M_j of `curvature`, a variance here is neither drawn to the others nor lifted, so that its
+    noise is N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a
+    mean square in units of B_j². It is taken about 0 where columns are not centred.
+    """
+    asking = _moments(problem, features(problem))
+    next(asking)
+    try:
+        asking.send(released)
+    except StopIteration as end:
+        mean, square, noise = end.value
+    centre = np.where(problem.centred_coordinates, mean, 0.0)
+    B = problem.reach
+    return square - centre**2, noise * B**2 * np.sqrt(1.0 + 16.0 * (centre / B) ** 2)
+
+
 def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
     """Shrink noisy values to their common mean by the share of their spread that noise explains; return them and their errors.
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from vfl.certificate import Report
     from vfl.job import Job
+    from vfl.launch.run.importance import Importance
     from vfl.launch.run.scorecard import Scorecard
     from vfl.types import Vector
 
@@ -96,6 +97,7 @@ class Result:
     w : (p,) coefficients on the scaled features, in the order of `coordinates`.
     coordinates : names of w; the intercept, if any, is '(intercept)'.
     findings : values that were released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
+    moments : released sums of the columns, by party, from which their spread follows; () if the run bought none.
     """
 
     job: Job
@@ -103,6 +105,7 @@ class Result:
     w: Vector
     coordinates: tuple[str, ...]
     findings: Mapping[str, Findings] = field(default_factory=dict)
+    moments: tuple[Vector, ...] = ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -213,6 +216,17 @@ class Result:
 
         return pipeline_of(self)
 
+    def importance(self) -> tuple[Importance, ...]:
+        """Return the change of the margin per standard deviation of each feature, with an interval, largest first.
+
+        It costs no privacy: it is computed from the model and from the spread of the columns that the training released.
+
+        Raises SpecificationError for a run that bought no spread, OutputError if the certificate names another.
+        """
+        from vfl.launch.run.importance import importance_of
+
+        return importance_of(self)
+
     def scorecard(
         self,
         *,
@@ -313,6 +327,7 @@ class Result:
             **numbers(self.w, self.coordinates),
             "coef": dict(zip(self.feature_names, map(float, self.coef_), strict=True)),
             "intercept": self.intercept_,
+            **({"moments": [list(map(float, u)) for u in self.moments]} if self.moments else {}),
         }
 
     @classmethod
@@ -323,6 +338,7 @@ class Result:
         job, _ = jobfile.read(folder / jobfile.NAME)
         try:
             w, coordinates = np.array(model["w"], dtype=np.float64), tuple(model["coordinates"])
+            moments = tuple(np.array(u, dtype=np.float64) for u in model.get("moments", ()))
         except (KeyError, TypeError, ValueError) as error:
             raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
-        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates, _read_findings(folder))
+        return cls(job, Certificate.load(folder / CERTIFICATE), w, coordinates, _read_findings(folder), moments)

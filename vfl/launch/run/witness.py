@@ -70,7 +70,8 @@ class Witness:
             account=self._budget.account(plan.job),
             flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),
         )
-        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings)
+        moments = self._first[0] if certificate.moments_digest else ()
+        return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings, moments)
 
     def _charges(self, statement: Statement) -> Mapping[Event, int]:
         """Return the run's charges: those counted here, or the ledger's if it also holds those of earlier processes."""
