@@ -121,6 +121,9 @@ class Lossy:
             raise PartyLost(f"{self.party!r} died", self.party)
         return self.inner.ask(shares, records, key)
 
+    def together(self, party: str) -> tuple[str, ...]:
+        return self.inner.together(party)
+
     def revive(self, party: str, seconds: float) -> Any:
         if not self.returns:
             self.gone.add(party)

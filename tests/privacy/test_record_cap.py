@@ -460,7 +460,7 @@ def test_a_lost_answer_charges_the_next_pass() -> None:
 @pytest.mark.parametrize("noise", ["seeded", "true"])
 @pytest.mark.parametrize("books", [False, True], ids=["", "with books"])
 def test_lost_and_back(tmp_path: Any, noise: str, books: bool) -> None:
-    spec = job(vfl.SkGD(clip="record", passes=6, spares=1), noise=noise)
+    spec = job(vfl.SkGD(clip="record", passes=6, spares=1, early_share=0.15), noise=noise)
     whole = drive(Lossy(spec, times=0), WAIT)[1]
     _, outcome = drive(Lossy(spec, at=6, moment="after", policies=policies(tmp_path) if books else None), WAIT)
     if noise == "seeded":
@@ -484,7 +484,7 @@ def test_left_out(noise: str, at: int) -> None:
 @pytest.mark.parametrize("at", [3, 9])
 def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -> None:
     """Norms are asked anew without the party, in the first process and in the one that goes on."""
-    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=8, spares=2), noise=noise)
+    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=8, spares=2, early_share=0.15), noise=noise)
     found = {}
     for name, stop in (("whole", 10**9), ("cut", 14)):
         (tmp_path / name).mkdir()
@@ -504,7 +504,7 @@ def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -
 @pytest.mark.parametrize(("stop", "repeated"), [(3, 0), (6, 0), (8, 1), (13, 1)])
 def test_cut_off_and_resumed(tmp_path: Any, noise: str, stop: int, repeated: int) -> None:
     """A resumed run charges a new pass for the blocks that are left of one that was begun; at the end of one there are none."""
-    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=6, spares=1), noise=noise)
+    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=6, spares=1, early_share=0.15), noise=noise)
     (tmp_path / "run").mkdir()
     assert ledgered.begin(tmp_path / "run", Lossy(spec, times=0), WAIT, stop) is None
     before = ledgered.charges(tmp_path / "run")
@@ -541,7 +541,7 @@ class Cut(Lossy):
 @pytest.mark.parametrize(("at", "passes_lost"), [(2, 0), (3, 1), (5, 1), (8, 1)])
 def test_cut_off_between_charge_and_log_then_resumed(tmp_path: Any, at: int, passes_lost: int) -> None:
     """Charges without an answer count: the resumed run knows which of the plan's charges are left."""
-    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=6, spares=1))
+    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=6, spares=1, early_share=0.15))
     (tmp_path / "run").mkdir()
     with pytest.raises(KeyboardInterrupt):
         ledgered.begin(tmp_path / "run", Cut(spec, at=at, moment="after", times=0), WAIT)
