@@ -484,7 +484,10 @@ def test_left_out(noise: str, at: int) -> None:
 @pytest.mark.parametrize("at", [3, 9])
 def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -> None:
     """Norms are asked anew without the party, in the first process and in the one that goes on."""
-    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=8, spares=2, early_share=0.15), noise=noise)
+    ledgered, spec = (
+        faults.TestLedger(),
+        job(vfl.SkGD(clip="record", passes=8, spares=2, early_share=0.15), noise=noise),
+    )
     found = {}
     for name, stop in (("whole", 10**9), ("cut", 14)):
         (tmp_path / name).mkdir()
@@ -504,7 +507,10 @@ def test_skipped_then_cut_off_then_resumed(tmp_path: Any, noise: str, at: int) -
 @pytest.mark.parametrize(("stop", "repeated"), [(3, 0), (6, 0), (8, 1), (13, 1)])
 def test_cut_off_and_resumed(tmp_path: Any, noise: str, stop: int, repeated: int) -> None:
     """A resumed run charges a new pass for the blocks that are left of one that was begun; at the end of one there are none."""
-    ledgered, spec = faults.TestLedger(), job(vfl.SkGD(clip="record", passes=6, spares=1, early_share=0.15), noise=noise)
+    ledgered, spec = (
+        faults.TestLedger(),
+        job(vfl.SkGD(clip="record", passes=6, spares=1, early_share=0.15), noise=noise),
+    )
     (tmp_path / "run").mkdir()
     assert ledgered.begin(tmp_path / "run", Lossy(spec, times=0), WAIT, stop) is None
     before = ledgered.charges(tmp_path / "run")
