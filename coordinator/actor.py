@@ -58,13 +58,19 @@ class CoordinatorActor:
     It waits for the driver before the first release and before it settles. So the driver can refuse the plan before any
     release, and its log is complete before the books are closed.
 
-    faults : policy on lost parties. job, run : tags of its metrics and log lines.
+    faults : policy on lost parties. job, run : tags of its metrics and log lines. dealer : actor of a run on shares.
     """
 
     def __init__(
-        self, actors: Mapping[str, Any], sources: Mapping[str, Any], faults: Faults, job: str, run: str
+        self,
+        actors: Mapping[str, Any],
+        sources: Mapping[str, Any],
+        faults: Faults,
+        job: str,
+        run: str,
+        dealer: Any = None,
     ) -> None:
-        transport = RayTransport(actors, faults.answer_seconds, sources)
+        transport = RayTransport(actors, faults.answer_seconds, sources, dealer=dealer)
         self._coordinator = Coordinator(transport, faults=faults)
         self._alignment = RayAlignment(actors, faults.answer_seconds)
         self._telemetry = Telemetry(job, run, RayMeters(job, run), lambda: (transport.n_bytes, transport.party_seconds))

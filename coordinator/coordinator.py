@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from coordinator.budget import Budget, Reserved
 from coordinator.executor import Executor
+from coordinator.iterate import Iterate
 from coordinator.margins import Margins
 from coordinator.party_books import PartyBooks
 from coordinator.recovery import Recovery
 from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
+from coordinator.secure import SecureTransport
+from coordinator.transport import Legs
 from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
 from vfl.job.faults import Faults
 from vfl.planning import Plan, unnoised
@@ -21,6 +24,9 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
+    import numpy as np
+
+    from coordinator.state import State
     from coordinator.transport import Transport
     from vfl.evaluation.estimates import Findings
     from vfl.job import Job
@@ -46,6 +52,12 @@ class Outcome:
     findings: Mapping[str, Findings] = field(default_factory=dict)
     books: Mapping[str, Head] = field(default_factory=dict)
     left: tuple[str, ...] = ()
+
+
+SKIP = (
+    "trust='secure' plans noise of all parties and cannot continue without one: set [faults] on_party_lost to 'wait' or "
+    "'abort'"
+)
 
 
 def agreed_records(greetings: Mapping[str, Greeting]) -> int:
@@ -135,20 +147,22 @@ class Coordinator:
             raise SpecificationError(
                 f"{plan.solver.name} cannot continue without a party: set [faults] on_party_lost to 'wait' or 'abort'"
             )
+        if plan.sharing is not None and self._faults.on_party_lost == "skip":
+            raise SpecificationError(SKIP)
         keepers = [party for party, greeting in greetings.items() if greeting.keeps_book]
         books = PartyBooks(self._transport, keepers, run=budget.run, account=budget.account(job), ledger=budget.open())
         reservation = _reserved(budget, plan, books, log)
         yield plan
         yield Reserved(plan.n_records, budget.current_head() if reservation else None)
         held_out = job.split.held_out(plan.n_records) if job.split is not None else None
-        margins = Margins(self._transport.labels(job.partition.label_party), held_out)
+        transport, margins = self._state(plan, held_out)
         execute = Executor(
-            self._transport,
+            transport,
             margins,
             reservation,
             noise=job.noise_source(),
             unnoised=unnoised(job),
-            expand=self._expand,
+            expand=self._expand or plan.sharing is not None,
             split=plan.split,
             attempts=budget.attempts(job, reservation),
             earlier=budget.charges(job, reservation),
@@ -156,12 +170,14 @@ class Coordinator:
 
         def welcome(party: str, greeting: Greeting) -> None:
             agreed_records({party: greeting})
+            if party not in greetings:  # the dealer, who holds no records
+                return
             began = greetings[party]
             if (greeting.n_records, greeting.alignment) != (began.n_records, began.alignment):
                 raise DataError(f"party {party!r} came back with other records than it began with: start a new run")
             books.reopen(party)
 
-        recovery = Recovery(self._transport, self._faults, welcome, keep=job.partition.label_party)
+        recovery = Recovery(transport, self._faults, welcome, keep=job.partition.label_party)
         left = list(log.left.values())
         going = rounds(plan.schedule(), execute, log, sealed=sealed, recovery=recovery)
         while True:
@@ -180,6 +196,21 @@ class Coordinator:
         stopped_early = plan.solver.adaptive or not lasted or bool(left)
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
         return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left))
+
+    def _state(self, plan: Plan, held_out: np.ndarray | None) -> tuple[Transport, State]:
+        """Return the state of a run and the transport that changes it: margins and labels, or the public model alone.
+
+        Under trust='secure' nobody is asked for labels.
+        """
+        label = plan.job.partition.label_party
+        if plan.sharing is None:
+            return self._transport, Margins(self._transport.labels(label), held_out)
+        if not isinstance(self._transport, Legs):
+            raise SpecificationError(
+                "trust='secure' does not run over this transport: use an engine that carries its legs"
+            )
+        iterate = Iterate(plan.problem.layout, plan.problem.n_records, label)
+        return SecureTransport(self._transport, iterate, plan), iterate
 
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None

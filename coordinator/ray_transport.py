@@ -12,13 +12,15 @@ from coordinator.seat import together
 from vfl.errors import PartyLost, VflError
 from vfl.kinds import from_plain, to_plain
 from vfl.messages import BookHeads, Greeting, Reply, Stored
+from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from vfl.alignment import IdsGreeting, Indexed
     from vfl.messages import Notice, Query, Records
     from vfl.privacy.events import ReleaseKey
+    from vfl.secure.legs import Leg
     from vfl.security.psi import Points
     from vfl.types import Integers, Vector
 
@@ -34,12 +36,21 @@ class RayTransport:
     actors : {party: handle}.
     timeout : seconds to wait for one answer.
     sources : {party: the source that it loads again after a restart}.
+    dealer : handle of the dealer of a run on shares.
     n_bytes : total size of the per-record vectors sent and received so far.
     party_seconds : total time of the parties' answers so far, counting the slowest of each query.
     """
 
-    def __init__(self, actors: Mapping[str, Any], timeout: float, sources: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        actors: Mapping[str, Any],
+        timeout: float,
+        sources: Mapping[str, Any] | None = None,
+        *,
+        dealer: Any = None,
+    ) -> None:
         self._actors = actors
+        self._dealer = dealer
         self._timeout = timeout
         self._sources = sources or {}
         self._stored: dict[str, tuple[Vector, Stored]] = {}
@@ -86,12 +97,27 @@ class RayTransport:
         """Return the parties of the party's process, itself first."""
         return together(self._actors, party)
 
+    def post(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[Any, Sequence[Any]]:
+        """Send a leg and return at once; parcels are references, so that they travel between the actors alone."""
+        actor = self._dealer if to == DEALER else self._actors[to]
+        refs = actor.leg.options(num_returns=1 + count).remote(to_plain(leg), *parcels)
+        return (refs[0], refs[1:]) if count else (refs, ())
+
+    def collect(self, answers: Sequence[tuple[str, Any]]) -> dict[str, object]:
+        """Wait for replies in the order of their legs, so that a loss is that of the first participant that was lost."""
+        told = {}
+        for name, ref in answers:
+            told[name] = answer_of(name, ref, self._timeout)
+        return {name: from_plain(plain, object) for name, plain in told.items()}
+
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until Ray has restarted the party's actor, and have it load its data again."""
         until = time.monotonic() + seconds
         while True:
             left = max(until - time.monotonic(), 0.1)
             try:
+                if party == DEALER:  # it has no data to load
+                    return Greeting(answer_of(party, self._dealer.version.remote(), left), 0)
                 answer_of(party, self._actors[party].load.remote(self._sources[party]), left)
                 greeting = from_plain(answer_of(party, self._actors[party].greet.remote(), left), Greeting)
             except PartyLost:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records, Reply
     from vfl.privacy.events import ReleaseKey
+    from vfl.secure.legs import Leg
     from vfl.types import Vector
 
 
@@ -37,4 +38,21 @@ class Transport(Protocol):
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Return the greeting of a lost party that has loaded its data anew; PartyLost if it is not back in time."""
+        ...
+
+
+@runtime_checkable
+class Legs(Transport, Protocol):
+    """Transport that also carries the legs of a run on shares."""
+
+    def post(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[Any, Sequence[Any]]:
+        """Send a leg of a run on shares with its parcels; return handles of the reply and of the `count` parcels it sends.
+
+        Legs of one participant are answered in the order in which they were sent. Only parcels that it sent are handed to
+        the next participant, so that a transport may pass references.
+        """
+        ...
+
+    def collect(self, answers: Sequence[tuple[str, Any]]) -> dict[str, object]:
+        """Wait for replies in their order; return the last one of each participant. PartyLost names the first that is lost."""
         ...

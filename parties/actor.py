@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from parties.alignment.participant import Alignment
+from parties.dealing import Dealing
 from parties.loading import consented, load
 from parties.prediction import Prediction
 from vfl.alignment import Keeping
@@ -18,7 +19,7 @@ from vfl.privacy.events import ReleaseKey
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from parties.party import Party
     from parties.prediction import ModelPart, PartGreeting
@@ -209,7 +210,35 @@ class PartyActor:
             self._fetched[name] = given.number, ray.get(given.reference, timeout=FETCH_SECONDS)
         return self._fetched[name][1]
 
+    def leg(self, leg: Plain, *parcels: bytes) -> Any:
+        """Return the reply to a leg of a run on shares, and the parcels that go with it, each an object of its own."""
+        return _sent(*self._party.leg(_leg_of(leg), parcels))
+
     def _aligning(self) -> Alignment:
         if self._alignment is None:
             raise FederationError("a party was asked to align before it received the job")
         return self._alignment
+
+
+class DealerActor:
+    """The dealer of a run on shares: an actor without columns."""
+
+    def __init__(self, job: Job) -> None:
+        self._dealing = Dealing(job)
+
+    def version(self) -> str:
+        """Return the version of the code that runs here."""
+        return __version__
+
+    def leg(self, leg: Plain, *parcels: bytes) -> Any:
+        """Return the reply to a leg, and the parcels that go with it."""
+        return _sent(*self._dealing.leg(_leg_of(leg), parcels))
+
+
+def _leg_of(plain: Plain) -> Any:
+    return from_plain(plain, object)
+
+
+def _sent(reply: object, parcels: Sequence[bytes]) -> Any:
+    """Return what a call with 1 + len(parcels) results returns."""
+    return (to_plain(reply), *parcels) if parcels else to_plain(reply)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from parties.alignment.index import Index
+    from parties.session import Credentials
     from parties.sources.base import Source
     from parties.storage.base import Storage
     from vfl.job.task import PartyTask
@@ -48,6 +49,7 @@ def load(
     *,
     index: Index | None = None,
     threads: int = 1,
+    own: Credentials | None = None,
 ) -> Party:
     """Return the party with its columns read, declared, scaled; its noise comes from the operating system.
 
@@ -57,6 +59,7 @@ def load(
         agreed already. None asks nobody and keeps no book.
     index : the aligned rows, in their order (parties.alignment.participant); None takes all rows as they are.
     threads : number of threads of the party's kernels.
+    own : the party's identity across organisations, for the keys of a run on shares.
     """
     job, party = task.job, task.party
     agreed = policy if isinstance(policy, Policy) else consented(task, policy)
@@ -76,11 +79,16 @@ def load(
         "groups": groups,
         "threads": threads,
     }
-    if agreed is None or job.privacy is None:
-        return Party(party, columns, job.noise_source(), labels, **facts)
-    from parties.book import PartyBook
+    noise, book = job.noise_source(), None
+    if agreed is not None and job.privacy is not None:
+        from parties.book import PartyBook
 
-    return Party(party, columns, job.noise_source(), labels, PartyBook(agreed, job, party), **facts)
+        book = PartyBook(agreed, job, party)
+    if job.trust == "secure":
+        from parties.holder import Holder
+
+        facts["holder"] = Holder(job, party, columns, noise, labels, book, own)
+    return Party(party, columns, noise, labels, book, **facts)
 
 
 def load_features(task: PartyTask, source: Any, *, index: Index | None = None) -> Storage:

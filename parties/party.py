@@ -41,15 +41,17 @@ from vfl.privacy.sensitivity import check, check_score
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from parties.book import Costs, PartyBook
+    from parties.holder import Holder
     from parties.storage.base import Storage
     from vfl.messages import Block, BookHeads, Notice, Query, Records, Step, Weighting
     from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, ReleaseKey
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
+    from vfl.secure.legs import Leg
     from vfl.types import Integers, Vector
 
 UNIT_GRID = 2.0**-GRID_BITS
@@ -69,6 +71,7 @@ class Party:
         rows, for margins only: no noised sum of theirs is ever asked of a party.
     groups : {column: (m,) codes} of the held-out records' groups, where fairness is checked; for margins only.
     threads : number of threads of the kernels; it changes no result.
+    holder : of a run on shares, in which this party answers no query about margins; None for trust='trusted'.
     """
 
     def __init__(
@@ -84,8 +87,10 @@ class Party:
         held_out: Storage | None = None,
         groups: Mapping[str, Integers] | None = None,
         threads: int = 1,
+        holder: Holder | None = None,
     ) -> None:
         self.name = name
+        self._holder = holder
         self._columns = columns
         self._kernels = columns.kernels
         self._noise = noise
@@ -124,10 +129,18 @@ class Party:
         return None if self._book is None else self._book.costs()
 
     def labels(self) -> Vector:
-        """Return y, (n,). Only the margins actor may ask for it."""
+        """Return y, (n,). Only the margins actor may ask for it, and nobody in a run on shares."""
+        if self._holder is not None:
+            raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
         if self._labels is None:
             raise PrivacyError(f"party {self.name!r} holds no label")
         return self._labels
+
+    def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
+        """Return the reply to a leg of a run on shares, and the parcels that the party sends with it."""
+        if self._holder is None:
+            raise PrivacyError(f"party {self.name!r} was sent a leg, and its job shares nothing")
+        return self._holder.leg(leg, parcels)
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell
     def answer(self, query: Query, records: Records, key: ReleaseKey) -> Reply:
@@ -142,6 +155,11 @@ class Party:
             raise PrivacyError(
                 f"party {self.name!r} was asked to release without noise ({type(query).__name__}), which the job does not "
                 "declare"
+            )
+        if self._holder is not None and not isinstance(query, Moments | Ranges | Tally):
+            raise PrivacyError(
+                f"party {self.name!r} was asked for {type(query).__name__}, which works on margins: its job runs under "
+                "trust='secure'"
             )
         check(query)
         if isinstance(query, Select) and self.name in query.coordinates:
@@ -383,8 +401,10 @@ class Party:
             raise PrivacyError(
                 f"party {self.name!r} tallies labels of records that are all trained on, and some are held out"
             )
+        if self._labels is None:
+            raise PrivacyError(f"party {self.name!r} holds no label")
         statistic = query.statistic
-        sums = statistic(np.zeros(self._columns.n_records), self.labels())
+        sums = statistic(np.zeros(self._columns.n_records), self._labels)
         return self._noised(sums, statistic.grid, query.event, key, statistic.sensitivity)
 
     def _apart(self) -> Storage:

@@ -81,6 +81,7 @@ from vfl.columns import (
     Dropped as Dropped,
     Numeric as Numeric,
 )
+from vfl.secure.specification import Secure as Secure
 from vfl.solvers import (
     CD as CD,
     GCD as GCD,

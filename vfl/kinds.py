@@ -48,6 +48,8 @@ from vfl.privacy import events
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import Head
 from vfl.privacy.selection import NoisyScore
+from vfl.secure import legs
+from vfl.secure.version import Version
 from vfl.solvers import gcd, joint, labels, noisy_gram, protocol, prox, scd, svrg
 from vfl.types import Adjacency
 
@@ -264,6 +266,29 @@ register("message", "send_margins", joining.SendMargins)
 register("message", "take_margins", joining.TakeMargins)
 register("message", "add_up", joining.AddUp)
 register("message", "measure", joining.Measure, statistic=kind("statistic"))
+
+_version = record(Version, ("model", TEXT), ("place", WHOLE), ("attempt", WHOLE))
+
+
+def _gradient(plain: Any) -> messages.Backward:
+    query = decode("message", plain)
+    if not isinstance(query, messages.Backward):
+        raise PrivacyError(f"a leg needs a gradient, not {type(query).__name__}")
+    return query
+
+
+_backward = Parameter("backward kind", lambda query: encode("message", query), _gradient)
+_ranges = mapping(sequence(row(WHOLE, WHOLE)))
+register("message", "meet", legs.Meet)
+register("message", "begin_session", legs.Begin, keys=mapping(_sealing_key))
+register("message", "set_up", legs.SetUp, rows=_rows, blocks=_ranges)
+register("message", "take_columns", legs.TakeColumns)
+register("message", "mask_angles", legs.MaskAngles, version=_version, w=VECTOR, clamp=optional(NUMBER))
+register("message", "deal_waves", legs.DealWaves, version=_version)
+register("message", "share_residual", legs.ShareResidual, version=_version, owners=sequence(TEXT))
+register("message", "deal_sum", legs.DealSum, version=_version, query=_backward, key=_key)
+register("message", "contribute", legs.Contribute, version=_version, query=_backward, key=_key, fresh=sequence(TEXT))
+register("message", "contribution", legs.Contribution, words=OCTETS)
 
 
 def to_plain(message: object) -> Plain:

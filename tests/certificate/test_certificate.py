@@ -271,8 +271,8 @@ class TestSchema:
 
     def test_it_has_every_field_and_describes_no_other(self, schema: Any) -> None:
         names = [field.name for field in dataclasses.fields(Certificate)]
-        assert sorted(schema.schema["properties"]) == sorted(names)
-        assert sorted(schema.schema["required"]) == sorted(set(names) - {"selection"})
+        assert sorted(schema.schema["properties"]) == sorted(set(names) - {"trust"})
+        assert sorted(schema.schema["required"]) == sorted(set(names) - {"selection", "trust"})
         assert schema.schema["properties"]["format"] == {"const": FORMAT, "description": "Version of this schema."}
 
     @pytest.mark.parametrize("event", EVENTS)

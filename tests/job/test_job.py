@@ -151,9 +151,9 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "scaling must be 'bounds' or 'none', not 'standard'",
     ),
     "a trust that is not built": (
-        lambda: job(trust="secure"),
+        lambda: job(trust="nobody"),
         SpecificationError,
-        "unknown trust 'secure'; give one of: trusted",
+        "unknown trust 'nobody'; give one of: trusted, secure",
     ),
     "one class twice": (
         lambda: job(classes=("no", "no")),

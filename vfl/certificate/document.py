@@ -1,7 +1,8 @@
 """Certificate as a document: its fields, its file format, and its signature.
 
-certificate-1.schema.json, shipped beside this module, describes the file for other programs. Each certificate has
-exactly one spelling, so vfl refuses a file that differs from it in any byte.
+The schemas shipped beside this module describe the file for other programs: certificate-1.schema.json for runs with
+trust='trusted', certificate-2.schema.json for training on shares. Each certificate has exactly one spelling, so vfl refuses
+a file that differs from it in any byte.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 
     Events = tuple[tuple[Event, int], ...]
 
-FORMAT = 1
+FORMAT, SHARED = 1, 2
+"""Formats of the file: SHARED for training on shares, whose certificates name the threat model; FORMAT for all others."""
+FORMATS = (FORMAT, SHARED)
 LARGEST = 1 << 53
 """Bound on integers in the file: the JSON parsers of all languages read smaller ones exactly."""
-SCHEMA = Path(__file__).with_name(f"certificate-{FORMAT}.schema.json")
+SCHEMAS = {number: Path(__file__).with_name(f"certificate-{number}.schema.json") for number in FORMATS}
+SCHEMA = SCHEMAS[FORMAT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class Certificate:
         bought. The run's log has their values.
     n_records : number of records. It is public, and so is membership.
     who_sees_what : values that noise does and does not protect, per kind of participant.
+    trust : {mode, participants, dealer, collude, holders, contributors, price, bits} of training on shares, for participants
+        that are semi-honest; {} for other runs. `price` is the noise of an opened sum over the noise that ε counts.
     job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of its data ('' for this fit only).
     model_digest, findings_digest : SHA-256 of the model, and of the other released values; '' for none.
     ledger : {run, account, entries, head}: position of the ledger's chain when the run was settled; {} for a budget in
@@ -110,6 +116,7 @@ class Certificate:
     ledger: Mapping[str, Any] = field(default_factory=dict)
     books: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     selection: Mapping[str, Any] = field(default_factory=dict)
+    trust: Mapping[str, Any] = field(default_factory=dict)
     code_version: str = __version__
     signature: Signature | None = field(default=None, init=False)
 
@@ -121,9 +128,7 @@ class Certificate:
 
     def _repr_html_(self) -> str:
         lines = map(markup.line, str(self).splitlines())
-        seen = [
-            (who, self.who_sees_what[who]) for who in ("outsider", "party", "coordinator") if who in self.who_sees_what
-        ]
+        seen = [(who, self.who_sees_what[who]) for who in PARTICIPANTS if who in self.who_sees_what]
         return markup.whole(markup.line(self._title(), strong=True), *lines, markup.table(("who", "saw"), seen))
 
     def _title(self) -> str:
@@ -144,7 +149,7 @@ class Certificate:
         plain = _plain(self)
         if self.signature is not None:
             del plain["signature"]["value"]
-        return f"vfl certificate {FORMAT}\n{canonical(plain)}".encode()
+        return f"vfl certificate {self.format}\n{canonical(plain)}".encode()
 
     def to_json(self) -> str:
         """Return the text of the certificate's file. Doubles are read back bit for bit; an infinite ε is null."""
@@ -158,8 +163,9 @@ class Certificate:
         """
         try:
             plain = json.loads(text)
-            if isinstance(plain, dict) and plain.get("format", FORMAT) != FORMAT:
-                raise OutputError(f"this vfl reads certificates of format {FORMAT}, not {plain['format']!r}")
+            if isinstance(plain, dict) and plain.get("format", FORMAT) not in FORMATS:
+                known = " and ".join(map(str, FORMATS))
+                raise OutputError(f"this vfl reads certificates of formats {known}, not {plain['format']!r}")
             certificate = _read(plain)
             written = certificate.to_json()
         except json.JSONDecodeError as error:
@@ -186,8 +192,9 @@ class Certificate:
 
 def _plain(certificate: Certificate) -> dict[str, Any]:
     plain = {f.name: getattr(certificate, f.name) for f in dataclasses.fields(certificate)}
-    if not certificate.selection:
-        del plain["selection"]
+    for name in OPTIONAL:
+        if not plain[name]:
+            del plain[name]
     signature = certificate.signature
     return plain | {
         "epsilon": certificate.epsilon if math.isfinite(certificate.epsilon) else None,
@@ -256,6 +263,24 @@ def _is_positive(value: Any) -> bool:
     return type(value) is float and 0 < value < math.inf
 
 
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
+
+
+PARTICIPANTS = ("outsider", "party", "coordinator", "dealer")
+OPTIONAL = ("selection", "trust")
+"""Fields that a file leaves out where they are empty."""
+TRUST: Mapping[str, Callable[[Any], bool]] = {
+    "mode": lambda v: v == "secure",
+    "participants": lambda v: v == "semi-honest",
+    "dealer": lambda v: v in ("separate", "coordinator"),
+    "collude": lambda v: _is_count(v) and v >= 1,
+    "holders": _is_names,
+    "contributors": _is_names,
+    "price": _is_positive,
+    "bits": lambda v: _is_count(v) and v >= 1,
+}
+"""Valid values of the parts of `trust`."""
 FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "format": lambda v: type(v) is int,
     "private": lambda v: type(v) is bool,
@@ -276,7 +301,9 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "smoothness": lambda v: v in ("private", "bounds", "declared", "data"),
     "moments_digest": lambda v: v == "" or _is_digest(v),
     "n_records": lambda v: _is_count(v) and v >= 1,
-    "who_sees_what": lambda v: _is_table(v, {"outsider", "party", "coordinator"}, _is_text),
+    "who_sees_what": lambda v: (
+        _is_table(v, None, _is_text) and set(v) in (set(PARTICIPANTS), set(PARTICIPANTS) - {"dealer"})
+    ),
     "job": _is_text,
     "job_digest": _is_digest,
     "dataset": _is_text,
@@ -293,6 +320,11 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
         and _is_count(v["inclusion"])
         and _is_text(v["withheld"])
     ),
+    "trust": lambda v: (
+        _is_table(v, set(TRUST), lambda _: True)
+        and all(check(v[name]) for name, check in TRUST.items())
+        and v["price"] >= 1.0
+    ),
     "code_version": _is_text,
     "signature": lambda v: v is None or _is_table(v, {f.name for f in dataclasses.fields(Signature)}, _is_text),
 }
@@ -303,12 +335,15 @@ def _read(plain: Any) -> Certificate:
     if not isinstance(plain, dict):
         raise TypeError("it is not a JSON object")
     for name in (*FIELDS, *plain):
-        if name == "selection" and name not in plain:
+        if name in OPTIONAL and name not in plain:
             continue
         if name not in plain or name not in FIELDS:
             raise KeyError(f"the field {name!r} is {'unknown' if name in plain else 'missing'}")
         if not FIELDS[name](plain[name]):
             raise ValueError(f"the field {name!r} has an invalid value")
+    shared = plain["format"] == SHARED
+    if shared != ("trust" in plain) or shared != ("dealer" in plain["who_sees_what"]):
+        raise ValueError(f"format {SHARED} is that of training on shares, which names trust and what the dealer sees")
     signature = plain.pop("signature")
     certificate = Certificate(
         **plain

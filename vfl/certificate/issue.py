@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from vfl.alignment import reveals
-from vfl.certificate.document import Certificate
+from vfl.certificate.document import FORMAT, SHARED, Certificate
 from vfl.evaluation.fairness import GroupFairness
 from vfl.job.flags import flags_of
 from vfl.messages import Moments
@@ -34,11 +34,23 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
         "party": "its columns, its own un-noised gradients, residuals; in sweeps margins and labels: NOT protected by noise",
         "coordinator": "labels and margins Xw: NOT protected by noise",
-    }
+    },
+    "secure": {
+        "outsider": "the model and this certificate: (ε, δ)-differentially private",
+        "party": "its columns, uniform words, and opened sums with noise. As many parties as may pool, with the coordinator or "
+        "without, learn of other columns what (ε, δ) allows, computationally, if all participants are semi-honest; one party "
+        "more, or the dealer with one party, learn residuals: NOT protected",
+        "coordinator": "opened sums with noise, and sealed texts that it cannot read: (ε, δ), if all participants are "
+        "semi-honest",
+        "dealer": "its own masks and noise, and opened sums with noise: (ε, δ), with the coordinator or without, if all "
+        "participants are semi-honest",
+    },
 }
 """Values that each participant sees. Noise protects the model, not the n-vectors sent between them (docs/privacy.md)."""
 
 UNPROTECTED = {"outsider": "the model and this certificate: NOT protected, see the flags"}
+SIMULATED = "opened sums, and words that it can unmask if it knows the seed: NOT protected, see the flags"
+"""Seen by the participants of a run on shares whose noise is seeded, and its masks with it."""
 
 AMPLIFIED = (
     "; it counts that nobody knows which records a step sampled, so it is for those who see the model: participants see "
@@ -66,6 +78,9 @@ NORMS = {
 OF_GROUPS = "; to check fairness also the group of every held-out record"
 OF_HELD_NORMS = ", and the norm of each party's columns of it"
 """Seen by the coordinator beside margins where fairness is checked, and where its bound counts records near the boundary."""
+SHARED_ROWS = (
+    "; each party cuts its rows to its part of the cap before they are masked, and no residual exceeds a public bound"
+)
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
 GEOMETRY: Mapping[str, str] = {
@@ -88,8 +103,10 @@ def who_sees_what(
 
     capped : True if the solver caps residuals by the norms of whole records. compared : the run's check of fairness.
     """
-    said = WHO_SEES_WHAT[job.trust] | ({} if private else UNPROTECTED)
-    if capped:
+    said = WHO_SEES_WHAT[job.trust]
+    if not private:
+        said = said | (UNPROTECTED if job.trust == "trusted" else dict.fromkeys(said, SIMULATED) | UNPROTECTED)
+    if capped and job.trust == "trusted":
         said = {who: what + NORMS.get(who, "") for who, what in said.items()}
     if compared is not None:
         seen = OF_GROUPS + (OF_HELD_NORMS if compared.bounded else "")
@@ -97,7 +114,7 @@ def who_sees_what(
     if not job.ids:
         return said
     shown = reveals(len(job.ids))
-    return {who: f"{what}; in the alignment {shown[who]}" for who, what in said.items()}
+    return {who: f"{what}; in the alignment {shown[who]}" if who in shown else what for who, what in said.items()}
 
 
 def planned(plan: Plan) -> dict[str, Any]:
@@ -113,7 +130,11 @@ def planned(plan: Plan) -> dict[str, Any]:
     compared = next((inquiry for inquiry in plan.inquiries if isinstance(inquiry, GroupFairness)), None)
     spread = getattr(solver, "label_share", None) and not problem.loss.classification
     geometry += IN_SPREADS if spread else ""
+    sharing = plan.sharing
+    geometry += "" if sharing is None else SHARED_ROWS
     return {
+        "format": FORMAT if sharing is None else SHARED,
+        "trust": {} if sharing is None else sharing.stated(),
         "private": private,
         "flags": flags_of(plan.job),
         "reserved": _counted(plan.releases),

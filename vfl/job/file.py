@@ -14,6 +14,7 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [evaluation]           epsilon = 0.5               (with holdout = 0.2 above the tables)
 [fairness]             group = "sex"               (a feature, or one of [partition.groups] bank = ["sex"])
 [solver]               kind = "SkGD", passes = 10
+[secure]               dealer = "separate", collude = 1 (with trust = "secure" above the tables)
 [data]                 bank = "bank.parquet"       environment: files that the parties' actors open
                        telco = "warehouse://calls" environment: or the address of a database, object store or installed source
 [data.shop]            path = "shop.csv"           environment: or a text file with its format (vfl.Csv):
@@ -52,6 +53,8 @@ from vfl.penalties import PENALTIES
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.schema import declarations
+from vfl.secure.roles import DEALER
+from vfl.secure.specification import Secure
 from vfl.solvers import SOLVERS, SkGD
 
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ def _homes() -> dict[str, list[str]]:
     """Return {key: tables that it belongs to}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
-    kinds += [("[fairness]", (Fairness,))]
+    kinds += [("[fairness]", (Fairness,)), ("[secure]", (Secure,))]
     kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Placement,)), ("[faults]", (Faults,)), (TOP, (Job,))]
     for where, members in kinds:
         for key in dict.fromkeys(f.name for kind in members for f in dataclasses.fields(kind) if f.init):
@@ -191,6 +194,8 @@ def decode(plain: Mapping[str, Any]) -> Job:
         plain["evaluation"] = _built(Evaluation, _table(plain, "evaluation"), "[evaluation]")
     if "fairness" in plain:
         plain["fairness"] = _built(Fairness, _table(plain, "fairness"), "[fairness]")
+    if "secure" in plain:
+        plain["secure"] = _built(Secure, _table(plain, "secure"), "[secure]")
     if "columns" in plain:
         plain["columns"] = declarations(_table(plain, "columns"))
     if "classes" in plain:
@@ -321,5 +326,6 @@ def read(path: str | Path, assignments: Iterable[str] = ()) -> tuple[Job, Enviro
     _known(environment.data, job.partition.parties, "[data]")
     _known(environment.policies, job.partition.parties, "[policy]")
     _known(environment.indexes, job.partition.parties, "[alignment.index]")
-    _known(environment.placement.resources, job.partition.parties, "[ray.resources]")
+    dealer = (DEALER,) if job.secure is not None else ()
+    _known(environment.placement.resources, (*job.partition.parties, *dealer), "[ray.resources]")
     return job, environment

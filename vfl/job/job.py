@@ -18,6 +18,7 @@ from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.evaluation.specification import SCORES, Evaluation, Fairness
 from vfl.holdout import Split
 from vfl.job.plain import encode, to_toml
+from vfl.job.secure import require_offered
 from vfl.job.task import PartyTask
 from vfl.losses import Loss, loss_of
 from vfl.partition import FeaturePartition
@@ -25,6 +26,7 @@ from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
 from vfl.schema import BinaryLabel, Dropped, Scaling, Schema, categories_of
+from vfl.secure.specification import Secure
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
 
@@ -42,7 +44,7 @@ MOST_GROUPS = 16
 """Largest number of groups of a column by which fairness is checked."""
 DEFAULT_EVALUATION = Evaluation()
 """Stands in for None in a job with a hold-out; replace(job, holdout=None) drops it again."""
-TRUSTS = ("trusted",)
+TRUSTS = ("trusted", "secure")
 STORAGES = ("float64", "float32")
 ALL = "*"
 OF_PARTY = ".*"
@@ -70,7 +72,9 @@ class Job:
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
         zeros. Name every party that gives a sparse matrix. A named party may give any source; its dense columns stay dense.
     storage : 'float64', or 'float32' for half the memory; products and sums are float64 either way.
-    trust : 'trusted', the papers' central model; the certificate states who sees what.
+    trust : 'trusted', the papers' central model; or 'secure', which trains on shares, so that nobody sees a margin, a
+        residual or another party's column (docs/secure.md). The certificate states who sees what.
+    secure : Secure(...), who deals and how many parties may collude; None with trust='secure' is Secure().
     dataset : name of the data set in the ledger; None covers this one fit alone.
     id : column by which the parties' records are aligned, one name for all or {party: column}; it is not a feature. None:
         all parties hold the records in the same order.
@@ -102,6 +106,7 @@ class Job:
     sparse: Sequence[str] = ()
     storage: str = "float64"
     trust: str = "trusted"
+    secure: Secure | None = None
     dataset: str | None = None
     id: str | Mapping[str, str] | None = None
     id_kind: str | None = None
@@ -144,8 +149,17 @@ class Job:
             object.__setattr__(self, "classes", classes)
         self.scaling_of(self.partition.features)
         self._check_inquiries()
+        self._check_trust()
         if self.privacy is not None:
             self._check_declarations(self.privacy)
+
+    def _check_trust(self) -> None:
+        """Refuse a job that cannot be trained on shares, and spell equal jobs alike."""
+        if self.trust == "secure" and self.secure is None:
+            object.__setattr__(self, "secure", Secure())
+        if self.trust != "secure" and self.secure is not None:
+            raise SpecificationError("secure describes training on shares: set trust='secure', or leave secure out")
+        require_offered(self)
 
     def _check_types(self) -> None:
         """Refuse options of a wrong type, and name the right one."""
@@ -161,6 +175,8 @@ class Job:
         require("evaluation", self.evaluation, "vfl.Evaluation(...), or None", fits=evaluated)
         compared = self.fairness is None or isinstance(self.fairness, Fairness)
         require("fairness", self.fairness, 'vfl.Fairness(group="COLUMN"), or None', fits=compared)
+        secure = self.secure is None or isinstance(self.secure, Secure)
+        require("secure", self.secure, "vfl.Secure(...), or None", fits=secure)
         for option in ("bounds", "fill", "columns"):
             value = getattr(self, option)
             require(option, value, f"a mapping, {{column: {SPELT[option]}}}", fits=isinstance(value, MappingABC))
@@ -519,7 +535,7 @@ class Job:
             ("solver", self.solver.name),
             ("scaling", self.scaling + (", with an intercept" if self.intercept else ", without an intercept")),
             ("data set", self.dataset or "none: covered for each fit alone"),
-            ("trust", self.trust),
+            ("trust", self.trust if self.secure is None else f"{self.trust}, {self.secure.describe()}"),
         )
 
     def _canonical(self) -> str:

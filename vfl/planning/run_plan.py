@@ -18,6 +18,7 @@ from vfl.job.flags import flags_of
 from vfl.messages import Backward, Moments, Query, Unnoised
 from vfl.planning import words
 from vfl.planning.public_problem import bounds_fairness, budgets_of, problem_of
+from vfl.planning.sharing import sharing_of
 from vfl.privacy.accountants import choose_accountant
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.events import Gaussian, PoissonSubsampledGaussian, bare, on_part
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from vfl.planning.forecast import Forecast
     from vfl.privacy.events import Event
     from vfl.problem import Problem
+    from vfl.secure.sharing import Sharing
     from vfl.solvers.protocol import Released, Solver
     from vfl.solvers.recommend import Recommendation
     from vfl.types import Vector
@@ -148,6 +150,7 @@ class Plan:
     releases : all charges of the run, as (event, count); () without privacy.
     inquiries : evaluation queries after training.
     split : name of the public split of the records, None without a hold-out.
+    sharing : roles, bits and traffic of a run on shares; None for other runs.
     """
 
     job: Job
@@ -157,6 +160,7 @@ class Plan:
     n_records: int
     inquiries: tuple[Inquiry, ...] = ()
     split: str | None = None
+    sharing: Sharing | None = None
 
     def schedule(self) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings]]]:
         """Train, then run the evaluation queries; return w (p,) and {inquiry: findings}."""
@@ -194,7 +198,9 @@ class Plan:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of n-vectors that travel between participants, two vectors per message."""
+        """Bytes of n-vectors that travel between participants: two vectors per message, or the legs of a run on shares."""
+        if self.sharing is not None:
+            return self.sharing.n_bytes
         return self.round_trips * self.problem.n_records * 8 * 2
 
     @property
@@ -252,7 +258,8 @@ def plan(job: Job, n_records: int) -> Plan:
     asked = [(release, Side.TRAINING) for release in trained]
     asked += [(release, inquiry.side) for inquiry in inquiries for release in inquiry.releases()]
     releases = tuple((on_part(event, name, side.value), count) for (event, count), side in asked)
-    planned = Plan(job, problem, solver, releases, n_records, inquiries, name)
+    sharing = sharing_of(job, problem, solver, trained)
+    planned = Plan(job, problem, solver, releases, n_records, inquiries, name, sharing)
     privacy = job.privacy
     if privacy is not None and planned.epsilon > privacy.epsilon * (1.0 + 1e-9):
         bought = budgets_of(job, problem)

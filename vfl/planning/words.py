@@ -64,6 +64,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
         *_expected(plan, expected),
         *_asks(plan),
         *_flags(plan),
+        *_trust(plan),
         *_sparse(plan),
         _cost(plan),
         *_alignment(plan),
@@ -81,7 +82,7 @@ def whole(plan: Plan) -> Lines:
         if plan.split is not None:
             lines.append(("", "ε is the larger of what the two parts cost: no record is in both"))
         lines += _flags(plan)
-    lines += [_cost(plan), *_alignment(plan), *_asks(plan)]
+    lines += [*_trust(plan), _cost(plan), *_alignment(plan), *_asks(plan)]
     lines += [("choice", sentence) for sentence in plan.solver.explain(plan.problem)]
     return (*lines, *_reasoned_advice(plan))
 
@@ -151,6 +152,27 @@ def _sparse(plan: Plan) -> Lines:
         return ()
     named = ", ".join(plan.job.sparse)
     return (("sparse", f"columns of {named}: scaled by a factor, neither shifted nor centred, so 0 stays 0"),)
+
+
+def _trust(plan: Plan) -> Lines:
+    """Return the threat model of a run on shares, its price, its bits and its bias."""
+    sharing = plan.sharing
+    if sharing is None:
+        return ()
+    roles, dealer = sharing.roles, sharing.secure.dealer
+    many = f"up to {roles.collude} part{'ies' if roles.collude > 1 else 'y'} may pool what they saw"
+    where = "a dealer of its own" if dealer == "separate" else "a dealer at the coordinator"
+    dealt = f"{sharing.n_dealt / 1e6:.3g} MB of it by the dealer" if sharing.n_dealt else "once, before the release"
+    return (
+        ("trust", f"secure, if all are semi-honest: {many}; {where}; residuals shared by {', '.join(roles.holders)}"),
+        ("", f"price: {roles.price:.3g} times the noise that ε counts, drawn by all parties and the dealer"),
+        ("bits", f"{sharing.bits.total} after the binary point of an opened sum"),
+        (
+            "bias",
+            f"at most {sharing.bias:.2g} of the noise of a sum at margins up to V, and about a tenth of that as a rule",
+        ),
+        ("shares", f"{sharing.versions:,} models at which residuals are shared; {dealt}"),
+    )
 
 
 def _cost(plan: Plan) -> tuple[str, str]:

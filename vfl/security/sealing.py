@@ -1,8 +1,9 @@
 """Texts and vectors that one party sends to another through the coordinator, which cannot read, change or replay them.
 
 Guarantee. Each party makes a fresh X25519 key per run and signs it with the key of its identity, which the federation file
-pins. `open` returns only what the named party sealed for this party in this run, under this label, and in the order in which it
-was sealed; anything else raises FederationError. The coordinator learns the lengths.
+pins; without identities, on one cluster, whoever carries the keys can replace them. `open` returns only what the named party
+sealed for this party in this run, under this label, and in the order in which it was sealed; anything else raises
+FederationError. The coordinator learns the lengths.
 
     key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
     each piece           ChaCha20-Poly1305, nonce = (number of the text, number of the piece), bound to its label and length
@@ -36,37 +37,44 @@ _DOMAIN = b"vfl sealed, version 1"
 class Sealer:
     """One party's end of the sealed texts of one run. It holds secrets and cannot be pickled.
 
-    party : its name. key_pem : private key of its identity. context : names federation and run.
+    party : its name. context : names federation and run.
+    key_pem : private key of its identity; None where participants have none, as in one process or on one Ray cluster.
     """
 
-    def __init__(self, party: str, key_pem: bytes, context: tuple[str, ...]) -> None:
-        identity = load_pem_private_key(key_pem, password=None)
-        if not isinstance(identity, ec.EllipticCurvePrivateKey):
-            raise FederationError(f"the identity of {party!r} has a key that cannot sign")
+    def __init__(self, party: str, key_pem: bytes | None, context: tuple[str, ...]) -> None:
         self._party, self._context = party, _joined(_DOMAIN, *(part.encode() for part in context))
         self._secret = X25519PrivateKey.generate()
         self.key = self._secret.public_key().public_bytes_raw()
-        self.signature = identity.sign(self._signed(party, self.key), ec.ECDSA(hashes.SHA256()))
+        self.signature = b""
+        self._anonymous = key_pem is None
+        if key_pem is not None:
+            identity = load_pem_private_key(key_pem, password=None)
+            if not isinstance(identity, ec.EllipticCurvePrivateKey):
+                raise FederationError(f"the identity of {party!r} has a key that cannot sign")
+            self.signature = identity.sign(self._signed(party, self.key), ec.ECDSA(hashes.SHA256()))
         self._met: dict[str, bytes] = {}
+        self._seeds: dict[str, bytes] = {}
         self._ways: dict[tuple[str, str], tuple[ChaCha20Poly1305, int]] = {}
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Sealer holds secrets and cannot be pickled")
 
-    def meet(self, other: str, key: bytes, signature: bytes, certificate_pem: bytes) -> None:
+    def meet(self, other: str, key: bytes, signature: bytes = b"", certificate_pem: bytes | None = None) -> None:
         """Take another party's key. Raises FederationError unless the identity in the certificate has signed it.
 
+        certificate_pem : None only where this party has no identity either.
         A key that has come before changes nothing, so that no nonce is used again. A second key of a party is refused.
         """
         if other in self._met:
             if self._met[other] != key:
                 raise FederationError(f"{self._party!r} was sent two keys for sealed texts of {other!r} in one run")
             return
-        public = load_pem_x509_certificate(certificate_pem).public_key()
-        signed, shared = isinstance(public, ec.EllipticCurvePublicKey), b""
+        public = None if certificate_pem is None else load_pem_x509_certificate(certificate_pem).public_key()
+        signed, shared = self._anonymous or isinstance(public, ec.EllipticCurvePublicKey), b""
         try:
             if isinstance(public, ec.EllipticCurvePublicKey):
                 public.verify(signature, self._signed(other, key), ec.ECDSA(hashes.SHA256()))
+            if signed:
                 shared = self._secret.exchange(X25519PublicKey.from_public_bytes(key))
         except (InvalidSignature, ValueError):  # ValueError: a point of small order, or another length
             signed = False
@@ -83,6 +91,13 @@ class Sealer:
             info = _joined(self._context, sender.encode(), receiver.encode(), first, second)
             derived = HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(shared)
             self._ways[sender, receiver] = (ChaCha20Poly1305(derived), 0)
+        ends = sorted(((self._party.encode(), self.key), (other.encode(), key)))
+        info = _joined(b"seed", self._context, *ends[0], *ends[1])
+        self._seeds[other] = HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(shared)
+
+    def seeds(self) -> dict[str, bytes]:
+        """Return {other: seed that this party and the other share, 32 bytes}, of all parties that it has met."""
+        return dict(self._seeds)
 
     def seal(self, to: str, label: str, data: bytes | memoryview) -> bytes:
         """Return the data sealed for party `to`."""

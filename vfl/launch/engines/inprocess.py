@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.alignment import align
+from coordinator.budget import Reserved
 from coordinator.coordinator import Coordinator
 from parties.alignment.participant import Alignment
+from parties.dealing import Dealing
 from parties.loading import consented, load
-from vfl.errors import PartyLost
+from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, to_plain
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.messages import Query, Reply
+from vfl.secure.roles import DEALER
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from coordinator.budget import Budget, Reserved
+    from coordinator.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Lost, Made, Round
     from parties.alignment.index import Index
@@ -28,15 +32,23 @@ if TYPE_CHECKING:
     from vfl.messages import BookHeads, Greeting, Notice, Records
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
+    from vfl.secure.legs import Leg
     from vfl.security.psi import Points
     from vfl.types import Integers, Vector
+
+
+ONE_PROCESS = (
+    "trust='secure' in one process, which held the columns of all parties: a simulation that protects no participant from "
+    "another"
+)
 
 
 class InProcessTransport:
     """Transport that calls the parties one after the other in this process."""
 
-    def __init__(self, parties: Mapping[str, Party]) -> None:
+    def __init__(self, parties: Mapping[str, Party], dealer: Dealing | None = None) -> None:
         self._parties = parties
+        self._dealer = dealer
 
     def greet(self) -> dict[str, Greeting]:
         """Return every party's greeting."""
@@ -61,6 +73,18 @@ class InProcessTransport:
     def together(self, party: str) -> tuple[str, ...]:
         """Return the party alone."""
         return (party,)
+
+    def post(self, to: str, leg: Leg, parcels: Sequence[bytes], count: int) -> tuple[object, list[bytes]]:
+        """Call a participant with a leg in plain form; return its reply and its parcels."""
+        participant = self._dealer if to == DEALER else self._parties[to]
+        if participant is None:
+            raise FederationError("a run on shares has no dealer")
+        reply, sent = participant.leg(from_plain(to_plain(leg), type(leg)), parcels)
+        return from_plain(to_plain(reply), type(reply)), sent
+
+    def collect(self, answers: Sequence[tuple[str, object]]) -> dict[str, object]:
+        """Return the replies, which are in this process already."""
+        return dict(answers)
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Raise PartyLost: parties share the coordinator's process, so nothing can restart one of them alone."""
@@ -125,7 +149,10 @@ def run(
         name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads)
         for name, source in there.items()
     }
-    yield from Coordinator(InProcessTransport(parties)).stream(job, budget, log)
+    dealer = Dealing(job) if job.trust == "secure" else None
+    flags = () if dealer is None else (ONE_PROCESS,)
+    for event in Coordinator(InProcessTransport(parties, dealer)).stream(job, budget, log):
+        yield replace(event, flags=flags) if flags and isinstance(event, Reserved) else event
 
 
 def align_only(

@@ -21,6 +21,8 @@ from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import Place
 from vfl.launch.engines.readiness import CENTRE, asked_of, options_of, require_offered, require_ready
 from vfl.launch.engines.spilling import flags_of_cluster, flags_of_stores
+from vfl.secure.roles import DEALER
+from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 LOAD_SECONDS = 3600.0
+ONE_CLUSTER = (
+    "trust='secure' on one Ray cluster, whose operator can run code at every participant: the shares protect the participants "
+    "from one another as far as they trust that operator"
+)
 START_SECONDS = 60.0
 """Limit for an actor to start on its node; imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
@@ -74,18 +80,21 @@ def _federation(
 
     job : to train; None to predict. here : the coordinator has to run on this machine.
     """
+    secure = None if job is None else job.secure
     pinned_there = place.placement.pinned(place.address)
     processes = place.placement.processes(sources)
     if pinned_there and place.placement.parties_per_process > 1:
         raise PlacementError(ALONE)
-    with connected(len(processes) + 1, place.address) as ray:
+    if secure is not None and place.placement.parties_per_process > 1:
+        raise PlacementError(APART)
+    with connected(len(processes) + 1 + (secure is not None), place.address) as ray:
         from coordinator.actor import CoordinatorActor
         from coordinator.seat import Seat, process_of
-        from parties.actor import InMemory, PartyActor, Shared
+        from parties.actor import DealerActor, InMemory, PartyActor, Shared
 
-        asked = asked_of(place.placement, sources, pinned=pinned_there, here=here)
+        asked = asked_of(place.placement, sources, pinned=pinned_there, here=here, secure=secure)
         # One process takes what one party takes, because it answers for one party at a time.
-        heads = {CENTRE, *(parties[0] for parties in processes)}
+        heads = {CENTRE, DEALER, *(parties[0] for parties in processes)}
         require_offered(
             ray, {name: what for name, what in asked.items() if name in heads}, place.placement.ready_seconds
         )
@@ -108,16 +117,21 @@ def _federation(
                 actors |= {name: Seat(process, number, name) for name in hosted}
             else:
                 actors[head] = ray.remote(PartyActor).options(**options).remote(*given[head])
+        dealing = {}
+        if secure is not None:
+            beside = pinned if secure.dealer == AT_COORDINATOR else {}
+            dealing[DEALER] = ray.remote(DealerActor).options(**again, **options_of(asked[DEALER]), **beside).remote(job)
         coordinator = (
             ray.remote(CoordinatorActor)
             .options(**once, **options_of(asked[CENTRE]), **pinned)
-            .remote(actors, handed, place.faults, "prediction" if job is None else job.name, run)
+            .remote(actors, handed, place.faults, "prediction" if job is None else job.name, run, dealing.get(DEALER))
         )
+        others = {CENTRE: coordinator, **dealing}
         try:
-            require_ready(ray, actors | {CENTRE: coordinator}, asked, max(place.placement.ready_seconds, START_SECONDS))
+            require_ready(ray, actors | others, asked, max(place.placement.ready_seconds, START_SECONDS))
             yield actors, handed, coordinator
         finally:
-            for actor in (coordinator, *(process_of(actors[head]) for head, *_ in processes)):
+            for actor in (*others.values(), *(process_of(actors[head]) for head, *_ in processes)):
                 ray.kill(actor)
 
 
@@ -156,10 +170,7 @@ def run(
         loading = {name: actor.load.remote(handed[name]) for name, actor in actors.items()}
         for name, ref in loading.items():
             answer_of(name, ref, LOAD_SECONDS)
-        beneath = {f"party {name!r}": process_of(actor) for name, actor in actors.items()} | {
-            "the coordinator": coordinator
-        }
-        flags = (*flags_of_cluster(), *flags_of_stores(ray, beneath))
+            for actor in (*others.values(), *(process_of(actors[head]) for head, *_ in processes)):
         patience = place.faults.answer_seconds + (LOSSES_A_QUERY + 1) * place.faults.wait_seconds
         for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):
             yield replace(event, flags=flags) if isinstance(event, Reserved) else event

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.errors import PlacementError, VersionMismatch
 from vfl.job.placement import COORDINATOR
+from vfl.secure.roles import DEALER
+from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from vfl.job.placement import Placement
+    from vfl.secure.specification import Secure
 
     Asked = Mapping[str, float]
 
@@ -27,15 +30,22 @@ POLL_SECONDS = 0.2
 HIDDEN = ("node:", "memory", "object_store_memory", "accelerator_type:")
 
 
-def asked_of(placement: Placement, parties: Iterable[str], *, pinned: bool, here: bool) -> dict[str, Asked]:
+def asked_of(
+    placement: Placement, parties: Iterable[str], *, pinned: bool, here: bool, secure: Secure | None = None
+) -> dict[str, Asked]:
     """Return {actor: {resource: amount}}; CENTRE is the coordinator.
 
     pinned : actors are pinned to nodes by resources. here : the coordinator is pinned to this node by other means.
+    secure : of a run on shares, whose dealer is an actor too: beside the coordinator, or on the node that offers its resource.
     """
     asked: dict[str, Asked] = {
         party: {"CPU": placement.party_cpus} | ({placement.resource(party): PIN} if pinned else {}) for party in parties
     }
     asked[CENTRE] = {COORDINATOR: PIN} if pinned and not here else {"CPU": 0.0 if pinned else 1.0}
+    if secure is not None and secure.dealer == AT_COORDINATOR:
+        asked[DEALER] = asked[CENTRE]
+    elif secure is not None:
+        asked[DEALER] = {placement.resources.get(DEALER, DEALER): PIN} if pinned else {"CPU": 1.0}
     return asked
 
 
@@ -118,7 +128,7 @@ def _holds(node: Mapping[str, float], asked: Asked) -> bool:
 
 
 def _name(who: str) -> str:
-    return "the coordinator" if who == CENTRE else f"party {who!r}"
+    return {CENTRE: "the coordinator", DEALER: "the dealer"}.get(who, f"party {who!r}")
 
 
 def _said(asked: Asked) -> str:

@@ -1,0 +1,254 @@
+"""A party of a run on shares: it masks its columns, holds shares of residuals, and adds noise to every opened sum.
+
+Guarantee. The party sends uniform words, and for each opened sum its noise, its share of zero and its part of the sum: the
+sum of all parties' words is the noised sum that was charged, and short of one it is uniform. Before it draws noise it checks
+cap and event of the release, whoever owns the block, and writes the release to its owner's book. It derives roles, bits and
+caps from the job that its owner has agreed to, never from a message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parties.session import Credentials, Session
+from vfl.errors import FederationError, PrivacyError
+from vfl.messages.joining import Done
+from vfl.planning import plan as make_plan
+from vfl.privacy.events import Gaussian
+from vfl.privacy.geometry import Clip
+from vfl.privacy.sensitivity import check
+from vfl.secure.columns import OwnColumns, own_columns
+from vfl.secure.legs import (
+    Begin,
+    Contribute,
+    Contribution,
+    MaskAngles,
+    Meet,
+    SetUp,
+    ShareResidual,
+    TakeColumns,
+    openings,
+    receivers,
+    senders,
+)
+from vfl.secure.member import Member
+from vfl.secure.roles import DEALER
+from vfl.secure.sigmoid import SERIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from parties.book import PartyBook
+    from parties.storage.base import Storage
+    from vfl.job import Job
+    from vfl.messages import Backward
+    from vfl.privacy.events import ReleaseKey
+    from vfl.privacy.noise import NoiseSource
+    from vfl.secure.legs import Leg
+    from vfl.secure.sharing import Sharing
+    from vfl.types import Vector
+
+LOSS = "logistic"
+
+
+class Holder:
+    """Answers the legs of a run on shares over one party's columns.
+
+    job : the job that the owner has agreed to. columns, noise, labels, book : as of parties.party.Party.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        name: str,
+        columns: Storage,
+        noise: NoiseSource,
+        labels: Vector | None = None,
+        book: PartyBook | None = None,
+        own: Credentials | None = None,
+    ) -> None:
+        self._job, self.name = job, name
+        self._columns, self._noise, self._labels, self._book = columns, noise, labels, book
+        self._own = own or Credentials()
+        self._plan = make_plan(job, columns.n_records)
+        self._session: Session | None = None
+        self._member: Member | None = None
+        self._setup: SetUp | None = None
+        self._caps: dict[str, float] = {}
+        self._opened: dict[ReleaseKey, tuple[Gaussian, set[tuple[str, int]]]] = {}
+        self._known: tuple[bytes, OwnColumns] | None = None
+
+    @property
+    def sharing(self) -> Sharing:
+        """The public facts of the run."""
+        if self._plan.sharing is None:
+            raise PrivacyError(f"party {self.name!r} was asked to share what its job does not share")
+        return self._plan.sharing
+
+    def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
+        """Return the reply to a leg, and the parcels for `receivers` of it. parcels : from `senders` of the leg."""
+        if isinstance(leg, Meet):
+            self._session, self._member, self._setup = Session(self.name, leg.session, self._own), None, None
+            return self._session.key, []
+        if self._session is None or leg.session != self._session.session:
+            raise FederationError(f"party {self.name!r} was sent a leg of another session than the last one")
+        session = self._session
+        if isinstance(leg, Begin):
+            self._begin(session, leg)
+            return Done(), []
+        if self._member is None:
+            raise FederationError(f"party {self.name!r} was sent a leg before the keys of its session")
+        senders_of, receivers_of = (found(leg, self.name, self.sharing.roles) for found in (senders, receivers))
+        if len(parcels) != len(senders_of):
+            raise FederationError(
+                f"party {self.name!r} was sent {len(parcels)} parcels, and {len(senders_of)} were expected"
+            )
+        return self._answer(leg, self._member, session, dict(zip(senders_of, parcels, strict=True)), receivers_of)
+
+    @np.errstate(all="ignore")
+    def _answer(
+        self, leg: Leg, member: Member, session: Session, parcels: dict[str, bytes], to: Sequence[str]
+    ) -> tuple[object, list[bytes]]:
+        n = self._columns.n_records
+        match leg:
+            case SetUp():
+                return Done(), self._set_up(leg, member, session, to)
+            case TakeColumns():
+                setup, owner = self._of_setup(), leg.owner
+                sizes = [stop - start for start, stop in setup.blocks[owner]]
+                words = session.open(owner, f"columns {setup.number}", parcels[owner], np.uint64, sum(sizes), n)
+                at = 0
+                for start, stop in setup.blocks[owner]:
+                    member.take_columns(owner, setup.number, start, stop, words[at : at + stop - start])
+                    at += stop - start
+            case MaskAngles():
+                self._require_place(leg.version.place)
+                masked = member.masked_angles(leg.version, leg.w, leg.clamp)
+                return Done(), [session.seal(h, f"angles {leg.version.name}", masked) for h in to]
+            case ShareResidual():
+                for sender, parcel in parcels.items():
+                    if sender == DEALER:
+                        terms = self._terms(leg.version.place)
+                        words = session.open(sender, f"waves {leg.version.name}", parcel, np.uint64, n, 2 * terms)
+                        member.take_waves(leg.version, words)
+                    else:
+                        angles = session.open(sender, f"angles {leg.version.name}", parcel, np.uint16, n)
+                        member.take_angles(leg.version, sender, angles)
+                found = {owner: member.masked_residual(leg.version, owner) for owner in to}
+                return Done(), [session.seal(o, f"residual {leg.version.name}", words) for o, words in found.items()]
+            case Contribute():
+                return self._contribution(leg, member, session, parcels), []
+            case _:
+                raise FederationError(f"party {self.name!r} does not answer {type(leg).__name__}")
+        return Done(), []
+
+    def _begin(self, session: Session, leg: Begin) -> None:
+        roles = self.sharing.roles
+        if leg.n_records != self._columns.n_records:
+            raise FederationError(f"party {self.name!r} holds another number of records than the session has")
+        streams = session.begin(
+            leg.keys, [other for other in (*roles.parties, DEALER) if other != self.name], self._noise
+        )
+        labels = None if self.name != roles.label or self._labels is None else self._labels > 0.0
+        self._member = Member(roles, self.name, streams, self._noise, leg.n_records, labels)
+
+    def _set_up(self, leg: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[bytes]:
+        """Cap the own rows, whatever w will be, and mask them; keep them for a later session of the same shape."""
+        sharing = self.sharing
+        block, centre, scale = leg.rows[self.name]
+        whole = self._plan.problem.layout.whole()[self.name]
+        if (block.start, block.stop) != (0, whole.size) or not len(centre) == len(scale) == whole.size:
+            raise PrivacyError(f"party {self.name!r} was asked to share rows that are not over all of its columns")
+        self._caps = sharing.caps(leg.cap)
+        shape = b"".join((np.float64(leg.cap).tobytes(), centre.tobytes(), scale.tobytes()))
+        if self._known is None or self._known[0] != shape:
+            X = np.empty((whole.size, self._columns.n_records))
+            for j in range(whole.size):
+                X[j] = self._columns.column(j)
+            reach = self._plan.problem.reach[whole.coordinates]
+            self._known = shape, own_columns(X.T, centre, scale, reach, self._caps[self.name], sharing.bits)
+        member.set_up(leg.number, self._known[1])
+        self._setup = leg
+        words = np.concatenate([member.masked_columns(start, stop) for start, stop in leg.blocks[self.name]])
+        return [session.seal(holder, f"columns {leg.number}", words) for holder in to]
+
+    def _contribution(self, leg: Contribute, member: Member, session: Session, parcels: dict[str, bytes]) -> object:
+        query, key, version = leg.query, leg.key, leg.version
+        self._require_place(version.place)
+        event = self._admitted(query, leg)
+        if self._book is not None:
+            self._book.record(query, key)
+        n, sizes = self._columns.n_records, [block.size for block in query.blocks if block.party == self.name]
+        for sender, parcel in parcels.items():
+            if sender != DEALER:
+                words = session.open(sender, f"residual {version.name}", parcel, np.uint64, n)
+                member.take_residual(version, sender, words)
+        dealt = np.zeros(0, dtype=np.uint64)
+        if DEALER in parcels:
+            dealt = session.open(DEALER, f"sum {key}", parcels[DEALER], np.uint64, sum(sizes))
+        found, at = [], 0
+        for opening in openings(query, key, leg.setup, version):
+            if opening.owner == self.name:
+                member.take_sum(opening, dealt[at : at + opening.size])
+                at += opening.size
+            deviations = self.sharing.deviations(opening.owner, query.clip.cap, event.sigma)
+            found.append(member.contribution(opening, deviations))
+        return Contribution(np.concatenate(found).astype("<u8", copy=False).tobytes())
+
+    def _admitted(self, query: Backward, leg: Contribute) -> Gaussian:
+        """Return the event of a release that the set-up and the charge pay for; raise PrivacyError for any other query.
+
+        The set-up bounds a record's contribution to all columns of all parties by C, so that a charge pays for disjoint blocks.
+        """
+        setup, event = self._of_setup(), query.event
+        if not isinstance(event, Gaussian):
+            raise PrivacyError(f"party {self.name!r} was asked to open a sum without noise")
+        loss = getattr(query.weighting, "loss", None)
+        if getattr(loss, "name", "") != LOSS or type(query.clip) is not Clip or query.batch is not None:
+            raise PrivacyError(f"party {self.name!r} was asked for a sum that its job does not share")
+        check(query)
+        if leg.setup != setup.number or query.clip.cap != setup.cap:
+            raise PrivacyError(f"party {self.name!r} was asked for a sum under another cap than its rows have")
+        asked = [(block.party, j) for block in query.blocks for j in range(block.start, block.stop)]
+        for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
+            _, own_centre, own_scale = setup.rows[block.party]
+            same = np.array_equal(centre, own_centre[block.local]) and np.array_equal(scale, own_scale[block.local])
+            if not same or (block.start, block.stop) not in setup.blocks[block.party]:
+                raise PrivacyError(f"party {self.name!r} was asked for a block in another scale than its rows have")
+        if len(set(asked)) < len(asked):
+            raise PrivacyError(f"party {self.name!r} was asked to open a coordinate twice in one release")
+        if query.capped is not None:
+            self._admit_to_pass(query, event, asked)
+        return event
+
+    def _admit_to_pass(self, query: Backward, event: Gaussian, asked: list[tuple[str, int]]) -> None:
+        """Note the coordinates that a charge pays for, each once, over all parties."""
+        cap = query.capped
+        if cap is None or cap.paid is None:
+            raise PrivacyError(f"party {self.name!r} was asked for a block of a pass that nothing was charged for")
+        if cap.cap != self._of_setup().cap:
+            raise PrivacyError(f"party {self.name!r} was asked to change the cap within a set-up")
+        cap.require_covered([(query.clip, event)])
+        charged, made = self._opened.setdefault(cap.paid.key, (cap.paid.event, set()))
+        if charged != cap.paid.event:
+            raise PrivacyError(f"party {self.name!r} was asked to change the charge within a pass")
+        if self._noise.private and not made.isdisjoint(asked):
+            raise PrivacyError(
+                f"party {self.name!r} was asked to open a coordinate twice in one pass: one charge pays for it once"
+            )
+        made.update(asked)
+
+    def _require_place(self, place: int) -> None:
+        if place not in self.sharing.places:
+            raise PrivacyError(f"party {self.name!r} was asked for a series that its job does not use")
+
+    def _terms(self, place: int) -> int:
+        self._require_place(place)
+        return SERIES[place].terms
+
+    def _of_setup(self) -> SetUp:
+        if self._setup is None:
+            raise FederationError(f"party {self.name!r} was sent a leg before the set-up of its columns")
+        return self._setup

@@ -1,0 +1,90 @@
+"""One participant's keys of a session on shares: sealed parcels, and streams shared with each other participant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import FederationError
+from vfl.messages.joining import SealingKey
+from vfl.privacy.events import ReleaseKey
+from vfl.secure.streams import Streams
+from vfl.security.sealing import Sealer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from vfl.privacy.noise import NoiseSource
+
+
+SHARED = ReleaseKey(-1)
+"""Key of seeded masks; no release has it."""
+
+
+class Credentials:
+    """A participant's identity across organisations; without one, keys of a session are unsigned.
+
+    context : names the federation. key_pem : private key. certificates : {participant: certificate}.
+    """
+
+    def __init__(
+        self,
+        context: tuple[str, ...] = (),
+        key_pem: bytes | None = None,
+        certificates: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self.context, self.key_pem, self.certificates = context, key_pem, certificates or {}
+
+    def __reduce__(self) -> Any:
+        raise TypeError("Credentials hold a secret and cannot be pickled")
+
+
+class Session:
+    """Keys of one session. They are made anew after every loss, so that no mask of an earlier session is used again.
+
+    name : of the participant. session : of the session.
+    """
+
+    def __init__(self, name: str, session: str, own: Credentials) -> None:
+        self.name, self.session, self._own = name, session, own
+        self._sealer = Sealer(name, own.key_pem, (*own.context, session))
+        self.key = SealingKey(self._sealer.key, self._sealer.signature)
+
+    def begin(self, keys: Mapping[str, SealingKey], others: Sequence[str], noise: NoiseSource) -> Streams:
+        """Meet all other participants, and return the streams shared with them.
+
+        The rounding of residuals depends on the masks. With seeded noise, which is not private, the masks are seeded too, so
+        that a run repeats itself to the bit.
+        """
+        if missing := sorted(set(others) - set(keys)):
+            raise FederationError(
+                f"{self.name!r} was given no key of {', '.join(map(repr, missing))} for shared streams"
+            )
+        for other in others:
+            certificate = None if self._own.key_pem is None else self._own.certificates[other]
+            self._sealer.meet(other, keys[other].key, keys[other].signature, certificate)
+        if noise.private:
+            return Streams(self.session, self._sealer.seeds())
+        pairs = {other: " ".join(sorted((self.name, other))) for other in others}
+        seeds = {other: noise.stream(SHARED, f"shares {pair}").words(4).tobytes() for other, pair in pairs.items()}
+        return Streams("seeded", seeds)
+
+    def seal(self, to: str, label: str, words: npt.NDArray[Any]) -> bytes:
+        """Return words sealed for a participant."""
+        plain = np.ascontiguousarray(words).astype(words.dtype.newbyteorder("<"), copy=False)
+        return self._sealer.seal(to, f"{self.name} {label}", plain.reshape(-1).view(np.uint8).data)
+
+    def open(self, sender: str, label: str, parcel: bytes, kind: Any, *shape: int) -> npt.NDArray[Any]:
+        """Return the words that a participant sealed for this one, in that shape. Raises FederationError."""
+        words = np.frombuffer(
+            self._sealer.open(sender, f"{sender} {label}", parcel), dtype=np.dtype(kind).newbyteorder("<")
+        )
+        size = 1
+        for length in shape:
+            size *= length
+        if words.size != size:
+            raise FederationError(f"{sender!r} sent {self.name!r} {words.size} words, and {size} were expected")
+        return words.astype(kind, copy=False).reshape(shape)

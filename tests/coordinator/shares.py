@@ -1,0 +1,122 @@
+"""Runs on shares in one process, whose legs a test can watch or lose."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import vfl
+from coordinator.coordinator import Coordinator, Outcome
+from parties.dealing import Dealing
+from parties.loading import load
+from vfl.job.faults import Faults
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sources import sources_of
+from vfl.secure.roles import DEALER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.messages import Greeting
+    from vfl.secure.legs import Leg
+
+N = 300
+CUT_OFF = b"lost"
+"""Parcel of a lost participant."""
+
+
+def table(n: int = N, p: int = 6, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return p columns within ±2 and labels of a logistic model, by name."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, p)).clip(-2.0, 2.0)
+    y = (rng.random(n) < 1.0 / (1.0 + np.exp(-X @ rng.normal(size=p)))).astype(float)
+    return {**{f"x{j}": X[:, j] for j in range(p)}, "y": y}
+
+
+def job(parties: int = 2, collude: int = 1, p: int = 6, **options: Any) -> vfl.Job:
+    """Return a job with seeded noise over p columns of so many parties; options go before its own."""
+    names = [f"q{k}" for k in range(parties)]
+    columns = {name: [f"x{j}" for j in range(k, p, parties)] for k, name in enumerate(names)}
+    given: dict[str, Any] = {
+        "partition": vfl.FeaturePartition(columns, label=(names[-1], "y")),
+        "privacy": vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(3)),
+        "solver": vfl.SkGD(block_size=2, passes=3),
+        "bounds": {"*": (-2, 2)},
+        "trust": "secure",
+    }
+    if options.get("trust", "secure") == "secure":
+        given["secure"] = vfl.Secure(collude=collude)
+    return vfl.Job(**given | options)
+
+
+class Watched(InProcessTransport):
+    """Transport that records all that passes the coordinator, and can lose a participant at one leg.
+
+    lose : (type of a leg, participant); the first such leg is lost after it was answered, or before.
+    """
+
+    def __init__(
+        self, spec: vfl.Job, data: Any, lose: tuple[type, str] | None = None, *, answered: bool = False
+    ) -> None:
+        self.spec = spec
+        self.sources = sources_of(spec, data, ids=True)
+        self.holders = {name: load(spec.for_party(name), source) for name, source in self.sources.items()}
+        super().__init__(self.holders, Dealing(spec))
+        self.lose, self.answered, self.broken = lose, answered, False
+        self.legs: list[tuple[str, Leg]] = []
+        self.parcels: list[tuple[str, Leg, list[bytes]]] = []
+        self.replies: list[object] = []
+
+    def labels(self, party: str) -> Any:
+        """Fail: nobody is asked for labels."""
+        raise AssertionError("labels were asked for")
+
+    def ask(self, shares: Any, records: Any, key: Any) -> Any:
+        """Record replies."""
+        replies = super().ask(shares, records, key)
+        self.replies += replies.values()
+        return replies
+
+    def post(self, to: str, leg: Leg, parcels: Sequence[bytes], count: int) -> Any:
+        """Record a leg, and lose it if it is the one to lose."""
+        self.legs.append((to, leg))
+        lost = self.lose is not None and type(leg) is self.lose[0] and to == self.lose[1]
+        if lost and not self.answered:
+            return self._lost(to), [CUT_OFF] * count
+        if self.broken:  # an actor's later calls fail, and the first loss is the one that is seen
+            return vfl.PartyLost(f"{to!r} was cut off", to), [CUT_OFF] * count
+        reply, sent = super().post(to, leg, parcels, count)
+        self.parcels.append((to, leg, sent))
+        self.replies.append(reply)
+        return (self._lost(to), sent) if lost else (reply, sent)
+
+    def collect(self, answers: Sequence[tuple[str, object]]) -> dict[str, object]:
+        """Raise the first loss."""
+        for _, answer in answers:
+            if isinstance(answer, vfl.PartyLost):
+                self.broken = False
+                raise answer
+        return super().collect(answers)
+
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Load a lost participant anew."""
+        from vfl.messages import Greeting
+        from vfl.version import __version__
+
+        if party == DEALER:
+            self._dealer = Dealing(self.spec)
+            return Greeting(__version__, 0)
+        self.holders[party] = load(self.spec.for_party(party), self.sources[party])
+        return self.holders[party].greet()
+
+    def _lost(self, to: str) -> vfl.PartyLost:
+        self.lose, self.broken = None, True
+        return vfl.PartyLost(f"{to!r} is lost", to)
+
+
+def outcome(transport: Watched, **faults: Any) -> tuple[Outcome, list[Any]]:
+    """Run the transport's job; return its outcome and all events."""
+    events = list(Coordinator(transport, faults=Faults(**faults)).stream(transport.spec))
+    assert isinstance(events[-1], Outcome)
+    return events[-1], events

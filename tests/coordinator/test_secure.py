@@ -1,0 +1,267 @@
+"""Training on shares: opened sums to the bit, what the coordinator receives, and losses at every leg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.iterate import Iterate
+from coordinator.rounds import Lost, Round
+from tests.coordinator.shares import N, Watched, job, outcome, table
+from vfl.errors import PrivacyError
+from vfl.messages import Forward, Records, Reply, Select
+from vfl.planning import plan
+from vfl.privacy.events import ReleaseKey
+from vfl.secure import legs
+from vfl.secure.legs import openings
+from vfl.secure.noise import drawn
+from vfl.secure.ring import decoded
+from vfl.secure.roles import DEALER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+DATA = table()
+
+
+class Checked(Watched):
+    """Transport that recomputes every opened sum from the parties' columns, residuals and noise in the clear."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.checked = 0
+
+    def collect(self, answers: Sequence[tuple[str, object]]) -> dict[str, object]:
+        """Compare the sum of all words with the clear sum."""
+        found = super().collect(answers)
+        if all(isinstance(found.get(party), legs.Contribution) for party in self.holders):
+            leg = next(leg for _, leg in reversed(self.legs) if isinstance(leg, legs.Contribute))
+            self._compare(leg, found)
+        return found
+
+    def _compare(self, leg: legs.Contribute, found: dict[str, Any]) -> None:
+        sharing = plan(self.spec, N).sharing
+        words = sum(np.frombuffer(found[party].words, dtype="<u8") for party in self.holders)
+        opened, at = decoded(np.asarray(words)), 0
+        holders = {name: party._holder for name, party in self.holders.items()}
+        residual = decoded(sum(holders[h]._member.share(leg.version) for h in sharing.roles.holders))
+        assert abs(residual).max() <= sharing.residual
+        for opening in openings(leg.query, leg.key, leg.setup, leg.version):
+            rows = holders[opening.owner]._known[1].rows[opening.start : opening.stop].astype(object)
+            clear = rows @ residual.astype(object)
+            deviations = sharing.deviations(opening.owner, leg.query.clip.cap, leg.query.event.sigma)
+            for who in sharing.contributors:
+                own = deviations.dealer if who == DEALER else deviations.party
+                clear = clear + drawn(self.spec.noise_source(), opening.key, who, own, opening.size)
+            assert (clear == opened[at : at + opening.size]).all()
+            at += opening.size
+        self.checked += 1
+
+
+class TestBits:
+    """Opened sums are the clear integers and all contributors' noise."""
+
+    @pytest.mark.parametrize(("parties", "collude"), [(2, 1), (3, 1), (3, 2), (5, 1), (5, 4)])
+    def test_opened_sums(self, parties: int, collude: int) -> None:
+        transport = Checked(job(parties, collude), DATA)
+        outcome(transport)
+        assert transport.checked >= 9
+
+    @pytest.mark.parametrize("solver", [vfl.CD(passes=3), vfl.GD(passes=3), vfl.SkGD(passes=3, sampling="full")])
+    def test_solvers(self, solver: Any) -> None:
+        transport = Checked(job(solver=solver), DATA)
+        outcome(transport)
+        assert transport.checked >= 3
+
+    def test_charges_are_those_of_trusted_mode(self) -> None:
+        events = [
+            [event for round_ in happened if isinstance(round_, Round) for event in round_.events]
+            for _, happened in (outcome(Watched(job(), DATA)), _trusted(job(trust="trusted")))
+        ]
+        assert events[0] == events[1]
+
+    def test_a_gradient_is_that_of_trusted_mode_within_the_bound(self) -> None:
+        """With a clip that cuts nothing, w = 0 and noise taken off, only rounding and the series differ."""
+        loose = vfl.GD(passes=1, clip=20.0)
+        gradients = []
+        for spec in (job(solver=loose), job(solver=loose, trust="trusted")):
+            transport = Watched(spec, DATA)
+            _, events = outcome(transport) if spec.trust == "secure" else _trusted(spec)
+            (released,) = [e.released for e in events if isinstance(e, Round) and e.kind == "Backward"]
+            gradients.append(np.concatenate(released) - _noise_of(spec, events))
+        sharing = plan(job(solver=loose), N).sharing
+        bound = sharing.bias * 2.0 * _multiplier(events) * 20.0 + 1e-9
+        assert abs(gradients[0] - gradients[1]).max() < bound
+        assert abs(gradients[0] - gradients[1]).max() > 0.0
+
+
+def _trusted(spec: vfl.Job) -> tuple[Any, list[Any]]:
+    from coordinator.coordinator import Coordinator
+    from parties.loading import load
+    from vfl.launch.engines.inprocess import InProcessTransport
+    from vfl.launch.sources import sources_of
+
+    parties = {name: load(spec.for_party(name), source) for name, source in sources_of(spec, DATA, ids=True).items()}
+    events = list(Coordinator(InProcessTransport(parties)).stream(spec))
+    return events[-1], events
+
+
+def _round_of(events: list[Any]) -> Any:
+    return next(e for e in events if isinstance(e, Round) and e.kind == "Backward")
+
+
+def _multiplier(events: list[Any]) -> float:
+    (event,) = _round_of(events).events
+    return float(event.sigma / event.sensitivity)
+
+
+def _noise_of(spec: vfl.Job, events: list[Any]) -> np.ndarray:
+    """Return the noise of the one gradient of a run, from its seeds."""
+    from vfl.privacy.geometry import Clip
+    from vfl.privacy.rounded_gaussian import rounded_gaussian
+
+    round_ = _round_of(events)
+    (event,), whole = round_.events, plan(spec, N).problem.layout.whole()
+    grid, noise = Clip(20.0, 7).grid, spec.noise_source()
+    found = []
+    for part, (party, block) in enumerate(whole.items()):
+        key = ReleaseKey(round_.number, part)
+        if spec.trust == "trusted":
+            found.append(rounded_gaussian(noise.stream(key), event.sigma / grid, block.size) * grid)
+            continue
+        sharing = plan(spec, N).sharing
+        deviations, step = sharing.deviations(party, 20.0, event.sigma), sharing.bits.step(sharing.caps(20.0)[party])
+        drawn_by = {who: deviations.dealer if who == DEALER else deviations.party for who in sharing.contributors}
+        found.append(sum(drawn(noise, key, who, own, block.size) for who, own in drawn_by.items()) * step)
+    return np.concatenate(found)
+
+
+class TestViews:
+    """What passes the coordinator."""
+
+    def test_the_coordinator_never_holds_an_n_vector_in_the_clear(self) -> None:
+        transport = Watched(job(3), DATA)
+        outcome(transport)
+        for reply in transport.replies:
+            assert getattr(reply, "vector", None) is None
+            assert len(getattr(reply, "words", b"")) < 8 * N
+        parcels = b"".join(parcel for _, _, sent in transport.parcels for parcel in sent)
+        # Sealed texts look random: every byte value is about as frequent as any other.
+        counts = np.bincount(np.frombuffer(parcels, dtype=np.uint8), minlength=256)
+        expected = counts.sum() / 256
+        assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * np.sqrt(2 * 255)
+
+    def test_parcels_go_only_where_roles_send_them(self) -> None:
+        transport = Watched(job(3), DATA)
+        outcome(transport)
+        assert not [leg for to, leg in transport.legs if to == DEALER and legs.senders(leg, to, _roles(transport))]
+        assert {type(leg) for to, leg in transport.legs if to == "q1"} == {
+            *(legs.Meet, legs.Begin, legs.SetUp, legs.MaskAngles, legs.Contribute)
+        }  # no holder: q2 has the labels, q0 is the other one
+
+    def test_parties_refuse_queries_about_margins(self) -> None:
+        transport = Watched(job(), DATA)
+        with pytest.raises(PrivacyError, match="shows its labels to nobody"):
+            transport.holders["q1"].labels()
+        block = plan(transport.spec, N).problem.layout.whole()["q0"]
+        with pytest.raises(PrivacyError, match="was asked for Forward, which works on margins"):
+            transport.holders["q0"].answer(Forward({"q0": (block, np.zeros(block.size))}), Records(), ReleaseKey(0))
+
+
+def _roles(transport: Watched) -> Any:
+    sharing = plan(transport.spec, N).sharing
+    return sharing.roles
+
+
+LEGS = [
+    (legs.Meet, "q0"),
+    (legs.Begin, "q1"),
+    (legs.SetUp, "q0"),
+    (legs.TakeColumns, "q1"),
+    (legs.MaskAngles, "q0"),
+    (legs.DealWaves, DEALER),
+    (legs.ShareResidual, "q1"),
+    (legs.DealSum, DEALER),
+    (legs.Contribute, "q0"),
+    (legs.Contribute, "q1"),
+]
+
+
+@pytest.fixture(scope="module")
+def whole() -> np.ndarray:
+    return outcome(Watched(job(), DATA))[0].w
+
+
+class TestLosses:
+    """A lost leg releases nothing, its charge stays, and the next attempt has a new session."""
+
+    @pytest.mark.parametrize("answered", [False, True])
+    @pytest.mark.parametrize(("leg", "who"), LEGS)
+    def test_a_loss_at_every_leg(self, whole: np.ndarray, leg: type, who: str, answered: bool) -> None:
+        transport = Watched(job(), DATA, (leg, who), answered=answered)
+        found, events = outcome(transport)
+        assert len([event for event in events if isinstance(event, Lost)]) == 1
+        assert (found.w == whole).all()
+        sessions = [sent.session for _, sent in transport.legs if isinstance(sent, legs.Meet)]
+        assert len(set(sessions)) == 2
+
+    def test_a_loss_keeps_its_charge(self) -> None:
+        spec = job(privacy=vfl.Privacy(epsilon=8.0), solver=vfl.SkGD(block_size=2, passes=3, spares=1))
+        _, events = outcome(Watched(spec, DATA, (legs.Contribute, "q1"), answered=True))
+        charges = [c for e in events if isinstance(e, Round | Lost) for c in e.charges]
+        _, without = outcome(Watched(spec, DATA))
+        usual = [c for e in without if isinstance(e, Round | Lost) for c in e.charges]
+        assert len(charges) == len(usual) + 1
+        assert len({key for key, _ in charges}) == len(charges)
+
+    def test_a_run_cannot_continue_without_a_party(self) -> None:
+        with pytest.raises(vfl.SpecificationError, match="cannot continue without one"):
+            outcome(Watched(job(), DATA), on_party_lost="skip")
+
+    def test_kill_and_resume(self, whole: np.ndarray, tmp_path: Any) -> None:
+        class Killed(Exception):
+            pass
+
+        def watch(event: object) -> None:
+            if isinstance(event, Round) and event.number == 4:
+                raise Killed
+
+        with pytest.raises(Killed):
+            vfl.train(job(), DATA, engine="inprocess", output=tmp_path / "run", watch=watch)
+        again = vfl.resume(tmp_path / "run", DATA, engine="inprocess")
+        assert (again.w == whole).all()
+
+
+class TestIterate:
+    """The model in the place of margins."""
+
+    def test_it_takes_no_vector(self) -> None:
+        layout = plan(job(), N).problem.layout
+        iterate = Iterate(layout, N, "q1")
+        block = layout.whole()["q0"]
+        forward = Forward({"q0": (block, np.ones(block.size))}, shifts={"q0": -0.5})
+        with pytest.raises(PrivacyError, match="keeps no vector"):
+            iterate.take(forward, {"q0": Reply(vector=np.zeros(N))})
+        with pytest.raises(PrivacyError, match="keeps no vector"):
+            iterate.absorb("add", [np.zeros(N)])
+        with pytest.raises(PrivacyError, match="shows margins to nobody, so Select has no answer"):
+            iterate.shares(Select(None, {}, {}, {}, None, {}, None))  # type: ignore[arg-type]
+
+    def test_forward_moves_the_model_and_restore_undoes_it(self) -> None:
+        layout = plan(job(), N).problem.layout
+        iterate, block = Iterate(layout, N, "q1"), layout.whole()["q0"]
+        before = iterate.state()
+        forward = Forward({"q0": (block, np.ones(block.size))}, shifts={"q0": -0.5})
+        assert iterate.shares(forward) == {}
+        iterate.take(forward, {})
+        iterate.take(forward, {})
+        assert (iterate.model.w["q0"] == 2.0).all()
+        assert iterate.model.shift == -1.0
+        iterate.take(replace(forward, into="reset"), {})
+        assert (iterate.model.w["q0"] == 1.0).all()
+        iterate.restore(before)
+        assert not iterate.model.w["q0"].any()

@@ -1,0 +1,60 @@
+"""Jobs that trust='secure' offers: refusals of all others, before any data, each in a sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.losses import loss_of
+from vfl.secure.roles import DEALER
+from vfl.solvers.on_shares import why_not
+
+if TYPE_CHECKING:
+    from vfl.job.job import Job
+
+
+def require_offered(job: Job) -> None:
+    """Raise SpecificationError, or PrivacyError where the guarantee is concerned, unless the job can be trained on shares."""
+    secure, partition, privacy = job.secure, job.partition, job.privacy
+    if job.trust != "secure" or secure is None:
+        return
+    if privacy is None:
+        raise PrivacyError("trust='secure' needs privacy: without noise, what is opened is the gradient itself")
+    parties = partition.parties
+    if DEALER in parties:
+        raise SpecificationError(
+            f"party {DEALER!r} would be the dealer and could take off every mask: place the dealer elsewhere, or rename "
+            "the party"
+        )
+    if len(parties) < 2:
+        raise SpecificationError(
+            "trust='secure' shares residuals among parties, and the partition has one: use trust='trusted'"
+        )
+    if not secure.collude < len(parties):
+        raise SpecificationError(
+            f"secure: collude = {secure.collude} of {len(parties)} parties leaves none to protect: give at most "
+            f"{len(parties) - 1}"
+        )
+    for party in parties:
+        if not partition.columns(party) and not (job.intercept and party == partition.label_party):
+            raise SpecificationError(
+                f"trust='secure' masks the columns of every party, and {party!r} has none: leave it out"
+            )
+    loss = loss_of(job.loss).name
+    if why := why_not(job.solver, loss):
+        raise SpecificationError(
+            "trust='secure' offers logistic loss with SkGD, CD, GD; "
+            f"{job.solver.name} with {loss} needs {why}: use one of these, or trust='trusted'"
+        )
+    for asked, words, remedy in (
+        (job.holdout is not None, "measures held-out records from their margins", "leave holdout out"),
+        (job.diagnostics, "releases the objective from margins", "leave diagnostics out"),
+        (privacy.smoothness == "data", "releases exact moments", "use smoothness='private'"),
+        (bool(job.sparse), "keeps columns sparse, and masked columns are dense", "leave sparse out"),
+    ):
+        if asked:
+            raise SpecificationError(f"trust='secure' shows margins to nobody, and this job {words}: {remedy}")
+    if unbounded := job.schema.unbounded(partition.features):
+        raise SpecificationError(
+            f"trust='secure' rounds columns to fixed steps and needs bounds for {unbounded[0]!r}: declare them"
+        )

@@ -1,0 +1,80 @@
+"""The part of a plan that trust='secure' adds: roles, bits, bias and traffic, from public facts alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from vfl.privacy.events import Gaussian
+from vfl.secure.ring import RESIDUAL_BITS, bits
+from vfl.secure.roles import Roles
+from vfl.secure.sharing import Sharing
+from vfl.secure.sigmoid import SERIES, chosen, error, residual_bound
+from vfl.solvers.on_shares import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.job import Job
+    from vfl.privacy.events import Event
+    from vfl.problem import Problem
+    from vfl.secure.ring import Bits
+    from vfl.solvers.protocol import Solver
+
+SLACK = 1.001
+"""Factor over 2C that covers the sensitivity of a clip, rounding to its grid included."""
+TYPICAL_MARGIN = 8.0
+"""V for which a plan states bias and traffic, where the job gives none."""
+LARGEST_BIAS = 0.5
+"""Bias over σ beyond which a run uses more terms."""
+
+
+def sharing_of(job: Job, problem: Problem, solver: Solver, trained: Sequence[tuple[Event, int]]) -> Sharing | None:
+    """Return the facts of a run on shares; None for other runs. Raises SpecificationError or PrivacyError if it cannot run.
+
+    solver : resolved. trained : its releases.
+    """
+    if job.trust != "secure" or job.secure is None:
+        return None
+    secure, parties = job.secure, job.partition.parties
+    roles = Roles(parties, job.partition.label_party, secure.collude)
+    places = range(len(SERIES)) if secure.margin is None else [chosen(secure.margin), chosen(secure.margin, fine=True)]
+    residual = residual_bound(places)
+    rows = rows_of(solver, problem)
+    squares = rows.squares
+    multipliers = [event.sigma / event.sensitivity for event, _ in trained if isinstance(event, Gaussian)]
+    smallest = min(squares.values()) / math.fsum(squares.values())
+    deviation = 2.0 * SLACK * max(multipliers) * residual / 2.0**RESIDUAL_BITS / math.sqrt(smallest)
+    found = bits(problem.n_records, residual, deviation, len(parties))
+    typical = [chosen(secure.margin or TYPICAL_MARGIN, fine=fine) for fine in (False, True)]
+    biases = [_bias(problem, parties, place, rows.size, residual, found) / multipliers[-1] for place in typical]
+    fine = biases[0] > LARGEST_BIAS
+    moved = sum(len(roles.receivers(party)) for party in parties) if rows.together else len(roles.holders)
+    waves = 16 * SERIES[typical[fine]].terms
+    n, holders = problem.n_records, len(roles.holders)
+    setup = sum(8 * len(names) * len(roles.receivers(q)) for q, names in problem.layout.columns.items())
+    each = waves + 2 * holders * (len(parties) - 1) + 8 * moved
+    return Sharing(
+        secure,
+        roles,
+        found,
+        residual,
+        frozenset(places),
+        squares,
+        fine,
+        biases[fine],
+        rows.versions,
+        n * (setup + rows.versions * each),
+        n * rows.versions * waves,
+    )
+
+
+def _bias(problem: Problem, parties: Sequence[str], place: int, size: float, residual: int, found: Bits) -> float:
+    """Return a bound on the bias of a sum over C, at margins up to V, times 1/2: over 2C it is that of σ/z.
+
+    n·(error of a residual)·size, plus n·r_max·2^−(FX + 1) for the rounding of rows.
+    """
+    series = SERIES[place]
+    residuals = error(series, len(parties), series.margin) * size
+    rows = residual / 2.0**RESIDUAL_BITS * 2.0 ** -(found.columns + 1)
+    return problem.n_records * (residuals + rows) / 2.0

@@ -1,0 +1,189 @@
+"""Legs: the calls of the coordinator to participants of a run on shares. Frozen, plain, and public but for what is sealed.
+
+A leg says what to compute. The words that travel between participants accompany it as parcels: texts that the sender has
+sealed for the receiver, so that neither the coordinator nor the object store can read them. The roles, never a leg, decide
+which parcels a participant sends and takes.
+
+| leg | to | takes, from | sends, to |
+|---|---|---|---|
+| Meet | all | | its key of a new session (reply) |
+| Begin | all | | |
+| SetUp | every party | | masked columns, to the other holders |
+| TakeColumns | every holder | masked columns, from their owner | |
+| MaskAngles | every party | | masked angles, to the other holders |
+| DealWaves | the dealer | | shares of waves, to `Roles.supplied` |
+| ShareResidual | every holder | masked angles, from all other parties; shares of waves | masked residuals, to the owners |
+| DealSum | the dealer | | its part of the sums, to the owners |
+| Contribute | every party | masked residuals and the dealer's part, at an owner | words of the opening (reply) |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from vfl.secure.roles import DEALER
+from vfl.secure.version import Opening
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.messages import Backward, Block
+    from vfl.messages.joining import SealingKey
+    from vfl.privacy.events import ReleaseKey
+    from vfl.secure.roles import Roles
+    from vfl.secure.version import Version
+    from vfl.types import Vector
+
+    Rows: TypeAlias = Mapping[str, tuple[Block, Vector, Vector]]
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """Make a new session, with new keys, and forget the last one. session : its name, new in every run and attempt."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Begin:
+    """Take the keys of all other participants. n_records : number of records that are trained on."""
+
+    session: str
+    n_records: int
+    keys: Mapping[str, SealingKey]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetUp:
+    """Cap and round the own columns, and mask them for the holders.
+
+    number : of the set-up in its session. cap : C. rows : {party: (all its columns, centres, scales)}. blocks : {party:
+    ((start, stop), ...)} that will be opened.
+    """
+
+    session: str
+    number: int
+    cap: float
+    rows: Rows
+    blocks: Mapping[str, tuple[tuple[int, int], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeColumns:
+    """Take the masked columns of a party."""
+
+    session: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskAngles:
+    """Mask the angles of the own part of the margins.
+
+    w : (p,) the party's coefficients on centred columns. clamp : the most that its part of a margin may be; None: any.
+    """
+
+    session: str
+    version: Version
+    w: Vector
+    clamp: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DealWaves:
+    """Deal the shares of the waves of a version."""
+
+    session: str
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class ShareResidual:
+    """Compute the own share of the residuals, and mask it for owners of columns.
+
+    first : True for the first leg of its version, with which masked angles and waves come.
+    """
+
+    session: str
+    version: Version
+    owners: tuple[str, ...]
+    first: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DealSum:
+    """Deal the dealer's part of the sums of a query, with its noise."""
+
+    session: str
+    version: Version
+    setup: int
+    query: Backward
+    key: ReleaseKey
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contribute:
+    """Book the release of a query, then return the own words of its sums.
+
+    fresh : the owners among the blocks' to which the holders have sent masked residuals with this leg.
+    """
+
+    session: str
+    version: Version
+    setup: int
+    query: Backward
+    key: ReleaseKey
+    fresh: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Words of an opening, little-endian uint64, block after block. Short of one party's they are uniform."""
+
+    words: bytes
+
+
+Leg: TypeAlias = Meet | Begin | SetUp | TakeColumns | MaskAngles | DealWaves | ShareResidual | DealSum | Contribute
+
+
+def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
+    """Return the participants that a participant sends a parcel to with this leg, in the order of the parcels."""
+    match leg:
+        case SetUp() | MaskAngles():
+            return roles.receivers(name)
+        case DealWaves():
+            return (roles.supplied,)
+        case ShareResidual():
+            return tuple(owner for owner in leg.owners if owner != name)
+        case DealSum():
+            return owners_of(leg.query)
+        case _:
+            return ()
+
+
+def senders(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
+    """Return the participants whose parcels come with this leg, in their order."""
+    match leg:
+        case TakeColumns():
+            return (leg.owner,)
+        case ShareResidual(first=True):
+            others = tuple(party for party in roles.parties if party != name)
+            return (*others, DEALER) if name == roles.supplied else others
+        case Contribute() if name in owners_of(leg.query):
+            return (*(roles.receivers(name) if name in leg.fresh else ()), DEALER)
+        case _:
+            return ()
+
+
+def owners_of(query: Backward) -> tuple[str, ...]:
+    """Return the owners of a query's blocks, each once."""
+    return tuple(dict.fromkeys(block.party for block in query.blocks))
+
+
+def openings(query: Backward, key: ReleaseKey, setup: int, version: Version) -> list[Opening]:
+    """Return the opening of each block of a query, with a key of its own."""
+    return [
+        Opening(block.party, block.start, block.stop, version, replace(key, part=query.part + k), setup)
+        for k, block in enumerate(query.blocks)
+    ]
