@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vfl
-from vfl.certificate import FORMAT, SCHEMA, Certificate
+from vfl.certificate import FORMAT, SCHEMA, SCHEMAS, SHARED, Certificate, verify
 from vfl.errors import OutputError
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian, Selection
@@ -321,3 +321,67 @@ class TestSchema:
 @functools.cache
 def _written() -> str:
     return certificate().signed(SigningKey(Ed25519PrivateKey.generate())).to_json()
+
+
+class TestShares:
+    """Certificates of runs on shares: format 2, which states the threat model."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def shared(cls) -> Certificate:
+        from tests.coordinator.shares import job, table
+
+        return vfl.train(job(3), table(), engine="inprocess").certificate
+
+    def test_it_states_the_threat_model(self, shared: Certificate) -> None:
+        assert shared.format == SHARED
+        assert shared.trust == {
+            "mode": "secure",
+            "participants": "semi-honest",
+            "dealer": "separate",
+            "collude": 1,
+            "holders": ["q2", "q0"],
+            "contributors": ["q0", "q1", "q2", "dealer"],
+            "price": pytest.approx((4 / 3) ** 0.5),
+            "bits": 40,
+        }
+        assert set(shared.who_sees_what) == {"outsider", "party", "coordinator", "dealer"}
+        assert any("in one process" in flag for flag in shared.flags)
+        assert "semi-honest" in str(shared)
+
+    def test_the_schema_describes_it(self, shared: Certificate) -> None:
+        import jsonschema
+
+        rules = json.loads(SCHEMAS[SHARED].read_text(encoding="utf-8"))
+        jsonschema.Draft202012Validator.check_schema(rules)
+        plain = json.loads(shared.to_json())
+        jsonschema.Draft202012Validator(rules).validate(plain)
+        assert sorted(rules["properties"]) == sorted(field.name for field in dataclasses.fields(Certificate))
+        signed = shared.signed(SigningKey(Ed25519PrivateKey.generate()))
+        assert Certificate.from_json(signed.to_json()) == signed
+        old = json.loads(SCHEMA.read_text(encoding="utf-8"))
+        assert not jsonschema.Draft202012Validator(old).is_valid(plain)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"format": 1},
+            {"trust": {}},
+            {"who_sees_what": {"outsider": "", "party": "", "coordinator": ""}},
+        ],
+    )
+    def test_parts_of_the_formats_do_not_mix(self, shared: Certificate, change: dict[str, Any]) -> None:
+        with pytest.raises(vfl.OutputError, match="not a certificate"):
+            Certificate.from_json(dataclasses.replace(shared, **change).to_json())
+
+    def test_verification_recomputes_it(self, shared: Certificate) -> None:
+        from tests.coordinator.shares import N, job
+        from vfl.planning import plan
+
+        planned = plan(job(3), N)
+        key = SigningKey(Ed25519PrivateKey.generate())
+        assert verify(shared.signed(key), plan=planned).ok
+        cheaper = dataclasses.replace(shared, trust=shared.trust | {"price": 1.0})
+        report = verify(cheaper.signed(key), plan=planned)
+        assert not report.ok
+        assert "the field 'trust' is not the one" in str(report)

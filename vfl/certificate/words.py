@@ -82,6 +82,11 @@ class Stated(Protocol):
         ...
 
     @property
+    def trust(self) -> Mapping[str, Any]:
+        """Threat model of training on shares; {} for other runs."""
+        ...
+
+    @property
     def signature(self) -> Signed | None:
         """None until the certificate is signed."""
         ...
@@ -106,6 +111,13 @@ def described(certificate: Stated) -> str:
         chosen = certificate.selection
         lines.append(
             f"ε covers the choice among {len(chosen['candidates'])} candidates by {chosen['score']}; {chosen['withheld']}"
+        )
+    if certificate.trust:
+        many = certificate.trust["collude"]
+        lines.append(
+            f"trained on shares among semi-honest participants: up to {many} part{'ies' if many > 1 else 'y'} may pool what "
+            f"they saw, dealer {certificate.trust['dealer']}; sums were opened with {certificate.trust['price']:.3g} times the "
+            "noise that ε counts"
         )
     lines += [f"flag: {flag}" for flag in certificate.flags]
     if certificate.signature is not None:
@@ -133,10 +145,14 @@ def sentences(certificate: Stated) -> tuple[str, str]:
         f"{_factor(certificate.epsilon)}, plus a chance of {_chance(certificate.delta)} "
         f"(ε = {certificate.epsilon:.4g}, δ = {certificate.delta:.3g})."
     )
+    between = (
+        "during training it protects the participants' data from one another within the threat model that it states"
+        if certificate.trust
+        else "it does not protect the participants' data from one another during training"
+    )
     leaves = (
-        f"This holds against everyone who sees the model or this certificate, for {_extent(certificate)}; it does not "
-        "protect the participants' data from one another during training, and it relies on all participants running this "
-        "software unchanged."
+        f"This holds against everyone who sees the model or this certificate, for {_extent(certificate)}; {between}, and it "
+        "relies on all participants running this software unchanged."
     )
     return holds, leaves
 

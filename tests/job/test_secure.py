@@ -1,0 +1,123 @@
+"""Jobs on shares: every solver with every loss is offered or refused before any data, and so is every other option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import vfl
+from tests.coordinator.shares import job
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.job.file import decode
+from vfl.losses import LOSSES, ClassWeighted
+from vfl.planning import plan
+from vfl.solvers import SOLVERS
+
+OFFERED = {("SkGD", "logistic"), ("CD", "logistic"), ("GD", "logistic")}
+NEEDS = {
+    "GCD": "scores",
+    "SGD": "secret batches",
+    "SVRG": "secret batches",
+    "SCD": "a dual state",
+    "OutputPerturbation": "an un-noised end",
+    "NoisyGram": "products of columns",
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_and_loss_is_offered_or_refused(solver: str, loss: str) -> None:
+    options: dict[str, Any] = {"solver": SOLVERS[solver](), "loss": loss, "bounds": {"*": (-2, 2), "y": (0, 1)}}
+    if loss == "class_weighted":
+        options["loss"] = ClassWeighted(positive=2.0)
+    if (solver, loss) in OFFERED:
+        assert plan(job(**options), 1000).sharing is not None
+        return
+    needs = NEEDS.get(solver, "a residual")
+    with pytest.raises(SpecificationError, match=rf"offers logistic loss with .*; {solver} with {loss} needs {needs}"):
+        job(**options)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no privacy": ({"privacy": None}, PrivacyError, "what is opened is the gradient itself"),
+    "a hold-out": ({"holdout": 0.2}, SpecificationError, "measures held-out records .*: leave holdout out"),
+    "diagnostics": ({"diagnostics": True}, SpecificationError, "leave diagnostics out"),
+    "moments of the data": (
+        {"privacy": vfl.Privacy(epsilon=1.0, smoothness="data")},
+        SpecificationError,
+        "use smoothness='private'",
+    ),
+    "sparse columns": ({"sparse": ["q0"]}, SpecificationError, "leave sparse out"),
+    "too many that collude": ({"secure": vfl.Secure(collude=2)}, SpecificationError, "give at most 1"),
+    "class weights": ({"loss": ClassWeighted(positive=2.0)}, SpecificationError, "needs a residual"),
+    "bounds that are missing": (
+        {
+            "scaling": "none",
+            "bounds": {},
+            "solver": vfl.GD(clip=1.0),
+            "privacy": vfl.Privacy(epsilon=1.0, smoothness={f"x{j}": 0.25 for j in range(6)}),
+        },
+        SpecificationError,
+        "needs bounds for 'x0'",
+    ),
+    "a party that is the dealer": (
+        {"partition": vfl.FeaturePartition({"dealer": ["x0"], "q1": ["x1"]}, label=("q1", "y"))},
+        SpecificationError,
+        "party 'dealer' would be the dealer and could take off every mask",
+    ),
+    "one party": (
+        {"partition": vfl.FeaturePartition({"q1": ["x1"]}, label=("q1", "y"))},
+        SpecificationError,
+        "the partition has one",
+    ),
+    "secure without trust": ({"trust": "trusted", "secure": vfl.Secure()}, SpecificationError, "set trust='secure'"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str) -> None:
+    options, error, said = REFUSED[case]
+    with pytest.raises(error, match=said):
+        job(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dealer": "bank"}, "a party as the dealer could take off every mask"),
+        ({"collude": 0}, "at least 1, not 0"),
+        ({"collude": True}, "whole number"),
+        ({"margin": -1.0}, "positive and finite"),
+        ({"margin": "8"}, "must be a number, 8"),
+    ],
+)
+def test_bad_threat_models(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecificationError, match=said):
+        vfl.Secure(**options)
+
+
+def test_plans_refuse_clips_of_single_blocks_and_too_few_bits() -> None:
+    with pytest.raises(SpecificationError, match="charges whole passes"):
+        plan(job(solver=vfl.SkGD(clip=1.0)), 1000)
+    with pytest.raises(PrivacyError, match="fewer than 34 bits"):
+        plan(job(), 10**9)
+
+
+def test_the_threat_model_is_part_of_the_digest_and_of_the_file() -> None:
+    jobs = [job(3), job(3, collude=2), job(3, secure=vfl.Secure(dealer="coordinator")), job(3, trust="trusted")]
+    assert len({each.digest for each in jobs}) == 4
+    for each in jobs:
+        assert decode(each.to_dict()) == each
+    assert job(secure=None).secure == vfl.Secure()
+    assert "dealer separate, up to 1 party may pool" in repr(jobs[0])
+
+
+def test_a_plan_states_the_threat_model() -> None:
+    said = str(plan(job(3, collude=2), 10_000))
+    assert "up to 2 parties may pool what they saw; a dealer of its own; residuals shared by q2, q0, q1" in said
+    assert "price: 1.29 times the noise" in said
+    assert "bits       40 after" in said
+    assert "bias " in said
+    assert plan(job(3), 10_000).sharing.roles.price == pytest.approx((4 / 3) ** 0.5)
+    assert plan(job(trust="trusted"), 1000).sharing is None
