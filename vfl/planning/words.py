@@ -169,7 +169,7 @@ def _trust(plan: Plan) -> Lines:
         ("bits", f"{sharing.bits.total} after the binary point of an opened sum"),
         (
             "bias",
-            f"at most {sharing.bias:.2g} of the noise of a sum at margins up to V, and about a tenth of that as a rule",
+            f"at most {sharing.bias:.2g} of the noise of a sum, in the worst case at margins up to V",
         ),
         ("shares", f"{sharing.versions:,} models at which residuals are shared; {dealt}"),
     )

@@ -151,7 +151,8 @@ def run(
     }
     dealer = Dealing(job) if job.trust == "secure" else None
     flags = () if dealer is None else (ONE_PROCESS,)
-    for event in Coordinator(InProcessTransport(parties, dealer)).stream(job, budget, log):
+    transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
+    for event in Coordinator(transport).stream(job, budget, log):
         yield replace(event, flags=flags) if flags and isinstance(event, Reserved) else event
 
 
