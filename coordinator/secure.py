@@ -38,7 +38,7 @@ from vfl.secure.sigmoid import SERIES, clamps
 from vfl.secure.version import Version, digest_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from coordinator.iterate import Iterate
     from coordinator.transport import Legs
@@ -92,6 +92,10 @@ class SecureTransport:
     def labels(self, party: str) -> NoReturn:
         """Raise PrivacyError: nobody but the label party sees a label."""
         raise PrivacyError("trust='secure' asks nobody for labels")
+
+    def together(self, party: str) -> Collection[str]:
+        """Return the participants that are lost with this one, itself first."""
+        return (party,) if party == DEALER else self._inner.together(party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Return the greeting of a lost participant that is back; it has no keys of the session, which ends."""

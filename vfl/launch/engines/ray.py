@@ -42,6 +42,7 @@ ONE_CLUSTER = (
     "trust='secure' on one Ray cluster, whose operator can run code at every participant: the shares protect the participants "
     "from one another as far as they trust that operator"
 )
+APART = "trust='secure' protects parties from one another, so each needs a process of its own: leave parties_per_process at 1"
 START_SECONDS = 60.0
 """Limit for an actor to start on its node; imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
@@ -120,18 +121,20 @@ def _federation(
         dealing = {}
         if secure is not None:
             beside = pinned if secure.dealer == AT_COORDINATOR else {}
-            dealing[DEALER] = ray.remote(DealerActor).options(**again, **options_of(asked[DEALER]), **beside).remote(job)
+            dealing[DEALER] = (
+                ray.remote(DealerActor).options(**again, **options_of(asked[DEALER]), **beside).remote(job)
+            )
         coordinator = (
             ray.remote(CoordinatorActor)
             .options(**once, **options_of(asked[CENTRE]), **pinned)
             .remote(actors, handed, place.faults, "prediction" if job is None else job.name, run, dealing.get(DEALER))
         )
-        others = {CENTRE: coordinator, **dealing}
+        apart = {CENTRE: coordinator, **dealing}
         try:
-            require_ready(ray, actors | others, asked, max(place.placement.ready_seconds, START_SECONDS))
+            require_ready(ray, actors | apart, asked, max(place.placement.ready_seconds, START_SECONDS))
             yield actors, handed, coordinator
         finally:
-            for actor in (*others.values(), *(process_of(actors[head]) for head, *_ in processes)):
+            for actor in (*apart.values(), *(process_of(actors[head]) for head, *_ in processes)):
                 ray.kill(actor)
 
 
@@ -170,7 +173,10 @@ def run(
         loading = {name: actor.load.remote(handed[name]) for name, actor in actors.items()}
         for name, ref in loading.items():
             answer_of(name, ref, LOAD_SECONDS)
-            for actor in (*others.values(), *(process_of(actors[head]) for head, *_ in processes)):
+        beneath = {f"party {name!r}": process_of(actor) for name, actor in actors.items()} | {
+            "the coordinator": coordinator
+        }
+        flags = (*flags_of_cluster(), *flags_of_stores(ray, beneath), *((ONE_CLUSTER,) if job.secure else ()))
         patience = place.faults.answer_seconds + (LOSSES_A_QUERY + 1) * place.faults.wait_seconds
         for event in answer_of("coordinator", coordinator.begin.remote(job, budget, log), patience):
             yield replace(event, flags=flags) if isinstance(event, Reserved) else event
