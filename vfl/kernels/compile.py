@@ -1,11 +1,13 @@
 """Compilation of the loops, and the few machine operations that numba lacks.
 
-Numba's cache of a compiled loop watches only the file of that loop: after a change here, touch
-vfl/kernels/dense_loops.py.
+Numba's cache of a compiled loop watches the size and time of that loop's file alone, though other modules of this folder are
+compiled into it. `compiled` adds the content of the whole folder, so that no change of a module leaves a stale loop.
 """
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
@@ -33,9 +35,29 @@ _WORD = ir.IntType(64)
 inline = cast("Callable[[Callable[..., tuple[Signature, Code]]], Callable[..., Any]]", intrinsic)
 
 
+def sources(folder: Path) -> str:
+    """Return a digest of the modules of a folder, names and content."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+SOURCES = sources(Path(__file__).parent)
+
+
 def compiled(function: F) -> F:
-    """Compile on first use, release the GIL, keep IEEE arithmetic; division by zero gives infinity."""
-    return cast("F", numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    """Compile on first use, release the GIL, keep IEEE arithmetic; division by zero gives infinity.
+
+    The result is kept on disk for later processes, until any module of this folder changes.
+    """
+    dispatcher = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    # Private to numba, which has no public way; a version without it watches the loop's file alone.
+    kept: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    if hasattr(kept, "_source_stamp"):
+        kept._source_stamp = (kept._source_stamp, SOURCES)
+    return cast("F", dispatcher)
 
 
 def part(function: F) -> F:

@@ -2,8 +2,7 @@
 
 A number below is either a float64, of one record, or a `Lanes`, of WIDTH records in a row: one or a few vector registers
 of whatever machine this is. Every operation is the IEEE one on each lane, so that a record's result does not depend on
-which of the two it went through. After a change here, touch vfl/kernels/dense_loops.py and
-vfl/kernels/sparse_loops.py, since numba's cache of a compiled loop depends on that loop's file alone.
+which of the two it went through.
 """
 
 from __future__ import annotations
