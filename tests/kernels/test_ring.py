@@ -66,7 +66,10 @@ def test_angles_are_those_of_integers(limit):
     shift = -(2**50) - 7
     sums = [sum(int(q) * int(w) for q, w in zip(row, weights, strict=True)) + shift for row in columns.T]
     expected = [((min(max(value, -limit), limit) + 2**31) >> 32) % 2**16 for value in sums]
-    assert kernels.angles(columns, weights, shift, limit).tolist() == expected
+    parts = np.zeros(columns.shape[1], dtype=np.int64)
+    kernels.add_products(columns, 3 * weights, parts)
+    kernels.add_products(columns, -2 * weights, parts)
+    assert kernels.rounded_angles(parts, shift, limit).tolist() == expected
 
 
 def test_compiled_loops_agree_with_python():
@@ -112,8 +115,9 @@ def test_capped_rows_keep_their_direction_and_no_record_that_fits_is_cut():
         lambda: kernels.residual_shares(
             np.zeros((2**16, 2), np.int16), np.zeros(3, np.int64), np.zeros((3, 2), np.uint64)
         ),
-        lambda: kernels.angles(np.zeros((2, 3), np.int16), np.array([2**47, 2**47]), 0, 1),
-        lambda: kernels.angles(np.zeros((2, 3), np.int16), np.array([1]), 0, 1),
+        lambda: kernels.add_products(np.zeros((2, 3), np.int16), np.array([1]), np.zeros(3, np.int64)),
+        lambda: kernels.add_products(np.zeros((2, 3), np.int32), np.array([1, 2]), np.zeros(3, np.int64)),
+        lambda: kernels.rounded_angles(np.zeros(3, np.int64), 2**63, 1),
         lambda: kernels.capped_rows(np.zeros((2, 3)), np.zeros(2), np.ones(2), 2**31, np.empty((2, 3), np.int16)),
     ],
 )

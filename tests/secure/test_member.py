@@ -9,6 +9,8 @@ from tests.secure.session import model, session
 from vfl.errors import FederationError, PrivacyError
 from vfl.privacy.events import ReleaseKey
 from vfl.secure import sigmoid
+from vfl.secure.dealer import PANEL
+from vfl.secure.member import CHUNK
 from vfl.secure.opening import opened
 from vfl.secure.version import Opening
 
@@ -66,6 +68,16 @@ def test_an_opening_short_of_one_party_is_refused_and_its_words_are_no_sum():
     words.pop("party-1")
     with pytest.raises(FederationError, match="lacks the words of"):
         opened(run.roles, opening, words)
+
+
+def test_a_dealer_expands_masks_of_more_records_than_a_panel():
+    run = session(2, 1, n=PANEL + CHUNK + 7, p=1)
+    owner = "party-1"
+    run.set_up(owner, 0, 1)
+    version = run.share(model(run))
+    run.residuals(version, owner)
+    clear = run.columns[owner].rows.astype(np.int64) @ run.clear_residuals(version)
+    assert (run.open(version, owner, 0, 1, 1) == clear + run.noises(owner, 1, 1)).all()
 
 
 def test_a_repeated_leg_is_refused():

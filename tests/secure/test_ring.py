@@ -14,7 +14,7 @@ from vfl.errors import PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.privacy.geometry import Clip
 from vfl.secure import ring, sigmoid
-from vfl.secure.columns import constant_step, own_columns
+from vfl.secure.columns import OwnAngles, constant_step, own_columns
 
 R = sigmoid.residual_bound()
 
@@ -144,7 +144,11 @@ def test_angles_are_those_of_exact_integers_and_clamped():
         ]
         clamped = [min(max(value, -limit), limit) for value in exact]
         expected = [((value + 2**31) >> 32) % 2**16 for value in clamped]
-        assert columns.angles(w, 24.0, clamp).tolist() == expected
+        assert OwnAngles(columns).at(w, 24.0, clamp).tolist() == expected
+        moved = OwnAngles(columns)
+        for other in (-3.0 * w, np.array([w[0], 0.0, 0.0, 1.0]), 1e3 * w):
+            moved.at(other, 16.0, None)
+        assert moved.at(w, 24.0, clamp).tolist() == expected
     with pytest.raises(Exception, match="too large for the angles"):
-        columns.angles(w * 1e6, 24.0, None)
+        OwnAngles(columns).at(w * 1e6, 24.0, None)
     assert kernels.unit_columns(np.array([[np.nan, 9.0, -9.0]]), np.ones(1)).tolist() == [[0, 2**14, -(2**14)]]

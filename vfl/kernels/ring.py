@@ -28,6 +28,7 @@ UNIT = 14
 """Bits of a column in units of its bound, for angles."""
 PERIOD = 48
 """Bits of an angle before it is rounded to 16."""
+TOO_LARGE = "the model's coefficients are too large for the angles of a run on shares"
 
 
 def products(columns: Columns | Words, words: Words) -> Words:
@@ -69,19 +70,27 @@ def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
     return words
 
 
-def angles(columns: Shorts, weights: Integers, shift: int, limit: int) -> Angles:
-    """Return Σ_j columns[j, i]·weights[j] + shift, clamped to ±limit, in 2^−16 of a period, rounded, modulo 2^16: (n,) uint16.
+def add_products(columns: Shorts, weights: Integers, parts: Integers) -> None:
+    """Add Σ_j columns[j, i]·weights[j] to parts, (n,) int64, in place; modulo 2^64, so that sums of changes are exact.
 
-    columns : `unit_columns`. weights : (p,) int64, in 2^−34 of a period. shift, limit : in 2^−48 of a period.
-    The sum is exact if Σ_j |weights_j|·2^14 + |shift| < 2^62, else SpecificationError.
+    columns : `unit_columns`. weights : (p,) int64, in 2^−34 of a period. parts : in 2^−48 of a period.
     """
-    weights = np.ascontiguousarray(weights, dtype=np.int64)
-    if sum(abs(int(weight)) for weight in weights) * 2**UNIT + abs(shift) >= 2**62 or not 0 <= limit < 2**62:
-        raise SpecificationError("the model's coefficients are too large for the angles of a run on shares")
-    if columns.dtype != np.int16 or len(columns) != len(weights) or not columns.flags.c_contiguous:
-        raise SpecificationError("angles come from contiguous columns of int16, with one weight each")
-    out = np.empty(columns.shape[1], dtype=np.uint16)
-    loops.angles(columns, weights, shift, limit, out)
+    if columns.dtype != np.int16 or not columns.flags.c_contiguous or parts.dtype != np.int64:
+        raise SpecificationError("angles come from contiguous columns of int16, and are int64")
+    if columns.shape != (len(weights), len(parts)):
+        raise SpecificationError("angles come from columns with one weight each, and have one entry per record")
+    loops.add_products(columns, np.ascontiguousarray(weights, dtype=np.int64), parts)
+
+
+def rounded_angles(parts: Integers, shift: int, limit: int) -> Angles:
+    """Return parts + shift, clamped to ±limit, in 2^−16 of a period, rounded, modulo 2^16: (n,) uint16.
+
+    parts, shift, limit : in 2^−48 of a period, at most 2^62.
+    """
+    if not 0 <= limit <= 2**62 or abs(shift) > 2**62:
+        raise SpecificationError(TOO_LARGE)
+    out = np.empty(len(parts), dtype=np.uint16)
+    loops.rounded(parts, shift, limit, out)
     return out
 
 

@@ -118,23 +118,27 @@ def dealt(table: Array, angles: Array, words: Array) -> None:
 
 
 @compiled
-def angles(columns: Array, weights: Array, shift: int, limit: int, out: Array) -> None:
-    """Write rint(min(max(Σ_j columns[j, i]·weights[j] + shift, −limit), limit)/2^32) modulo 2^16 to out[i]."""
+def add_products(columns: Array, weights: Array, parts: Array) -> None:
+    """Add Σ_j columns[j, i]·weights[j] to parts[i] modulo 2^64, in place. Columns of weight 0 are not read."""
     s, n = columns.shape
-    parts = np.empty(PANEL, dtype=np.int64)
     for start in range(0, n, PANEL):
         stop = min(n, start + PANEL)
-        for i in range(start, stop):
-            parts[i - start] = shift
         for j in range(s):
+            if weights[j] == 0:
+                continue
             low = np.int64(np.int32(weights[j]))
             high = np.int64(np.int32((weights[j] - low) >> 32))
             for i in range(start, stop):
                 q = np.int64(load(columns, j, i))
-                parts[i - start] += q * low + ((q * high) << 32)
-        for i in range(start, stop):
-            part = min(max(parts[i - start], -limit), limit)
-            out[i] = np.uint16(((part + (1 << 31)) >> 32) & 0xFFFF)
+                parts[i] += q * low + ((q * high) << 32)
+
+
+@compiled
+def rounded(parts: Array, shift: int, limit: int, out: Array) -> None:
+    """Write rint(min(max(parts[i] + shift, −limit), limit)/2^32) modulo 2^16 to out[i]."""
+    for i in range(len(parts)):
+        part = min(max(at(parts, i) + shift, -limit), limit)
+        out[i] = np.uint16(((part + (1 << 31)) >> 32) & 0xFFFF)
 
 
 @compiled

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 WEIGHT_BITS = 34
 """Bits of a coefficient B_j·w_j in units of a period: with the 14 bits of a column they make 48."""
-LARGEST_ROW = 2**21
+LARGEST_SUM = 2.0**13
+"""Periods that a part of a margin may be long: its 61 bits, and those of its changes, fit in 63."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,21 +46,31 @@ class OwnColumns:
         """Return reach_q = Σ_j (B_j + |c_j|)·|w_j|, the most that the party's part of a margin can be."""
         return reach(w, self.centre, self.bounds)
 
-    def angles(self, w: Vector, period: float, clamp: float | None) -> Angles:
-        """Return Σ_j (x_ij − c_j)·w_j, clamped to ±clamp, in 2^−16 of the period and rounded: (n,) uint16.
 
-        The integers before rounding are exact, so that a repetition is equal to the bit.
-        """
-        w = np.asarray(w, dtype=np.float64)
-        if w.shape != self.bounds.shape or not np.isfinite(w).all():
+class OwnAngles:
+    """A party's part of the margins as integers, which follow the model from version to version.
+
+    Sums of integers are exact, so that the part does not depend on the way to a model, and a repetition is equal to the bit.
+    """
+
+    def __init__(self, columns: OwnColumns) -> None:
+        self._columns = columns
+        self._weights = np.zeros(len(columns.bounds), dtype=np.int64)
+        self._parts = np.zeros(columns.units.shape[1], dtype=np.int64)
+
+    def at(self, w: Vector, period: float, clamp: float | None) -> Angles:
+        """Return Σ_j (x_ij − c_j)·w_j, clamped to ±clamp, in 2^−16 of the period and rounded: (n,) uint16."""
+        columns, w = self._columns, np.asarray(w, dtype=np.float64)
+        if w.shape != columns.bounds.shape or not np.isfinite(w).all():
             raise SpecificationError("a model on shares has one finite coefficient for every column")
-        scaled = self.bounds * w / period
-        if not np.abs(scaled).sum() < 2.0**13:
-            raise SpecificationError("the model's coefficients are too large for the angles of a run on shares")
+        scaled, shift = columns.bounds * w / period, math.fsum(columns.centre * w / period)
+        if not np.abs(scaled).sum() + abs(shift) < LARGEST_SUM:
+            raise SpecificationError(kernels.TOO_LARGE)
         weights = np.rint(2.0**WEIGHT_BITS * scaled).astype(np.int64)
-        shift = round(-(2.0**kernels.PERIOD) * math.fsum(self.centre * w / period))
-        limit = 2**61 if clamp is None else math.floor(2.0**kernels.PERIOD * clamp / period)
-        return kernels.angles(self.units, weights, shift, limit)
+        kernels.add_products(columns.units, weights - self._weights, self._parts)
+        self._weights = weights
+        limit = 2**62 if clamp is None else math.floor(2.0**kernels.PERIOD * clamp / period)
+        return kernels.rounded_angles(self._parts, round(-(2.0**kernels.PERIOD) * shift), limit)
 
 
 def reach(w: Vector, centre: Vector, bounds: Vector) -> float:

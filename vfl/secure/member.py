@@ -23,6 +23,7 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.secure import noise as distributed
 from vfl.secure import sigmoid
+from vfl.secure.columns import OwnAngles
 from vfl.secure.ring import RESIDUAL_BITS, encoded
 from vfl.secure.roles import DEALER
 from vfl.secure.streams import zero_share
@@ -43,6 +44,7 @@ CHUNK = 1 << 12
 """Records whose shares of waves are expanded at once, so that they stay in the second-level cache."""
 KEPT = 2
 """Versions that a participant remembers."""
+EARLY = "columns on shares are asked for before their set-up"
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class Member:
         self._labels = labels
         self._setup = -1
         self._columns: OwnColumns | None = None
+        self._angles: OwnAngles | None = None
         self._masked: dict[tuple[str | int, ...], Words] = {}
         self._states: dict[Version, _State] = {}
         self._sums: dict[Opening, Words] = {}
@@ -100,7 +103,7 @@ class Member:
             raise PrivacyError("a set-up of columns has a new number: masks of the last one would show a difference")
         if columns.rows.shape[1] != self._n:
             raise FederationError("columns on shares have the run's number of records")
-        self._setup, self._columns = number, columns
+        self._setup, self._columns, self._angles = number, columns, OwnAngles(columns)
 
     def masked_columns(self, start: int, stop: int) -> Words:
         """Return D_S = Q_S − U, (s, n) uint64, for every holder but this party. U is known to this party and the dealer."""
@@ -128,7 +131,9 @@ class Member:
         state = self._state(version)
         series = sigmoid.SERIES[version.place]
         mask = self._streams.once(DEALER, "angles", *version.name).short(self._n)
-        masked: Angles = self._own().angles(w, series.period, clamp) + mask
+        if self._angles is None:
+            raise FederationError(EARLY)
+        masked: Angles = self._angles.at(w, series.period, clamp) + mask
         if self.holds:
             self._add_angles(state, self.name, masked)
         return masked
@@ -256,7 +261,7 @@ class Member:
 
     def _own(self) -> OwnColumns:
         if self._columns is None:
-            raise FederationError("columns on shares are asked for before their set-up")
+            raise FederationError(EARLY)
         return self._columns
 
     def _fits(self, words: Words, *shape: int) -> None:
