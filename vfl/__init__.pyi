@@ -54,6 +54,7 @@ from vfl.launch.one_vs_rest import train_one_vs_rest as train_one_vs_rest
 from vfl.launch.predict import predict as predict
 from vfl.launch.quantiles import private_quantiles as private_quantiles
 from vfl.launch.run.result import Result as Result
+from vfl.launch.run.tracking import log_to_mlflow as log_to_mlflow
 from vfl.launch.run.warnings import PrivacyWarning as PrivacyWarning
 from vfl.launch.train import resume as resume, train as train
 from vfl.partition import FeaturePartition as FeaturePartition

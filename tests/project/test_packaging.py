@@ -115,6 +115,7 @@ def test_every_third_party_import_is_declared(pyproject):
         + optional["plot"]
         + optional["frames"]
         + optional["federation"]
+        + optional["track"]
     } | {"grpcio-tools"}  # regenerates the code of vfl.wire, in a checkout
     shipped_as = {
         "sklearn": "scikit-learn",
@@ -125,6 +126,7 @@ def test_every_third_party_import_is_declared(pyproject):
         "grpc": "grpcio",
         "grpc_tools": "grpcio-tools",
         "google": "protobuf",
+        "mlflow": "mlflow-skinny",
     }
     imported = set()
     for path in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
@@ -24,13 +25,19 @@ import click
     help="Write points per category as a CSV file, for a logistic model of binned and categorical columns.",
 )
 @click.option(
+    "--tracking",
+    "tracker",
+    is_flag=True,
+    help="Write parameters, metrics and tags as JSON, for experiment trackers.",
+)
+@click.option(
     "--output",
     type=click.Path(path_type=Path),
     required=True,
     metavar="PATH",
-    help="New file; without --party, --sklearn or --scorecard a new folder for the parts of all parties.",
+    help="New file; without any of the above a new folder for the parts of all parties.",
 )
-def command(run: Path, party: str | None, output: Path, *, plain: bool, points: bool) -> None:
+def command(run: Path, party: str | None, output: Path, *, plain: bool, points: bool, tracker: bool) -> None:
     """Write the model in the folder RUN for others to apply: split by party, for scikit-learn, or as a scorecard.
 
     A party predicts with its part by vfl predict --part NAME=FILE. The pipeline takes one frame of all columns; it fills,
@@ -40,13 +47,16 @@ def command(run: Path, party: str | None, output: Path, *, plain: bool, points: 
     from vfl.errors import OutputError, SpecificationError
     from vfl.launch.run.folder import write_whole
     from vfl.launch.run.result import Result
+    from vfl.launch.run.tracking import tracked
 
+    if tracker and (plain or points or party is not None):
+        raise SpecificationError("--tracking writes no model: give it without --party, --sklearn and --scorecard")
     if plain and party is not None:
         raise SpecificationError("a party's part is not a scikit-learn model: give --party or --sklearn")
     if points and (plain or party is not None):
         raise SpecificationError("a scorecard is of the whole model: give --scorecard without --party and --sklearn")
     result = Result.load(run)
-    if output.exists() and (plain or points or party is not None):
+    if output.exists() and (plain or points or tracker or party is not None):
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
     if plain:
         model = pickle.dumps(result.to_sklearn())
@@ -54,6 +64,8 @@ def command(run: Path, party: str | None, output: Path, *, plain: bool, points: 
             output.write_bytes(model)
         except OSError as error:
             raise OutputError(f"cannot write {str(output)!r}: {error.strerror}") from error
+    elif tracker:
+        write_whole(output, json.dumps(tracked(result).to_dict(), indent=2, ensure_ascii=False))
     elif points:
         write_whole(output, result.scorecard(digits=1).to_csv())
     elif party is not None:

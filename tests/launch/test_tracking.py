@@ -1,0 +1,127 @@
+"""Experiment trackers get public facts and released values alone, in plain JSON and in MLflow's file store."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from vfl.errors import OutputError, SpecificationError
+from vfl.launch.run.tracking import tracked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+N = 300
+
+
+def train(output: Path | None = None, **options: Any) -> vfl.Result:
+    rng = np.random.default_rng(2)
+    table: dict[str, Any] = {name: rng.uniform(-1, 1, N) for name in "ab"}
+    table["y"] = (table["a"] > 0).astype(int)
+    job = vfl.Job(
+        name="credit",
+        partition=vfl.FeaturePartition({"bank": ["a"], "telco": ["b"]}, label=("bank", "y")),
+        bounds={"*": (-1.0, 1.0)},
+        **{"privacy": vfl.Privacy(epsilon=2.0, delta=1e-6), "solver": vfl.SkGD(passes=2), "holdout": 0.3} | options,
+    )
+    return vfl.train(job, table, engine="inprocess", output=output)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("tracked") / "run"
+    train(folder, diagnostics=True)
+    return folder
+
+
+def test_all_that_leaves_is_public_or_released(run: Path) -> None:
+    result = vfl.Result.load(run)
+    found = tracked(result)
+    released = {
+        number
+        for kind in ("held out",)
+        for e in result.findings[kind].measures.values()
+        for number in (e.value, e.error, e.baseline)
+    }
+    certificate = result.certificate
+    assert set(found.metrics.values()) <= released | {certificate.epsilon, certificate.delta}
+    assert not any("diagnostics" in name for name in found.metrics)
+    unnoised = {e.value for e in result.findings["diagnostics"].measures.values()}
+    assert unnoised.isdisjoint(found.metrics.values())
+    assert (found.params["job"], found.params["n_records"], found.params["n_held_out"]) == (
+        "credit",
+        N,
+        result.findings["held out"].n_records,
+    )
+    assert found.tags["vfl.model_digest"] == certificate.model_digest
+    assert found.tags["vfl.private"] == "false"  # the job asked for diagnostics
+    assert "diagnostics" not in json.dumps(found.to_dict()["params"])
+
+
+def test_a_run_without_privacy_states_no_epsilon() -> None:
+    found = tracked(train(privacy=None))
+    assert "epsilon" not in found.metrics
+    assert all(math.isfinite(value) for value in found.metrics.values())
+    assert found.tags["vfl.private"] == "false"
+
+
+def test_names_are_those_that_trackers_accept() -> None:
+    result = train()
+    held = result.findings["held out"]
+    names = {
+        "recall [x]": held.measures["accuracy"],
+        "recall (x)": held.measures["accuracy"],
+        "\u03b5": held.measures["accuracy"],
+    }
+    found = tracked(replace(result, findings={"held out": replace(held, measures=names)}))
+    assert all(name.isascii() for name in found.metrics)
+    assert len([name for name in found.metrics if name.startswith("held out/recall _x_")]) == 6
+
+
+def test_the_command_writes_json(run: Path, tmp_path: Path, call: Callable[..., Any]) -> None:
+    said = call("export", str(run), "--tracking", "--output", str(tmp_path / "run.json"))
+    assert said.code == 0
+    assert json.loads((tmp_path / "run.json").read_text()) == tracked(vfl.Result.load(run)).to_dict()
+    assert call("export", str(run), "--tracking", "--output", str(tmp_path / "run.json")).code == OutputError.exit_code
+    said = call("export", str(run), "--tracking", "--scorecard", "--output", str(tmp_path / "other"))
+    assert said.code == SpecificationError.exit_code
+
+
+def test_a_model_that_was_altered_is_not_tracked(run: Path) -> None:
+    result = vfl.Result.load(run)
+    with pytest.raises(OutputError, match="not tracked, since its certificate does not hold"):
+        tracked(replace(result, w=result.w + 1.0))
+
+
+def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, run: Path) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(SpecificationError, match=r"pip install 'vfl\[track\]'"):
+        vfl.log_to_mlflow(vfl.Result.load(run))
+
+
+def test_mlflow_holds_the_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
+    for option in ("MLFLOW_ALLOW_FILE_STORE", "MLFLOW_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(option, "true")
+    result, uri = vfl.Result.load(run), (tmp_path / "store").as_uri()
+    ident = vfl.log_to_mlflow(result, uri=uri, experiment="credit")
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    held, found = client.get_run(ident), tracked(result)
+    assert held.info.status == "FINISHED"
+    assert held.data.metrics == dict(found.metrics)
+    assert held.data.params == {name: str(value) for name, value in found.params.items()}
+    assert {name: held.data.tags[name] for name in found.tags} == dict(found.tags)
+    assert set(held.data.tags) - set(found.tags) <= {"mlflow.runName", "mlflow.user"}
+    certificate = client.download_artifacts(ident, "certificate.json", str(tmp_path))
+    assert vfl.Certificate.load(certificate) == result.certificate
+    assert vfl.log_to_mlflow(result, uri=uri, experiment="credit") != ident
+    with pytest.raises(OutputError, match="MLflow refuses the run"):
+        vfl.log_to_mlflow(result, uri="nonesuch://store")

@@ -1,0 +1,136 @@
+"""A finished run for experiment trackers: parameters, metrics and tags, as plain values or in MLflow.
+
+Only public facts and released values leave: declarations of the job, the certificate's statement, and measures that were
+released with noise and charged. Un-noised diagnostics stay behind, and so do durations and the places of the data.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import OutputError, SpecificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.launch.run.result import Result
+
+UNCHARGED = ("diagnostics",)
+"""Findings that are neither noised nor charged."""
+LONGEST = 500
+"""Characters of a parameter or a tag; trackers refuse longer ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """Plain values of a run. params and tags are text or numbers, metrics are finite numbers; names are those of MLflow."""
+
+    params: Mapping[str, Any]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the three tables, for JSON."""
+        return {"params": dict(self.params), "metrics": dict(self.metrics), "tags": dict(self.tags)}
+
+
+def tracked(result: Result) -> Tracked:
+    """Return what a tracker may hold of a run. It costs no privacy: all of it is public or released.
+
+    Raises OutputError if a signed certificate does not fit the model.
+    """
+    if why := result.altered():
+        raise OutputError(f"the run is not tracked, since its certificate does not hold: {why}")
+    job, certificate = result.job, result.certificate
+    options = {f"solver.{name}": value for name, value in certificate.solver.items() if name != "name"}
+    params = {
+        "job": job.name,
+        "loss": job.loss if isinstance(job.loss, str) else job.loss.name,
+        "penalty": job.penalty.describe(),
+        "solver": job.solver.name,
+        **{name: value for name, value in options.items() if value is not None},
+        "parties": len(job.partition.parties),
+        "features": len(result.feature_names),
+        "n_records": certificate.n_records,
+        "n_held_out": 0 if job.split is None else job.split.sizes(certificate.n_records)[1],
+        "trust": job.trust,
+    }
+    metrics = {"epsilon": certificate.epsilon, "delta": certificate.delta} if certificate.private else {}
+    for kind, findings in result.findings.items():
+        if kind in UNCHARGED:
+            continue
+        for measure, estimate in findings.measures.items():
+            name = f"{kind}/{measure}"
+            metrics |= {name: estimate.value, f"{name} error": estimate.error}
+            if estimate.baseline is not None:
+                metrics[f"{name} baseline"] = estimate.baseline
+    tags = {
+        "vfl.version": certificate.code_version,
+        "vfl.private": str(certificate.private).lower(),
+        "vfl.accounting": certificate.accounting,
+        "vfl.scope": certificate.scope,
+        "vfl.flags": "; ".join(certificate.flags),
+        "vfl.dataset": certificate.dataset,
+        "vfl.job_digest": certificate.job_digest,
+        "vfl.model_digest": certificate.model_digest,
+        "vfl.signed_with": "" if certificate.signature is None else certificate.signature.public_key,
+    }
+    return Tracked(
+        _named(
+            {name: value if isinstance(value, int | float) else str(value)[:LONGEST] for name, value in params.items()}
+        ),
+        _named({name: float(value) for name, value in metrics.items() if math.isfinite(value)}),
+        {name: value[:LONGEST] for name, value in tags.items() if value},
+    )
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values under names that trackers accept; names that become equal are numbered."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        plain = base = re.sub(r"[^\w./ -]", "_", name, flags=re.ASCII)[:200]
+        number = 1
+        while plain in found:
+            number += 1
+            plain = f"{base} {number}"
+        found[plain] = value
+    return found
+
+
+def log_to_mlflow(
+    result: Result, *, uri: str | None = None, experiment: str = "vfl", run_name: str | None = None
+) -> str:
+    """Log a run to MLflow as a finished run of an experiment, with its certificate as an artifact; return MLflow's run id.
+
+    Only public facts and released values are logged (`vfl.launch.run.tracking.tracked`), so it costs no privacy. Whoever can
+    read the tracking server then sees what the certificate and the findings state. Neither data nor coefficients are logged.
+    MLflow itself may send usage statistics to its makers, unless MLFLOW_DISABLE_TELEMETRY=true is set.
+
+    uri : tracking server or store; None takes MLflow's own default. experiment : made if it is not there.
+    run_name : None takes the job's name.
+
+    Raises SpecificationError if MLflow is not installed, OutputError if it refuses, or if the certificate does not hold.
+    """
+    found = tracked(result)
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ImportError:
+        raise SpecificationError("logging to MLflow needs the extra track: pip install 'vfl[track]'") from None
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        known = client.get_experiment_by_name(experiment)
+        home = client.create_experiment(experiment) if known is None else known.experiment_id
+        run = client.create_run(home, run_name=run_name or result.job.name, tags=dict(found.tags)).info.run_id
+        for name, value in found.params.items():
+            client.log_param(run, name, value)
+        for name, number in found.metrics.items():
+            client.log_metric(run, name, number)
+        client.log_text(run, result.certificate.to_json(), "certificate.json")
+        client.set_terminated(run)
+    except (MlflowException, OSError) as error:
+        raise OutputError(f"MLflow refuses the run: {error}") from error
+    return str(run)
