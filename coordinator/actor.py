@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import ray
+
 from coordinator.alignment import align
 from coordinator.coordinator import Coordinator
-from coordinator.ray_transport import RayAlignment, RayTransport
+from coordinator.ray_transport import Constants, RayAlignment, RayTransport, answer_of
 from coordinator.rounds import Made
+from coordinator.shard_transport import ShardTransport
+from coordinator.shards import MarginShards, ShardMargins, whole
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
+from vfl.errors import PartyLost
+from vfl.shards import Remote
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from coordinator.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Lost, Round
     from vfl.alignment import Aligned, Aligning
+    from vfl.holdout import Split
     from vfl.job import Job
     from vfl.job.faults import Faults
+    from vfl.messages import Query, Records
     from vfl.planning import Plan
 
     Event: TypeAlias = Plan | Reserved | Round | Lost | Made | Outcome
@@ -52,6 +61,20 @@ class RayMeters:
         self._meters[name].set(value)
 
 
+class MarginsActor(ShardMargins):
+    """Actor that holds one shard of the margins. Labels and limits are stored once, for all parties and visits."""
+
+    def __init__(self) -> None:
+        self._constants = Constants()
+
+    def records(self, query: Query) -> Records:
+        """Return the vectors of a query; references where most queries have the same."""
+        records = super().records(query)
+        labels: Any = self._constants.of("labels", records.labels)
+        limits: Any = self._constants.of("limits", records.limits)
+        return replace(records, labels=labels, limits=limits)
+
+
 class CoordinatorActor:
     """Actor that runs a job over the parties' actors.
 
@@ -59,6 +82,7 @@ class CoordinatorActor:
     release, and its log is complete before the books are closed.
 
     faults : policy on lost parties. job, run : tags of its metrics and log lines. dealer : actor of a run on shares.
+    shards : Ray's options for each shard of the margins; () keeps the margins in this actor.
     """
 
     def __init__(
@@ -69,9 +93,12 @@ class CoordinatorActor:
         job: str,
         run: str,
         dealer: Any = None,
+        shards: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        transport = RayTransport(actors, faults.answer_seconds, sources, dealer=dealer)
-        self._coordinator = Coordinator(transport, faults=faults)
+        made = ShardTransport if shards else RayTransport
+        transport = made(actors, faults.answer_seconds, sources, dealer=dealer)
+        self._shards, self._answer_seconds = shards, faults.answer_seconds
+        self._coordinator = Coordinator(transport, faults=faults, margins=self._margins if shards else whole)
         self._alignment = RayAlignment(actors, faults.answer_seconds)
         self._telemetry = Telemetry(job, run, RayMeters(job, run), lambda: (transport.n_bytes, transport.party_seconds))
         log.setLevel(logging.INFO)
@@ -101,6 +128,17 @@ class CoordinatorActor:
     def finish(self) -> Event:
         """Settle; return the outcome."""
         return next(self._events)
+
+    def _margins(self, labels: Sequence[Any], split: Split | None, n_records: int) -> MarginShards:
+        """Start an actor for each shard of the margins; it ends with this one."""
+        started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
+        return MarginShards(Remote(started, self._of_margins), labels, split, n_records)
+
+    def _of_margins(self, number: int, ref: Any) -> Any:
+        try:
+            return answer_of("margins", ref, self._answer_seconds)
+        except PartyLost as lost:  # no party that could come back: the run ends, and is resumed from its log
+            raise PartyLost(f"shard {number} of the margins was lost; continue with: vfl resume ({lost})") from lost
 
     def _noted(self, events: Iterator[Event]) -> Iterator[Event]:
         for event in events:

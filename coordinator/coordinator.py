@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator.budget import Budget, Reserved
 from coordinator.executor import Executor
 from coordinator.iterate import Iterate
-from coordinator.margins import Margins
 from coordinator.party_books import PartyBooks
 from coordinator.recovery import Recovery
 from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
 from coordinator.secure import SecureTransport
+from coordinator.shards import whole
 from coordinator.transport import Legs
 from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
 from vfl.job.faults import Faults
@@ -22,13 +22,12 @@ from vfl.planning import plan as make_plan
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
-
-    import numpy as np
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from coordinator.state import State
     from coordinator.transport import Transport
     from vfl.evaluation.estimates import Findings
+    from vfl.holdout import Split
     from vfl.job import Job
     from vfl.messages import Greeting
     from vfl.privacy.ledger import Head, Reservation, Statement
@@ -116,10 +115,19 @@ class Coordinator:
 
     expand : send every Descend as its parts.
     faults : policy on lost parties.
+    margins : makes the margins from labels, split and n.
     """
 
-    def __init__(self, transport: Transport, *, expand: bool = False, faults: Faults | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        expand: bool = False,
+        faults: Faults | None = None,
+        margins: Callable[[Any, Split | None, int], State] = whole,
+    ) -> None:
         self._transport = transport
+        self._margins = margins
         self._expand = expand
         self._faults = faults or Faults()
 
@@ -154,8 +162,7 @@ class Coordinator:
         reservation = _reserved(budget, plan, books, log)
         yield plan
         yield Reserved(plan.n_records, budget.current_head() if reservation else None)
-        held_out = job.split.held_out(plan.n_records) if job.split is not None else None
-        transport, margins = self._state(plan, held_out)
+        transport, margins = self._state(plan)
         execute = Executor(
             transport,
             margins,
@@ -197,14 +204,14 @@ class Coordinator:
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
         return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left))
 
-    def _state(self, plan: Plan, held_out: np.ndarray | None) -> tuple[Transport, State]:
+    def _state(self, plan: Plan) -> tuple[Transport, State]:
         """Return the state of a run and the transport that changes it: margins and labels, or the public model alone.
 
         Under trust='secure' nobody is asked for labels.
         """
         label = plan.job.partition.label_party
         if plan.sharing is None:
-            return self._transport, Margins(self._transport.labels(label), held_out)
+            return self._transport, self._margins(self._transport.labels(label), plan.job.split, plan.n_records)
         if not isinstance(self._transport, Legs):
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its legs"

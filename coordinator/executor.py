@@ -178,8 +178,8 @@ class Executor:
         return released
 
     def _draw(self, query: Local, key: ReleaseKey) -> Released:
-        released, vector = query.answer(self._margins.n_records, self._noise, key)
-        self._margins.absorb(query.target, [vector] if vector is not None else [])
+        released, pieces = query.answer(self._margins.counts, self._noise, key)
+        self._margins.absorb(query.target, pieces)
         return released
 
     def _charge(self, query: Query, key: ReleaseKey) -> tuple[Query, Charges]:

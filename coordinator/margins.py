@@ -6,14 +6,14 @@ Parties see what the trust setting allows: residuals, or margins and labels in a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
-from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, Backward, Descend, Need, Records, Weighted
+from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, HELD_POSITIONS, Backward, Descend, Need, Records, Weighted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,17 +26,27 @@ if TYPE_CHECKING:
 HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
 
 
+class Place(NamedTuple):
+    """Place of some records: position of the first among all n trained ones, and among all held-out ones."""
+
+    first: int
+    n_trained: int
+    first_held_out: int
+
+
 class Margins:
     """Xw (n,), starting at w = 0, and the labels y (n,) of the records that are trained on.
 
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
+    place : of these records, if they are one shard; None for all records.
     """
 
-    def __init__(self, labels: Vector, held_out: np.ndarray | None = None) -> None:
+    def __init__(self, labels: Vector, held_out: np.ndarray | None = None, place: Place | None = None) -> None:
         self._held_labels = labels[:0] if held_out is None else labels[held_out]
         self._labels = labels if held_out is None else labels[~held_out]
         self._margins = np.zeros_like(self._labels)
+        self._place = place or Place(0, len(self._labels), 0)
         self._held: dict[str, Vector] = {}
         self._kept: dict[str, Vector] = {}
         self._capped: tuple[Vector, float, Vector] | None = None
@@ -45,6 +55,11 @@ class Margins:
     def n_records(self) -> int:
         """Return n, the number of records that are trained on."""
         return len(self._labels)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return the number of trained records of each shard, of which there is one here."""
+        return (len(self._labels),)
 
     @np.errstate(all="ignore")  # nobody may learn of one record's overflow, here and below
     def tally(self, query: Tally) -> Integers | Vector:
@@ -57,6 +72,8 @@ class Margins:
         return sums
 
     def _of_held_out(self, name: str) -> Vector:
+        if name == HELD_POSITIONS:
+            return self._place.first_held_out + np.arange(float(len(self._held_labels)))
         known = self._held.get(name)
         if known is None or known.shape != self._held_labels.shape:
             what = "margins" if name == HELD_OUT else name.removeprefix(f"{HELD_OUT}: ")
@@ -80,7 +97,8 @@ class Margins:
             return Records(margins=self._margins, labels=self._labels, limits=limits)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
             if query.batch is not None:
-                self._kept["batch"] = query.batch.members(self.n_records)
+                members = query.batch.members(self._place.n_trained)
+                self._kept["batch"] = members[self._place.first : self._place.first + self.n_records]
             weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
             if cap is not None:  # a pass costs one release because of it: not left to the weighting

@@ -6,13 +6,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from coordinator.seat import together
-from vfl.errors import PartyLost, VflError
+from vfl.errors import PartyLost
 from vfl.kinds import from_plain, to_plain
 from vfl.messages import BookHeads, Greeting, Reply, Stored
 from vfl.secure.roles import DEALER
+from vfl.shards.ray_transport import answer_of as answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -28,6 +28,24 @@ INLINE_BYTES = 100_000
 """Size up to which an argument is cheaper inline than through the object store."""
 PAUSE_SECONDS = 0.2
 """Pause between two requests to an actor that Ray is restarting."""
+
+
+class Constants:
+    """Vectors that most queries share: each is stored once, and its reference is sent."""
+
+    def __init__(self) -> None:
+        self._stored: dict[str, tuple[Vector, Stored]] = {}
+        self._n_stored = 0
+
+    def of(self, name: str, vector: Vector | None) -> Vector | Stored | None:
+        """Return the vector as it is sent: itself if it is small."""
+        if vector is None or vector.nbytes <= INLINE_BYTES:
+            return vector
+        known = self._stored.get(name)
+        if known is None or known[0] is not vector:
+            self._n_stored += 1
+            known = self._stored[name] = (vector, Stored(ray.put(vector), self._n_stored))
+        return known[1]
 
 
 class RayTransport:
@@ -53,8 +71,7 @@ class RayTransport:
         self._dealer = dealer
         self._timeout = timeout
         self._sources = sources or {}
-        self._stored: dict[str, tuple[Vector, Stored]] = {}
-        self._n_stored = 0
+        self._constants = Constants()
         self.n_bytes = 0
         self.party_seconds = 0.0
 
@@ -79,7 +96,7 @@ class RayTransport:
         """Send each share to its party, all at the same time; store n-vectors for several parties once."""
         shared = len(shares) > 1
         weights, margins = (self._argument(v, shared) for v in (records.weights, records.margins))
-        labels, limits = self._constant("labels", records.labels), self._constant("limits", records.limits)
+        labels, limits = self._constants.of("labels", records.labels), self._constants.of("limits", records.limits)
         named = to_plain(key)
         refs = {
             name: self._actors[name].answer.remote(to_plain(share), named, weights, margins, labels, limits)
@@ -129,16 +146,6 @@ class RayTransport:
 
     def _argument(self, vector: Vector | None, shared: bool) -> Any:
         return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector
-
-    def _constant(self, name: str, vector: Vector | None) -> Any:
-        """Store a vector that most queries share once, and pass a reference to it, which each party follows once."""
-        if vector is None or vector.nbytes <= INLINE_BYTES:
-            return vector
-        known = self._stored.get(name)
-        if known is None or known[0] is not vector:
-            self._n_stored += 1
-            known = self._stored[name] = (vector, Stored(ray.put(vector), self._n_stored))
-        return known[1]
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
         return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
@@ -194,23 +201,3 @@ class RayAlignment:
 
     def _gather(self, refs: Mapping[str, Any]) -> dict[str, Any]:
         return {name: answer_of(name, ref, self._timeout) for name, ref in refs.items()}
-
-
-def answer_of(name: str, ref: Any, timeout: float) -> Any:
-    """Wait for one answer of an actor. Errors that it raised pass through unchanged; its loss becomes a PartyLost."""
-    try:
-        return ray.get(ref, timeout=timeout)
-    except RayTaskError as error:
-        cause = error.cause
-        if isinstance(cause, RayError):  # it could not fetch its arguments
-            raise PartyLost(f"{name!r} was cut off: {_first_line(cause)}", name) from error
-        raise (cause if isinstance(cause, VflError) else error) from None
-    except GetTimeoutError:
-        raise PartyLost(f"{name!r} did not answer within {timeout:g} s", name) from None
-    except RayError as error:
-        raise PartyLost(f"{name!r} died: {_first_line(error)}", name) from error
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of the cause, without the tables of ids that Ray adds."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

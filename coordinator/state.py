@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from vfl.messages import Query, Records, Reply, Tally
+    from vfl.messages import Query, Reply, Tally
     from vfl.types import Integers, Vector
 
 
@@ -15,8 +15,8 @@ class State(Protocol):
     """State of a run between its queries: margins and labels (coordinator.margins), or the public model alone."""
 
     @property
-    def n_records(self) -> int:
-        """Return n, the number of records that are trained on."""
+    def counts(self) -> tuple[int, ...]:
+        """Return the number of records that are trained on, of each shard: (n,) where there is one."""
         ...
 
     def state(self) -> Any:
@@ -31,8 +31,8 @@ class State(Protocol):
         """Return the share of each party that the query is put to; {} for one that changes this state alone."""
         ...
 
-    def records(self, query: Query) -> Records:
-        """Return the per-record vectors that the parties see for this query."""
+    def records(self, query: Query) -> Any:
+        """Return the per-record vectors that the parties see for this query; of each shard, or references to them."""
         ...
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
@@ -40,7 +40,7 @@ class State(Protocol):
         ...
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Take the n-vectors that a query drew at the coordinator."""
+        """Take the n-vector that a query drew at the coordinator, in one piece for each shard."""
         ...
 
     def tally(self, query: Tally) -> Integers | Vector:

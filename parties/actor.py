@@ -9,29 +9,38 @@ import ray
 
 from parties.alignment.participant import Alignment
 from parties.dealing import Dealing
-from parties.loading import consented, load
+from parties.loading import consented, load, load_rows, open_for, over, shards_of
 from parties.prediction import Prediction
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, to_plain
-from vfl.messages import Notice, Query, Records, Stored
+from vfl.messages import Descend, Notice, Query, Records, Stored
 from vfl.privacy.events import ReleaseKey
+from vfl.shards import Each, Remote
+from vfl.shards.ray_transport import answer_of
 from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from parties.alignment.index import Index
+    from parties.alignment.reading import Chosen
+    from parties.consent import Policy
     from parties.party import Party
     from parties.prediction import ModelPart, PartGreeting
+    from parties.rows import RowFacts, Rows, Sums
     from vfl.alignment import IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.job.task import PartyTask
     from vfl.messages.kinds import Plain
     from vfl.security.psi import Points
+    from vfl.shards import Shard
     from vfl.types import Integers, Vector
 
 
 FETCH_SECONDS = 600.0
+SHARD_SECONDS = 3600.0
+"""Limit for one shard to load its rows, or to compute one sum over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,89 @@ class Shared:
         return getattr(self._members[party], method)
 
 
+def _encoded(argument: Any) -> Any:
+    return to_plain(argument) if isinstance(argument, Query) else argument
+
+
+class RowsActor:
+    """Actor that holds one shard of a party's rows. The party's actor starts it and is the only one that calls it.
+
+    After a restart by Ray it has no rows, and the party's actor has it load them again.
+    """
+
+    def __init__(self, task: PartyTask, threads: int) -> None:
+        self._task, self._threads = task, threads
+        self._loaded: Rows | None = None
+        self._constants = Constants()
+
+    def version(self) -> str:
+        """Return the version of the code that runs here."""
+        return __version__
+
+    def load(self, source: Any, shard: Shard, chosen: Chosen | None) -> RowFacts:
+        """Read the rows of the shard, unless they are loaded. Errors in the data are raised here, at their owner."""
+        if self._loaded is None:
+            spec = _opened(source)
+            opened = open_for(self._task, spec, ids=chosen is not None)
+            self._loaded = load_rows(self._task, spec, opened, shard, chosen, threads=self._threads)
+        return self._loaded.facts()
+
+    def labels(self) -> tuple[bool, Vector]:
+        """Return y of these records, for margins only; see `Remote.vectors`."""
+        return True, self._rows.labels()
+
+    def sums(self, query: Plain, records: Records) -> list[Sums]:
+        """Return the sums behind the releases of a query."""
+        return self._rows.sums(from_plain(query, Query), self._read(records))
+
+    def vector(self, query: Plain, records: Records, deltas: tuple[Vector, ...]) -> tuple[bool, Vector]:
+        """Return a per-record vector, for margins only."""
+        return True, self._rows.vector(from_plain(query, Query), self._read(records), deltas)
+
+    def enter(self, query: Plain, records: Records) -> Sums:
+        """Begin a visit and return the sum of its first step."""
+        asked = from_plain(query, Query)
+        assert isinstance(asked, Descend)  # noqa: S101 - the party's actor enters no other
+        return self._rows.enter(asked, self._read(records))
+
+    def step(self, number: int, delta: Vector, shift: float) -> Sums:
+        """Return the sum of the next step."""
+        return self._rows.step(number, delta, shift)
+
+    def leave(self, delta: Vector, shift: float) -> tuple[bool, Vector]:
+        """Return the visit's change of the margins, for margins only."""
+        return True, self._rows.leave(delta, shift)
+
+    @property
+    def _rows(self) -> Rows:
+        if self._loaded is None:
+            raise PartyLost(f"a shard of party {self._task.party!r} was restarted", self._task.party)
+        return self._loaded
+
+    def _read(self, records: Records) -> Records:
+        labels: Any = self._constants.of("labels", records.labels)
+        limits: Any = self._constants.of("limits", records.limits)
+        return replace(records, labels=labels, limits=limits)
+
+
+class Constants:
+    """Vectors that stay the same from query to query, each fetched when it is new.
+
+    Ray would make a new array of it in each call, and the bounds of residuals would be computed anew in each visit.
+    """
+
+    def __init__(self) -> None:
+        self._fetched: dict[str, tuple[int, Vector]] = {}
+
+    def of(self, name: str, given: Vector | Stored | None) -> Vector | None:
+        """Return the vector that is given, or that is stored."""
+        if not isinstance(given, Stored):
+            return given
+        if name not in self._fetched or self._fetched[name][0] != given.number:
+            self._fetched[name] = given.number, ray.get(given.reference, timeout=FETCH_SECONDS)
+        return self._fetched[name][1]
+
+
 class PartyActor:
     """Actor that loads its party's columns and answers queries. Ray never retries its methods: a retry is a new release.
 
@@ -78,19 +170,29 @@ class PartyActor:
 
     job : to train; None for one that only predicts. keeping : what it leaves on its disk of an alignment. threads : that
     its kernels may take.
+    shards : Ray's options for each shard of its rows; () keeps all rows in this actor.
     """
 
     _prediction: Prediction
 
     def __init__(
-        self, job: Job | None, name: str, policy: str | None = None, keeping: Keeping | None = None, threads: int = 1
+        self,
+        job: Job | None,
+        name: str,
+        policy: str | None = None,
+        keeping: Keeping | None = None,
+        threads: int = 1,
+        shards: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        self._shards = shards
+        self._started: list[Any] = []
+        self._source: tuple[Policy | None, Index | None, list[tuple[Shard | None, Chosen | None]]] | None = None
         self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
         self._threads = threads
         self._alignment: Alignment | None = None
         self._loaded: Party | None = None
-        self._fetched: dict[str, tuple[int, Vector]] = {}
+        self._constants = Constants()
 
     @property
     def _task(self) -> PartyTask:
@@ -120,20 +222,50 @@ class PartyActor:
         A job that aligns records loads the aligned rows: those of the current alignment, or after a restart those of the
         index that the run kept.
         """
-        if self._loaded is not None:
-            return
         task = self._task
-        agreed, index, source = consented(task, self._policy), None, _opened(source)
-        if task.id is not None:
-            if self._alignment is None and self._keeping.run is None:
-                raise FederationError(
-                    f"party {self._name!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
-                )
-            kept = replace(self._keeping, resumed=True)
-            alignment = self._alignment or Alignment(task, source, salt=b"", cores=1, keeping=kept)
-            index = alignment.settled()
-            self._alignment = None
-        self._loaded = load(task, source, agreed, index=index, threads=self._threads)
+        if self._loaded is None:
+            agreed, index = consented(task, self._policy), None
+            spec = _opened(source)
+            if task.id is not None:
+                index = self._index(task, spec)
+            if not self._shards:
+                self._loaded = load(task, spec, agreed, index=index, threads=self._threads)
+                return
+            ranges = shards_of(task, spec, open_for(task, spec, ids=index is not None), index, len(self._shards))
+            # Every shard's process has files of its own, which it watches itself.
+            self._source = agreed, index, [(shard, chosen and replace(chosen, stamp=None)) for shard, chosen in ranges]
+        elif not self._shards:
+            return
+        self._load_shards(source)
+
+    def _load_shards(self, source: Any) -> None:
+        """Start the shards' actors, and have those load their rows that have none."""
+        assert self._source is not None  # noqa: S101 - set by `load`
+        task, (agreed, index, ranges) = self._task, self._source
+        if not self._started:
+            made = ray.remote(RowsActor)
+            self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
+        group = Remote(self._started, self._of_shard, _encoded)
+        facts = group.fetch(group.start("load", source, Each(r[0] for r in ranges), Each(r[1] for r in ranges)))
+        if self._loaded is None:
+            self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
+
+    def _of_shard(self, number: int, ref: Any) -> Any:
+        """Return the answer of one shard; its loss is the loss of the party."""
+        try:
+            return answer_of(self._name, ref, SHARD_SECONDS)
+        except PartyLost as lost:
+            raise PartyLost(f"shard {number} of {lost}", self._name) from lost
+
+    def _index(self, task: PartyTask, source: Any) -> Index:
+        if self._alignment is None and self._keeping.run is None:
+            raise FederationError(
+                f"party {self._name!r} was restarted, and a run without an output folder keeps no aligned rows: name one"
+            )
+        kept = replace(self._keeping, resumed=True)
+        alignment = self._alignment or Alignment(task, source, salt=b"", cores=1, keeping=kept)
+        self._alignment = None
+        return alignment.settled()
 
     def prepare_prediction(self, part: ModelPart | str, name: str, source: Any, parties: list[str]) -> PartGreeting:
         """Take or read the party's part of a model, ask its owner, and return the greeting about its new records."""
@@ -183,8 +315,9 @@ class PartyActor:
         return to_plain(self._party.hear(from_plain(notice, Notice)))
 
     def labels(self) -> Vector:
-        """Return y, (n,)."""
-        return self._party.labels()
+        """Return y, (n,), or a reference to y of each shard."""
+        labels: Vector = self._party.labels()
+        return labels
 
     def answer(
         self,
@@ -196,19 +329,18 @@ class PartyActor:
         limits: Vector | Stored | None,
     ) -> Plain:
         """Return the reply to a share; the n-vectors are arguments of their own, so that Ray passes them by reference."""
-        records = Records(weights, margins, self._constant("labels", labels), self._constant("limits", limits))
+        records = Records(weights, margins, self._constants.of("labels", labels), self._constants.of("limits", limits))
         return to_plain(self._party.answer(from_plain(query, Query), records, from_plain(key, ReleaseKey)))
 
-    def _constant(self, name: str, given: Vector | Stored | None) -> Vector | None:
-        """Return a vector that stays the same from query to query, fetched when it is new.
+    def answer_over(self, query: Plain, key: Plain, records: list[Any]) -> tuple[Plain, list[Any] | None, int]:
+        """Return the reply to a share and, by shard, references to its vector; also the number of trained records.
 
-        Ray would make a new array of it in each call, and the bounds of residuals would be computed anew in each visit.
+        records : a reference to the vectors of each shard, which is passed on unread.
         """
-        if not isinstance(given, Stored):
-            return given
-        if name not in self._fetched or self._fetched[name][0] != given.number:
-            self._fetched[name] = given.number, ray.get(given.reference, timeout=FETCH_SECONDS)
-        return self._fetched[name][1]
+        party = self._party
+        reply = party.answer(from_plain(query, Query), Each(records), from_plain(key, ReleaseKey))
+        pieces = None if reply.vector is None else list(reply.vector)
+        return to_plain(replace(reply, vector=None)), pieces, party.n_trained
 
     def leg(self, leg: Plain, *parcels: bytes) -> Any:
         """Return the reply to a leg of a run on shares, and the parcels that go with it, each an object of its own."""

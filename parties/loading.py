@@ -8,26 +8,36 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parties.alignment.reading import AlignedSource, open_aligned
+from parties.alignment.reading import AlignedSource, check_aligned, open_with_ids
 from parties.consent import Policy, policy_of
 from parties.party import Party
+from parties.rows import Rows
 from parties.sources.opening import open_source
+from parties.sources.ranges import count_records, rows_of
 from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
 from parties.storage.groups import GroupReader
 from parties.storage.sparse import read_sparse
+from vfl.errors import SpecificationError
+from vfl.job.placement import IN_ONE_PROCESS
 from vfl.planning import unnoised
 from vfl.schema import RealLabel
+from vfl.shards import Here, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from parties.alignment.index import Index
+    from parties.alignment.reading import Chosen
+    from parties.book import PartyBook
+    from parties.holder import Holder
+    from parties.rows import RowFacts
     from parties.session import Credentials
     from parties.sources.base import Source
     from parties.storage.base import Storage
     from vfl.job.task import PartyTask
+    from vfl.shards import Group, Shard
     from vfl.types import Integers, Vector
 
 
@@ -50,6 +60,7 @@ def load(
     index: Index | None = None,
     threads: int = 1,
     own: Credentials | None = None,
+    shards: int = 1,
 ) -> Party:
     """Return the party with its columns read, declared, scaled; its noise comes from the operating system.
 
@@ -60,45 +71,129 @@ def load(
     index : the aligned rows, in their order (parties.alignment.participant); None takes all rows as they are.
     threads : number of threads of the party's kernels.
     own : the party's identity across organisations, for the keys of a run on shares.
+    shards : number of shards of its rows, all in this process.
     """
-    job, party = task.job, task.party
     agreed = policy if isinstance(policy, Policy) else consented(task, policy)
-    columns, labels, groups = _read(task if job.privacy is None else _total(task), source, index)
-    columns.warm(private=job.privacy is not None)
-    alignment = "" if index is None else index.hash
-    held_out = None
-    if job.split is not None:
-        job.split.sizes(columns.n_records)
-        apart = job.split.held_out(columns.n_records)
-        columns, held_out = columns.parted(apart)
-        groups = {column: codes[apart] for column, codes in groups.items()}
-    facts: dict[str, Any] = {
-        "unnoised": unnoised(job),
-        "alignment": alignment,
-        "held_out": held_out,
-        "groups": groups,
-        "threads": threads,
-    }
-    noise, book = job.noise_source(), None
+    opened = open_for(task, source, ids=index is not None)
+    rows = [
+        load_rows(task, source, opened, shard, chosen, threads=threads)
+        for shard, chosen in shards_of(task, source, opened, index, shards)
+    ]
+    facts = [part.facts() for part in rows]
+    return over(task, Here(rows), facts, agreed, alignment="" if index is None else index.hash, own=own)
+
+
+def over(
+    task: PartyTask,
+    shards: Group,
+    facts: Sequence[RowFacts],
+    agreed: Policy | None,
+    *,
+    alignment: str = "",
+    own: Credentials | None = None,
+) -> Party:
+    """Return the party over rows that are loaded, with its owner's book where the policy keeps one.
+
+    agreed : the owner's policy (`consented`). facts : of each shard. own : as for `load`.
+    """
+    job, noise = task.job, task.job.noise_source()
+    book: PartyBook | None = None
     if agreed is not None and job.privacy is not None:
         from parties.book import PartyBook
 
-        book = PartyBook(agreed, job, party)
+        book = PartyBook(agreed, job, task.party)
+    holder: Holder | None = None
     if job.trust == "secure":
         from parties.holder import Holder
 
-        facts["holder"] = Holder(job, party, columns, noise, labels, book, own)
-    return Party(party, columns, noise, labels, book, **facts)
+        if not isinstance(shards, Here) or shards.size > 1:
+            raise SpecificationError(IN_ONE_PROCESS)
+        (rows,) = shards.members
+        holder = Holder(job, task.party, rows.columns, noise, rows.y, book, own)
+    return Party.over(
+        task.party, shards, facts, noise, book, unnoised=unnoised(job), alignment=alignment, holder=holder
+    )
+
+
+def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSource:
+    """Open a party's source for its columns; ids : also for the id column."""
+    if ids:
+        return open_with_ids(task, source)
+    # A bare array is in the declared order; the blocks' order is only how columns are stored.
+    contents = contents_of(task.schema, task.columns, task.label, task.groups)
+    return open_source(source, contents, party=task.party)
+
+
+def shards_of(
+    task: PartyTask, source: Any, opened: Source | SparseSource, index: Index | None, shards: int
+) -> Iterator[tuple[Shard | None, Chosen | None]]:
+    """Yield each shard of the party's records, with its rows of the source where the records are aligned.
+
+    The ids of an aligned source are read again here, so that a source that changed since is noticed. One shard of a source
+    that is not aligned is None: its records are counted as they are read.
+    """
+    if index is not None:
+        chosen = check_aligned(task, source, opened, index)
+        for shard in cut(len(index.rows), shards):
+            yield shard, replace(chosen, rows=index.rows[shard.start : shard.stop])
+    elif shards == 1:
+        yield None, None
+    else:
+        for shard in cut(count_records(opened), shards):
+            yield shard, None
+
+
+def load_rows(
+    task: PartyTask,
+    source: Any,
+    opened: Source | SparseSource,
+    shard: Shard | None,
+    chosen: Chosen | None = None,
+    *,
+    threads: int = 1,
+) -> Rows:
+    """Return one shard of a party's rows; None stands for all rows. Raises DataError before anything is computed.
+
+    opened : the source (`open_for`). chosen : the shard's rows of the source, in their common order, if the records are
+        aligned.
+    """
+    job = task.job
+    columns, labels, groups = _read(task if job.privacy is None else _total(task), source, opened, shard, chosen)
+    columns.warm(private=job.privacy is not None)
+    first, held_out, n_trained = 0 if shard is None else shard.start, None, None
+    if shard is not None:
+        n_trained = shard.n_records
+    if job.split is not None:
+        start, n_records = first, columns.n_records if shard is None else shard.n_records
+        n_trained, _ = job.split.sizes(n_records)
+        first -= job.split.counts([first])[0]
+        apart = job.split.held_out(start + columns.n_records, start)
+        columns, held_out = columns.parted(apart)
+        groups = {column: codes[apart] for column, codes in groups.items()}
+    return Rows(
+        task.party,
+        columns,
+        labels,
+        held_out=held_out,
+        groups=groups,
+        threads=threads,
+        first=first,
+        n_trained=n_trained,
+    )
 
 
 def load_features(task: PartyTask, source: Any, *, index: Index | None = None) -> Storage:
     """Return the party's columns without label or intercept, for prediction; `index` as for `load`."""
-    return _read(task.features, source, index)[0]
+    features = task.features
+    opened = open_for(features, source, ids=index is not None)
+    ((shard, chosen),) = shards_of(features, source, opened, index, 1)
+    return _read(features, source, opened, shard, chosen)[0]
 
 
 def load_labels(task: PartyTask, source: Any) -> Vector:
     """Return y of all records of the label party's source, for measuring in the clear."""
-    labels = _read(replace(task, groups=()), source, None)[1]
+    own = replace(task, groups=())
+    labels = _read(own, source, open_for(own, source, ids=False), None, None)[1]
     return np.zeros(0) if labels is None else labels
 
 
@@ -115,15 +210,14 @@ def _total(task: PartyTask) -> PartyTask:
     return replace(task, scaling=scaling, label=label)
 
 
-def _read(task: PartyTask, source: Any, index: Index | None) -> tuple[Storage, Vector | None, Mapping[str, Integers]]:
-    """Return columns, labels and codes of groups; of the aligned rows alone, in their order, where there is an index."""
-    opened: Source | SparseSource | AlignedSource
-    if index is not None:
-        opened = open_aligned(task, source, index)
-    else:
-        # A bare array is in the declared order; the blocks' order is only how columns are stored.
-        contents = contents_of(task.schema, task.columns, task.label, task.groups)
-        opened = open_source(source, contents, party=task.party)
+def _read(
+    task: PartyTask, source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None
+) -> tuple[Storage, Vector | None, Mapping[str, Integers]]:
+    """Return columns, labels and codes of groups, of one shard of the records in their order."""
+    if chosen is not None:
+        opened = AlignedSource.of(opened, chosen, source)
+    elif shard is not None:
+        opened = rows_of(opened, shard.start, shard.stop)
     wanted = task.canonical, task.schema, task.scaling
     options: dict[str, Any] = {"intercept": task.intercept, "label": task.label, "dtype": task.storage}
     if not isinstance(opened, SparseSource):

@@ -1,4 +1,7 @@
-"""A party's own checks of a record cap: what one charge pays for, and how much a record may contribute."""
+"""A party's own checks of a record cap: what one charge pays for, and how much a record may contribute.
+
+`OwnCap` is for the head of the party, which sees all of its releases. `OwnBounds` is for each shard of its rows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from vfl.privacy.geometry import Clip
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from parties.storage.base import Storage
     from vfl.messages import Backward, Block, RecordCap
     from vfl.privacy.events import ReleaseKey
     from vfl.types import Vector
@@ -41,19 +43,15 @@ class OwnCap:
     Guarantee. Their coordinates are disjoint and in one scale, and a record adds to all of them together a vector of norm
     at most C(1 + p·2⁻⁵⁰), before rounding. The norms of the other parties' columns rest on the coordinator.
 
-    columns : the party's own columns.
-    norms : computes ‖z_i‖² over them.
+    n_coordinates : p_k, of the party's own columns.
     repeats : whether a release may be repeated, since its noise repeats itself to the bit.
     """
 
-    def __init__(self, party: str, columns: Storage, norms: Callable[[Row], Vector], *, repeats: bool) -> None:
+    def __init__(self, party: str, n_coordinates: int, *, repeats: bool) -> None:
         self._party = party
-        self._columns = columns
-        self._norms = norms
+        self._n_coordinates = n_coordinates
         self._repeats = repeats
         self._made: dict[ReleaseKey, tuple[Gaussian, Shape, set[int]]] = {}
-        self._known: tuple[Shape, Vector] | None = None
-        self._bounds: _Bounds | None = None
 
     def admit(self, query: Descend | Backward, cap: RecordCap) -> None:
         """Note the coordinates that are about to be released; PrivacyError for what the charge does not pay for."""
@@ -67,7 +65,7 @@ class OwnCap:
             asked = list(zip(query.blocks, query.centres, query.scales, strict=True))
             releases = [(query.clip, query.event if isinstance(query.event, Gaussian) else None)]
         row, centre, scale = cap.rows[self._party]
-        if not (row.start == 0 and row.stop == len(centre) == len(scale) == self._columns.n_coordinates):
+        if not (row.start == 0 and row.stop == len(centre) == len(scale) == self._n_coordinates):
             raise PrivacyError(f"party {self._party!r} was given a record cap that is not over all of its columns")
         for block, own_centre, own_scale in asked:
             if not (np.array_equal(own_centre, centre[block.local]) and np.array_equal(own_scale, scale[block.local])):
@@ -81,12 +79,12 @@ class OwnCap:
         cap.require_covered(releases)
         if any(type(clip) is not Clip for clip, _ in releases):  # a record moves a pass by 2C, others claim less
             raise PrivacyError(f"party {self._party!r} was asked for a block of a pass under another clip than 'norm'")
-        charged, shape, made = self._made.setdefault(cap.paid.key, (cap.paid.event, self._shape(cap), set()))
+        charged, shape, made = self._made.setdefault(cap.paid.key, (cap.paid.event, _shape(cap, self._party), set()))
         if charged != cap.paid.event:
             raise PrivacyError(
                 f"party {self._party!r} was asked to change the charge within a pass, which its first block has paid"
             )
-        if shape != self._shape(cap):
+        if shape != _shape(cap, self._party):
             raise PrivacyError(f"party {self._party!r} was asked to change the cap or the scale within a pass")
         for block, _, _ in asked:
             columns = range(block.start, block.stop)  # not its coordinates, whose offset the sender chooses
@@ -96,14 +94,29 @@ class OwnCap:
                 )
             made.update(columns)
 
-    def bounds(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
+
+class OwnBounds:
+    """Bounds of the residuals of some rows, from the norms of the party's own columns.
+
+    Guarantee. No residual exceeds C over the norm of the record's own columns, whatever limits are given.
+
+    norms : computes ‖z_i‖² over the own columns.
+    """
+
+    def __init__(self, party: str, norms: Callable[[Row], Vector]) -> None:
+        self._party = party
+        self._norms = norms
+        self._known: tuple[Shape, Vector] | None = None
+        self._bounds: _Bounds | None = None
+
+    def of(self, cap: RecordCap, given: Vector | None, labels: Vector, loss: int) -> Vector:
         """Return the bounds of residuals for vfl.kernels, (n,): the given limits, at most C over the norm of the own columns.
 
         They are kept for the next visit of the same pass, which brings the same vectors.
 
         given : limits on all columns of a record; None leaves those on the own columns. loss : code of the kernels.
         """
-        shape = self._shape(cap)
+        shape = _shape(cap, self._party)
         known = self._bounds
         if known is not None and known.given is given and known.labels is labels and known[:2] == (shape, loss):
             return known.bounds
@@ -114,6 +127,7 @@ class OwnCap:
         self._bounds = _Bounds(shape, loss, given, labels, bounds_of(limits, labels, loss))
         return self._bounds.bounds
 
-    def _shape(self, cap: RecordCap) -> Shape:
-        _, centre, scale = cap.rows[self._party]
-        return cap.cap, centre.tobytes(), scale.tobytes()
+
+def _shape(cap: RecordCap, party: str) -> Shape:
+    _, centre, scale = cap.rows[party]
+    return cap.cap, centre.tobytes(), scale.tobytes()

@@ -17,10 +17,18 @@ from __future__ import annotations
 import enum
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from vfl.errors import SpecificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PIECE = 1 << 18
+"""Words that are drawn at once."""
 
 
 class Side(enum.Enum):
@@ -45,18 +53,50 @@ class Split:
         """Return 16 hexadecimal digits of a hash of salt and share: two splits of one name are the same."""
         return hashlib.sha256(f"vfl split {self.share.hex()} {self.salt}".encode()).hexdigest()[:16]
 
-    def held_out(self, n_records: int) -> np.ndarray:
-        """Return (n,) booleans: True where word i of SHAKE-256(salt), as a number in [0, 1), lies below the share.
+    def held_out(self, n_records: int, start: int = 0) -> np.ndarray:
+        """Return (n − start,) booleans: True where word i of SHAKE-256(salt), as a number in [0, 1), lies below the share.
 
-        Word i is a hash of the salt and of i: it does not depend on n.
+        Word i is a hash of the salt and of i: it does not depend on n. Memory is in proportion to n − start.
         """
-        stream = hashlib.shake_256(f"vfl holdout {self.salt}".encode()).digest(8 * n_records)
-        words = np.frombuffer(stream, dtype="<u8")
-        return np.asarray(words < np.uint64(int(self.share * 2.0**64)))
+        most = np.uint64(int(self.share * 2.0**64))
+        found = np.empty(n_records - start, dtype=bool)
+        position = 0
+        for words in self._words(n_records):
+            kept = words[max(0, start - position) :]
+            position += len(words)
+            if len(kept):
+                found[position - len(kept) - start : position - start] = kept < most
+        return found
+
+    def counts(self, ends: Sequence[int]) -> list[int]:
+        """Return the number of held-out records before each of these positions, which increase, in bounded memory."""
+        most = np.uint64(int(self.share * 2.0**64))
+        found, position, total = [0] * len(ends), 0, 0
+        for words in self._words(ends[-1]):
+            below = words < most
+            for k, end in enumerate(ends):
+                if position <= end <= position + len(words):
+                    found[k] = total + int(below[: end - position].sum())
+            position, total = position + len(words), total + int(below.sum())
+        return found
+
+    def _words(self, n_records: int) -> Iterator[np.ndarray]:
+        """Yield the first n words of SHAKE-256(salt), piece by piece where the installed library can."""
+        text = f"vfl holdout {self.salt}".encode()
+        try:
+            from cryptography.hazmat.primitives import hashes
+
+            stream = hashes.XOFHash(hashes.SHAKE256(digest_size=8 * max(1, n_records)))
+            stream.update(text)
+        except (ImportError, AttributeError, UnsupportedAlgorithm):
+            yield np.frombuffer(hashlib.shake_256(text).digest(8 * n_records), dtype="<u8")
+            return
+        for start in range(0, n_records, PIECE):
+            yield np.frombuffer(stream.squeeze(8 * min(PIECE, n_records - start)), dtype="<u8")
 
     def sizes(self, n_records: int) -> tuple[int, int]:
         """Return the numbers of training and held-out records: public. SpecificationError if either is zero."""
-        held_out = int(self.held_out(n_records).sum())
+        (held_out,) = self.counts([n_records])
         if not 0 < held_out < n_records:
             raise SpecificationError(
                 f"holdout={self.share!r} of {n_records} records leaves a part without any: choose another share, or "

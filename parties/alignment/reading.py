@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,58 +146,77 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
         )
 
 
-def open_aligned(task: PartyTask, spec: Any, index: Index) -> AlignedSource | SparseSource:
-    """Open a source for its aligned rows alone, after checking that it is the source that was aligned.
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """Rows of a source that are to be read, in their common order.
 
-    The rows of a sparse matrix, which is read whole, are in the common order already.
-
-    Raises DataError for a source that changed.
+    rows : (k,) positions in the source. n_rows : number of rows of the source.
+    stamp : of its files when the ids were checked; None in a process that did not check them.
     """
-    source = open_with_ids(task, spec)
+
+    rows: Integers
+    n_rows: int
+    stamp: tuple[tuple[int, int, int], ...] | None = None
+
+
+def check_aligned(task: PartyTask, spec: Any, opened: Source | SparseSource, index: Index) -> Chosen:
+    """Return the aligned rows, after checking that the source is the one that was aligned.
+
+    opened : with its ids (`open_with_ids`). Raises DataError for a source that changed.
+    """
     stamp = stamp_of(spec)
-    ids, _ = read_ids(task, source)
+    ids, _ = read_ids(task, opened)
     check_unchanged(index, digest_of(spec, task.party), ids, task)
-    if isinstance(source, SparseSource):
-        return source.ordered(index.rows)
-    return AlignedSource(source, index, len(ids), lambda: stamp_of(spec) == stamp)
+    return Chosen(index.rows, len(ids), stamp)
 
 
 class AlignedSource:
-    """Yields the rows of another source that are in an index, in the source's order.
+    """Yields some rows of another source, in the source's order, in memory proportional to their number.
 
-    Rows outside of the index are skipped. `ordered` then moves the records in place, column by column, so that the common
-    order needs no second copy of the data.
+    Other rows are skipped. `ordered` then moves the records in place, column by column, so that the common order needs no
+    second copy of the data.
     """
 
     n_records: int | None
 
-    def __init__(self, source: Source, index: Index, n_rows: int, unchanged: Callable[[], bool]) -> None:
-        self._source, self._index, self._n_rows, self._unchanged = source, index, n_rows, unchanged
+    def __init__(self, source: Source, chosen: Chosen, unchanged: Callable[[], bool]) -> None:
+        self._source, self._chosen, self._unchanged = source, chosen, unchanged
         self.origin: Origin = source.origin
         self.names, self.typed = source.names, source.typed
-        self.n_records = self.at_most = len(index.rows)
-        self._kept = np.zeros(n_rows, bool)
-        self._kept[index.rows] = True
+        self.n_records = self.at_most = len(chosen.rows)
+        self._sorted = np.sort(chosen.rows)
+
+    @classmethod
+    def of(cls, opened: Source | SparseSource, chosen: Chosen, spec: Any) -> AlignedSource | SparseSource:
+        """Return the source of the chosen rows; those of a sparse matrix are in the common order already.
+
+        spec : the source, whose files may not change while they are read.
+        """
+        if isinstance(opened, SparseSource):
+            return opened.ordered(chosen.rows)
+        stamp = stamp_of(spec) if chosen.stamp is None else chosen.stamp
+        return cls(opened, chosen, lambda: stamp_of(spec) == stamp)
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records; see `Source`."""
         count = 0
         for batch in self._source.batches(columns, rows):
-            kept = self._kept[count : count + batch.num_rows]
+            first, last = np.searchsorted(self._sorted, [count, count + batch.num_rows])
+            kept = self._sorted[first:last] - count
             count += batch.num_rows
-            if count > self._n_rows:
+            if count > self._chosen.n_rows:
                 break
-            if kept.all():
+            if len(kept) == batch.num_rows:
                 yield batch
-            elif kept.any():
-                yield batch.filter(pa.array(kept))
-        if count != self._n_rows or not self.origin.attempt(self._unchanged, "cannot be read"):
+            elif len(kept):
+                yield batch.take(pa.array(kept))
+        if count != self._chosen.n_rows or not self.origin.attempt(self._unchanged, "cannot be read"):
             raise self.origin.error("changed while it was read")
 
     @property
     def order(self) -> Integers:
         """Positions of this source's records in the common order, (n,)."""
-        return np.searchsorted(np.flatnonzero(self._kept), self._index.rows)
+        return np.searchsorted(self._sorted, self._chosen.rows)
 
     def ordered(self, columns: Columns, labels: Vector | None) -> tuple[Columns, Vector | None]:
         """Return the columns of this source in the common order; overwrites their memory."""

@@ -90,15 +90,24 @@ class ParquetSource:
         for place, (names, _) in zip(origins, footers, strict=True):
             if set(names) != set(self.names):
                 raise place.error("has other columns than the first file of its folder")
-        self.at_most = sum(count for _, count in footers)
+        self._counts = [count for _, count in footers]
+        self.at_most = sum(self._counts)
         self.n_records: int | None = self.at_most
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
+        return self.batches_from(0, columns, rows)
+
+    def batches_from(
+        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records from position `first`; files and row groups before it are not read."""
         names = list(self.names if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
-        for path in self._paths:
-            yield from self._of(path).each(self._batches_of(path, names, step), DAMAGED)
+        for path, count in zip(self._paths, self._counts, strict=True):
+            if first < count:
+                yield from self._of(path).each(self._batches_of(path, names, step, first), DAMAGED)
+            first = max(0, first - count)
 
     def _of(self, path: Path | str) -> Origin:
         return self.origin if self._alone else Origin(self.origin.party, f"file {str(path)!r}")
@@ -110,10 +119,16 @@ class ParquetSource:
         with self._file(path) as file:
             return tuple(file.schema_arrow.names), file.metadata.num_rows
 
-    def _batches_of(self, path: Path | str, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    def _batches_of(self, path: Path | str, names: list[str], rows: int, first: int) -> Iterator[pa.RecordBatch]:
         with self._file(path) as file:
-            for batch in file.iter_batches(batch_size=rows, columns=names):
-                yield batch.select(names)
+            groups = list(range(file.num_row_groups))
+            while groups and first >= (count := file.metadata.row_group(groups[0]).num_rows):
+                first -= count
+                del groups[0]
+            for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=names):
+                if first < batch.num_rows:
+                    yield batch.select(names).slice(first)
+                first = max(0, first - batch.num_rows)
 
 
 class ArrowSource:
@@ -129,10 +144,16 @@ class ArrowSource:
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
+        return self.batches_from(0, columns, rows)
+
+    def batches_from(
+        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records from position `first`."""
         names = list(self.names if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
         yield from self.origin.each(
-            _arrow_batches(self._path, [self.names.index(n) for n in names], names, step), DAMAGED
+            _arrow_batches(self._path, [self.names.index(n) for n in names], names, step, first), DAMAGED
         )
 
 
@@ -144,13 +165,14 @@ def _arrow_facts(path: Path) -> tuple[tuple[str, ...], int]:
         return names, sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
 
 
-def _arrow_batches(path: Path, fields: list[int], names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(path: Path, fields: list[int], names: list[str], rows: int, first: int) -> Iterator[pa.RecordBatch]:
     with pa.memory_map(str(path)) as mapped:
         reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=sorted(fields)))
         for i in range(reader.num_record_batches):
             batch = reader.get_batch(i).select(names)
-            for start in range(0, batch.num_rows, rows):
+            for start in range(first, batch.num_rows, rows):
                 yield batch.slice(start, rows)
+            first = max(0, first - batch.num_rows)
 
 
 def _open_arrow(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:

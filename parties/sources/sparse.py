@@ -7,6 +7,7 @@ name in the .npz file.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,19 @@ class SparseSource:
         yield from self._ids.batches(columns, rows or PIECE)
 
     def ordered(self, rows: Integers) -> SparseSource:
-        """Keep some rows alone, in the given order, and return self; needs the memory of a second copy meanwhile."""
-        self.matrix = _canonical(self.matrix.tocsr()[rows])
-        self.n_records = self.at_most = len(rows)
-        self._ids = None
-        return self
+        """Return the source of some rows alone, in the given order; needs the memory of a second copy meanwhile."""
+        return self._with(self.matrix.tocsr()[rows])
+
+    def between(self, start: int, stop: int) -> SparseSource:
+        """Return the source of the rows start..stop."""
+        return self._with(self.matrix[start:stop])
+
+    def _with(self, matrix: Any) -> SparseSource:
+        part = copy.copy(self)
+        part.matrix = _canonical(matrix)
+        part.n_records = part.at_most = int(matrix.shape[0])
+        part._ids = None
+        return part
 
 
 def _identified(ids: Any, column: str, n_records: int, origin: Origin) -> ArraySource:

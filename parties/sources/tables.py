@@ -45,9 +45,15 @@ class ArraySource:
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
+        return self.batches_from(0, columns, rows)
+
+    def batches_from(
+        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records from position `first`."""
         names = list(self.names if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
-        for start in range(0, self.at_most, step):
+        for start in range(first, self.at_most, step):
             arrays = [self._arrow(name, slice(start, start + step)) for name in names]
             yield pa.RecordBatch.from_arrays(arrays, names=names)
 

@@ -16,6 +16,7 @@ from coordinator.executor import Executor
 from coordinator.passes import Passes
 from parties.party import Party
 from parties.record_cap import OwnCap
+from parties.rows import Rows
 from tests.auditing.test_audit import job
 from vfl.messages import Fold, Moments, Sample
 from vfl.privacy import sensitivity
@@ -91,13 +92,13 @@ def moments_of_one_column(patch: Patch) -> None:
 
 def no_clip(patch: Patch) -> None:
     """Add up the contributions as they are."""
-    true = Party._sum
+    true = Rows._sum
 
-    def free(self: Party, block: Any, centre: Any, scale: Any, clip: Clip, *rest: Any) -> Any:
+    def free(self: Rows, block: Any, centre: Any, scale: Any, clip: Clip, *rest: Any) -> Any:
         sums = true(self, block, centre, scale, replace(clip, cap=math.inf), *rest)
         return np.rint(sums / clip.grid).astype(np.int64)
 
-    patch.setattr(Party, "_sum", free)
+    patch.setattr(Rows, "_sum", free)
 
 
 def released_twice(patch: Patch) -> None:
@@ -133,14 +134,14 @@ def secret_batch_reused(patch: Patch) -> None:
 def rounding_away_from_zero(patch: Patch) -> None:
     """Round every entry of a contribution away from 0, where Δ allows for half a step of the grid."""
 
-    def away(self: Party, block: Any, centre: Any, scale: Any, clip: Clip, r: Any, limits: Any) -> Any:
-        X = np.column_stack([self._columns.column(j) for j in range(block.start, block.stop)])
+    def away(self: Rows, block: Any, centre: Any, scale: Any, clip: Clip, r: Any, limits: Any) -> Any:
+        X = np.column_stack([self.columns.column(j) for j in range(block.start, block.stop)])
         rows = scale * r[:, None] * (X - centre)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         rows *= np.minimum(1.0, clip.cap / np.maximum(norms, 1e-300))
         return (np.sign(rows) * np.ceil(abs(rows) / clip.grid)).sum(axis=0).astype(np.int64)
 
-    patch.setattr(Party, "_sum", away)
+    patch.setattr(Rows, "_sum", away)
 
 
 def selections_with_little_noise(patch: Patch) -> None:

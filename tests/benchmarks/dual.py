@@ -66,7 +66,7 @@ class Comparison:
     def data(self):
         """X (n, p) as trained on, and y."""
         columns = problem_of(self.job, self.n).layout.columns
-        X = np.hstack([actor._columns.array for q, actor in self.actors.items() if columns[q]])
+        X = np.hstack([actor.rows.columns.array for q, actor in self.actors.items() if columns[q]])
         return X, self.actors[self.job.partition.label_party].labels()
 
     def value(self, w):

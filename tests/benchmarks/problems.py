@@ -35,7 +35,7 @@ class Case:
         owner = self.job.partition.label_party
         parties = {q: load(self.job.for_party(q), s) for q, s in sources_of(self.job, self.table).items()}
         columns = problem_of(self.job, self.n).layout.columns
-        blocks = [p._columns.array for q, p in parties.items() if columns[q]]
+        blocks = [p.rows.columns.array for q, p in parties.items() if columns[q]]
         return np.hstack(blocks), parties[owner].labels()
 
     @functools.cached_property

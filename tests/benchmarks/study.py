@@ -180,7 +180,7 @@ class Bench:
             options["clip"] *= self.unit
         if "block_size" in options:  # no party has more columns: a block is all of them
             options["block_size"] = min(
-                options["block_size"], max(p._columns.array.shape[1] for p in self.parties.values())
+                options["block_size"], max(p.rows.columns.array.shape[1] for p in self.parties.values())
             )
         if arm.exact:
             options["step_size"] *= self.constants.slack(options["block_size"])
@@ -201,7 +201,7 @@ class Bench:
         """The parties of a run, with columns that are there already and the run's own noise."""
         return InProcessTransport(
             {
-                q: Party(q, p._columns, job.noise_source(), p._labels, unnoised=unnoised(job))
+                q: Party(q, p.rows.columns, job.noise_source(), p.rows.y, unnoised=unnoised(job))
                 for q, p in self.parties.items()
             }
         )

@@ -11,7 +11,7 @@ import pytest
 
 from vfl.errors import PrivacyError
 from vfl.evaluation.statistics import GRID, GroupCells, GroupScores, codes_of, is_near, strides
-from vfl.messages import Groups, Tally
+from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS, Groups, Tally
 from vfl.privacy.events import Gaussian
 from vfl.privacy.sensitivity import check
 from vfl.types import Adjacency
@@ -41,7 +41,8 @@ def test_replacing_one_record_moves_the_counts_by_their_sensitivity_and_no_more(
             margins, labels, groups, norms = (
                 np.insert(column, position, cell) for column, cell in zip(others, record, strict=True)
             )
-            kept = (groups, norms)[: len(statistic.needs)]
+            vectors = {HELD_GROUPS: groups, HELD_NORMS: norms, HELD_POSITIONS: np.arange(float(len(groups)))}
+            kept = [vectors[name] for name in statistic.needs]
             of_all = statistic(margins, labels, *kept)
             assert of_all.dtype == np.int64
             assert of_all.shape == (statistic.dimension,)
@@ -78,7 +79,7 @@ def test_the_counts_are_the_documented_ones() -> None:
     plain = GroupCells(sizes, None)(v, y, codes) * GRID
     assert plain.tolist() == found.reshape(-1, 2).sum(axis=1).tolist()
     edges = np.array([-0.5, 0.0, 1.0])
-    of_scores = GroupScores(2, edges)(v, y, first.astype(float)).reshape(2, 2, 2, 4) * GRID
+    of_scores = GroupScores(2, edges)(v, y, first.astype(float), np.arange(float(n))).reshape(2, 2, 2, 4) * GRID
     for half, group, label in itertools.product((0, 1), (0, 1), (0, 1)):
         chosen = (np.arange(n) % 2 == half) & (first == group) & ((y > 0) == label)
         above = [(v[chosen] > edge).sum() for edge in edges]

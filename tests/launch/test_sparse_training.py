@@ -144,7 +144,7 @@ def test_moments_of_uncentred_columns_are_charged_for_the_released_sums() -> Non
         rows = np.zeros((3, 8))
         rows[0, :5], rows[0, 5:7] = x_a, x_b
         parts = {"a": scipy.sparse.csc_array(rows[:, :5]), "b": rows[:, 5:]}
-        columns = {q: load(spec.for_party(q), part)._columns for q, part in parts.items()}
+        columns = {q: load(spec.for_party(q), part).rows.columns for q, part in parts.items()}
         parties = [Party(q, own, vfl.SeededNoise(0), unnoised=(Moments,)) for q, own in columns.items()]
         answers = [party.answer(query.shares()[party.name], Records(), ReleaseKey(0)) for party in parties]
         released.append(np.concatenate([answer.released[0] for answer in answers]))
@@ -170,7 +170,7 @@ def test_a_wide_sparse_job_is_never_made_dense() -> None:
     )
     data = {"a": X[:, :50_000], "b": X[:, 50_000:], "lab": {"y": rng.integers(0, 2, n)}}
     party = load(spec.for_party("a"), data["a"])
-    assert isinstance(party._columns, SparseColumns)
+    assert isinstance(party.rows.columns, SparseColumns)
     tracemalloc.start()
     result = vfl.train(spec, data, engine="inprocess")
     peak = tracemalloc.get_traced_memory()[1]

@@ -241,16 +241,16 @@ def _stored(job: vfl.Job, party: Any) -> np.ndarray:
         values = [np.ascontiguousarray(columns.column(j)).view(np.uint64) for j in range(columns.n_coordinates)]
         return np.column_stack(values) if values else np.empty((columns.n_records, 0), np.uint64)
 
-    rows = words(party._columns)
-    if party._held_out is not None:
-        held, whole = words(party._held_out), job.split.held_out(len(rows) + party._held_out.n_records)
+    rows = words(party.rows.columns)
+    if party.rows.held_out is not None:
+        held, whole = words(party.rows.held_out), job.split.held_out(len(rows) + party.rows.held_out.n_records)
         both = np.empty((len(whole), rows.shape[1]), np.uint64)
         both[~whole], both[whole] = rows, held
-        codes = np.zeros((len(whole), len(party._groups)), np.int64)  # only those of held-out records are kept
-        for k, own in enumerate(party._groups.values()):
+        codes = np.zeros((len(whole), len(party.rows.groups)), np.int64)  # only those of held-out records are kept
+        for k, own in enumerate(party.rows.groups.values()):
             codes[whole, k] = own
         rows = np.column_stack([both, codes.view(np.uint64)])
-    labels = [] if party._labels is None else [np.ascontiguousarray(party._labels).view(np.uint64)]
+    labels = [] if party.rows.y is None else [np.ascontiguousarray(party.rows.y).view(np.uint64)]
     return np.column_stack([rows, *labels])
 
 

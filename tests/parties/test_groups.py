@@ -83,9 +83,9 @@ def job(**options: Any) -> vfl.Job:
 def test_a_party_keeps_the_codes_of_its_held_out_records_alone() -> None:
     spec, sex = job(), np.array([0, 1, 1, 0, 1, 0, 0, 1])
     party = load(spec.for_party("bank"), {"a": np.linspace(-1, 1, 8), "sex": sex})
-    assert party._groups["sex"].tolist() == sex[spec.split.held_out(8)].tolist()
+    assert party.rows.groups["sex"].tolist() == sex[spec.split.held_out(8)].tolist()
     telco = load(spec.for_party("telco"), {"b": np.zeros(8), "y": sex})
-    assert not telco._groups
+    assert not telco.rows.groups
 
 
 def test_an_array_without_names_holds_groups_after_the_label() -> None:
@@ -94,7 +94,7 @@ def test_an_array_without_names_holds_groups_after_the_label() -> None:
     spec = job(partition=partition, bounds={"a": (-1, 1)})
     rows = np.column_stack([np.linspace(-1, 1, 8), np.arange(8) % 2, np.arange(8) // 4])
     party = load(spec.for_party("bank"), rows)
-    assert party._groups["sex"].tolist() == (np.arange(8) // 4)[spec.split.held_out(8)].tolist()
+    assert party.rows.groups["sex"].tolist() == (np.arange(8) // 4)[spec.split.held_out(8)].tolist()
     assert party.labels().tolist() == (2.0 * (np.arange(8) % 2) - 1.0).tolist()
 
 

@@ -114,7 +114,7 @@ def job(declared, **options):
 def stored(spec, source):
     """Return the values that the bank stores of its records, or the text of its refusal."""
     try:
-        return load(spec.for_party("bank"), source)._columns.array
+        return load(spec.for_party("bank"), source).rows.columns.array
     except DataError as error:
         return str(error)
 

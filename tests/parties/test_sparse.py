@@ -114,8 +114,8 @@ def test_columns_in_the_order_of_the_blocks_and_the_label_last():
     party = load(
         vfl.Job(partition=partition, privacy=None, bounds={"*": (-4, 4)}, sparse=["bank"]).for_party("bank"), matrix
     )
-    assert party._columns.names == ("c", "a", "b", "(intercept)")
-    np.testing.assert_array_equal(dense(party._columns), np.column_stack([DENSE[:, [2, 0, 1]] / 4, np.ones(3)]))
+    assert party.rows.columns.names == ("c", "a", "b", "(intercept)")
+    np.testing.assert_array_equal(dense(party.rows.columns), np.column_stack([DENSE[:, [2, 0, 1]] / 4, np.ones(3)]))
     assert party.labels().tolist() == [-1.0, 1.0, 1.0]
 
 

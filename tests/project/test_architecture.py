@@ -37,7 +37,16 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.markup",
         "vfl.csv",
     ),
-    ("vfl.losses", "vfl.penalties", "vfl.security", "vfl.federation", "vfl.wire", "vfl.alignment", "vfl.kernels"),
+    (
+        "vfl.losses",
+        "vfl.penalties",
+        "vfl.security",
+        "vfl.federation",
+        "vfl.wire",
+        "vfl.alignment",
+        "vfl.kernels",
+        "vfl.shards",
+    ),
     ("vfl.privacy",),
     ("vfl.secure",),
     (

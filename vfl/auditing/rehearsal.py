@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from vfl.job import Job
-    from vfl.messages import Block, Fold, Records, Reply, Step
+    from vfl.messages import Fold, Records, Reply, Step
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey
     from vfl.solvers.protocol import Released
@@ -112,7 +112,7 @@ class ShadowParty(Party):
         made.__class__ = cls
         shadow: ShadowParty = made  # type: ignore[assignment]
         shadow._unnoised = (Query,)
-        shadow._cap = OwnCap(shadow.name, shadow._columns, shadow._record_norms, repeats=True)
+        shadow._cap = OwnCap(shadow.name, shadow.n_coordinates, repeats=True)
         shadow.seen, shadow.told = [], []
         return shadow
 
@@ -120,8 +120,8 @@ class ShadowParty(Party):
         self.seen.append(np.asarray(sums * grid, dtype=np.float64))
         return self.told.pop(0).copy()
 
-    def _select(self, query: Select, block: Block, w: Vector, r: Vector, key: ReleaseKey) -> NoisyScore:
-        self.seen.append(self._scores(query, block, w, r))
+    def _select(self, query: Select, w: Vector, sums: Any, key: ReleaseKey) -> NoisyScore:
+        self.seen.append(self._scores(query, w, sums))
         return NoisyScore(0, 0)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.messages import HELD_GROUPS, HELD_NORMS
+from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -339,7 +339,7 @@ class GroupScores:
     edges: Vector
 
     grid: ClassVar[float] = GRID
-    needs: ClassVar[tuple[str, ...]] = (HELD_GROUPS,)
+    needs: ClassVar[tuple[str, ...]] = (HELD_GROUPS, HELD_POSITIONS)
 
     @property
     def bins(self) -> int:
@@ -357,9 +357,12 @@ class GroupScores:
         return _root(2 * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
-        """Return the counts in steps, in the order (half, group, label, bin); kept : sums of stride·code (m,)."""
+        """Return the counts in steps, in the order (half, group, label, bin).
+
+        kept : sums of stride·code, (m,), and positions of the records, (m,).
+        """
         (codes,) = codes_of(kept[0], (self.size,))
-        inside, half = codes < self.size, np.arange(len(margins)) % 2
+        inside, half = codes < self.size, kept[1].astype(np.int64) % 2
         bins = np.searchsorted(self.edges, margins, side="left")  # a margin at an edge is not above it
         cells = ((half * self.size + codes) * 2 + (labels > 0)) * self.bins + bins
         return np.bincount(cells[inside], minlength=self.dimension).astype(np.int64) * round(1.0 / GRID)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 COORDINATOR = "coordinator"
+IN_ONE_PROCESS = "trust='secure' keeps all rows of a party in one process: leave shards at 1"
 ALONE = (
     "[ray] parties_per_process lets parties share a process, and pinned parties run on the nodes of their owners: set pin to "
     "'never' for a simulation, or leave parties_per_process out"
@@ -29,6 +30,8 @@ class Placement:
     party_cpus : CPUs that a party's actor takes of its node and computes with. The coordinator takes none.
     parties_per_process : number of parties that share a worker process. Results are the same to the bit, but parties in
         one process are not protected from each other: for simulations by one owner, where actors are not pinned.
+    shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the
+        bit for every number; without privacy it agrees to rounding. Each shard takes party_cpus.
     """
 
     pin: str = "auto"
@@ -36,6 +39,7 @@ class Placement:
     ready_seconds: float = 15.0
     party_cpus: float = 1.0
     parties_per_process: int = 1
+    shards: int = 1
 
     def __post_init__(self) -> None:
         if self.pin not in PINS:
@@ -49,6 +53,10 @@ class Placement:
             raise JobFileError(f"[ray] parties_per_process must be a whole number of at least 1, not {shared!r}")
         if shared > 1 and self.pin == "always":
             raise JobFileError(ALONE)
+        if isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1:
+            raise JobFileError(f"[ray] shards must be a whole number of at least 1, not {self.shards!r}")
+        if self.shards > 1 and shared > 1:
+            raise JobFileError("[ray] shards and parties_per_process exclude each other: leave one of them out")
         for party, resource in self.resources.items():
             if not isinstance(resource, str) or not resource:
                 raise JobFileError(f"[ray.resources] {party} must be the name of a resource, not {resource!r}")

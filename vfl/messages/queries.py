@@ -33,7 +33,7 @@ from vfl.holdout import Side
 from vfl.messages.query import HELD_GROUPS, HELD_NORMS, HELD_OUT, Block, Local, Need, Query, Weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from vfl.messages.batches import Fold
     from vfl.messages.passes import RecordCap
@@ -70,12 +70,14 @@ class Sample(Local):
         """Return the query itself."""
         return self
 
-    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[tuple[Vector, ...], Vector | None]:
-        """Draw the sample."""
+    def answer(
+        self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
+    ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
+        """Draw the sample from one keystream, shard by shard: it is the same for any number of shards."""
         if self.rate == 1.0:
-            return (), np.ones(n_records)
-        words = noise.stream(key).words(n_records)
-        return (), (words < np.uint64(int(self.rate * 2.0**64))).astype(np.float64)
+            return (), map(np.ones, counts)
+        stream, most = noise.stream(key), np.uint64(int(self.rate * 2.0**64))
+        return (), ((stream.words(count) < most).astype(np.float64) for count in counts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from vfl.holdout import Side
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from vfl.messages.batches import Fold
     from vfl.messages.wire import Reply
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 HELD_OUT, HELD_NORMS, HELD_GROUPS = "held out", "held out: norms", "held out: groups"
 """Names under which margins keep Xw, norms and groups of the held-out part, which no weighting can reach."""
+HELD_POSITIONS = "held out: positions"
+"""Name of the held-out records' positions among all held-out records, for statistics that need them; public."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +198,13 @@ class Local(Query):
         """Return nothing: no party is asked."""
         return {}
 
-    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[tuple[Vector, ...], Vector | None]:
-        """Return its release, and the (n,) vector that margins keep under `target`, if any."""
+    def answer(
+        self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
+    ) -> tuple[tuple[Vector, ...], Iterable[Vector]]:
+        """Return its release, and the per-record vector that margins keep under `target`, if any, piece by piece.
+
+        counts : records of each shard, in order; one piece for each.
+        """
         raise TypeError(f"{type(self).__name__} does not say what it does")
 
 

@@ -47,12 +47,12 @@ class Publish(Local):
         """Return p."""
         return (self.w.size,)
 
-    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[Released, None]:
+    def answer(self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey) -> tuple[Released, tuple[()]]:
         """Round to the grid and add noise."""
         if self.event is None:
-            return (self.w.copy(),), None
+            return (self.w.copy(),), ()
         on_grid = np.rint(self.w / self.clip.grid).astype(np.int64)
-        return (release(on_grid, self.clip.grid, self.event, noise, key, self.clip.sensitivity),), None
+        return (release(on_grid, self.clip.grid, self.event, noise, key, self.clip.sensitivity),), ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

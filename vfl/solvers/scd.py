@@ -109,10 +109,13 @@ class Perturb(Local):
         """Return the query itself."""
         return self
 
-    def answer(self, n_records: int, noise: NoiseSource, key: ReleaseKey) -> tuple[Released, Vector]:
-        """Draw the noise."""
-        zeros = np.zeros(n_records, np.int64)
-        return (), release(zeros, self.clip.grid, self.event, noise, key, self.clip.sensitivity)
+    def answer(
+        self, counts: tuple[int, ...], noise: NoiseSource, key: ReleaseKey
+    ) -> tuple[Released, tuple[Vector, ...]]:
+        """Draw the noise, for all records at once."""
+        zeros = np.zeros(sum(counts), np.int64)
+        drawn = release(zeros, self.clip.grid, self.event, noise, key, self.clip.sensitivity)
+        return (), tuple(np.split(drawn, np.cumsum(counts[:-1])))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -394,9 +393,8 @@ class TestQueries:
         block, zeros, ones = Block(0, "bank", 0, 1, 0), np.zeros(1), np.ones(1)
         cap = RecordCap(1.0, rows, paid=Paid(ReleaseKey(1), event))
         query = Backward(Derivative(Logistic()), (block,), (zeros,), (ones,), clip, event, capped=cap)
-        columns: Any = SimpleNamespace(n_coordinates=2)
         with pytest.raises(PrivacyError, match="under another clip than 'norm'"):
-            OwnCap("bank", columns, lambda _: zeros, repeats=False).admit(query, cap)
+            OwnCap("bank", 2, repeats=False).admit(query, cap)
 
     def test_a_negative_round(self, counter) -> None:
         spec = job()

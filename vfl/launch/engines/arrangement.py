@@ -19,6 +19,7 @@ class Arrangement:
 
     folders : {party: folder for its index}, for the parties that the environment names.
     cores : of each party, for alignment and training; None divides this machine's cores among the parties.
+    shards : number of row shards of each party and of the margins, for a run in this process.
     required : an earlier process of the run has trained on the rows of an index, so only that index may be used.
     """
 
@@ -30,6 +31,7 @@ class Arrangement:
     last: bool = False
     again: bool = False
     required: bool = False
+    shards: int = 1
 
     def __post_init__(self) -> None:
         if self.cores is not None and (isinstance(self.cores, bool) or self.cores < 1):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coordinator.alignment import align
 from coordinator.budget import Reserved
 from coordinator.coordinator import Coordinator
+from coordinator.shards import MarginShards, ShardMargins, whole
 from parties.alignment.participant import Alignment
 from parties.dealing import Dealing
 from parties.loading import consented, load
@@ -17,6 +19,7 @@ from vfl.launch.engines.arrangement import Arrangement
 from vfl.messages import Query, Reply
 from vfl.secure.roles import DEALER
 from vfl.security.psi import new_salt
+from vfl.shards import Each, Here
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -59,15 +62,22 @@ class InProcessTransport:
         return {name: self._parties[name].hear(notice) for name, notice in notices.items()}
 
     def labels(self, party: str) -> Vector:
-        """Return y, (n,)."""
-        return self._parties[party].labels()
+        """Return y, (n,), or of each shard."""
+        labels: Vector = self._parties[party].labels()
+        return labels
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
         """Send each share to its party in plain form, one party after the other. A party rebuilds it from registered kinds."""
         replies = {}
         for name, share in shares.items():
             reply = self._parties[name].answer(from_plain(to_plain(share), Query), records, key)
+            vector: Any = reply.vector
+            if isinstance(vector, Each):  # pieces travel from shard to shard
+                reply = replace(reply, vector=None)
             replies[name] = from_plain(to_plain(reply), Reply)
+            if isinstance(vector, Each):
+                pieces: Any = vector
+                replies[name] = replace(replies[name], vector=pieces)
         return replies
 
     def together(self, party: str) -> tuple[str, ...]:
@@ -145,14 +155,16 @@ def run(
     if job.id is not None:
         indexes = yield from _aligned(tasks, there, arrangement)
     threads = arrangement.cores_each(1)  # the parties compute one after the other
+    shards = arrangement.shards
     parties = {
-        name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads)
+        name: load(tasks[name], source, agreed[name], index=indexes.get(name), threads=threads, shards=shards)
         for name, source in there.items()
     }
     dealer = Dealing(job) if job.trust == "secure" else None
     flags = () if dealer is None else (ONE_PROCESS,)
     transport = InProcessTransport(parties) if dealer is None else InProcessTransport(parties, dealer)
-    for event in Coordinator(transport).stream(job, budget, log):
+    margins = whole if shards == 1 else partial(MarginShards, Here([ShardMargins() for _ in range(shards)]))
+    for event in Coordinator(transport, margins=margins).stream(job, budget, log):
         yield replace(event, flags=flags) if flags and isinstance(event, Reserved) else event
 
 

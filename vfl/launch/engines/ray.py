@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from coordinator.budget import Reserved
 from coordinator.recovery import LOSSES_A_QUERY
 from vfl.errors import PlacementError
-from vfl.job.placement import ALONE
+from vfl.job.placement import ALONE, IN_ONE_PROCESS
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import Place
 from vfl.launch.engines.readiness import CENTRE, asked_of, options_of, require_offered, require_ready
+from vfl.launch.engines.shards import reserved
 from vfl.launch.engines.spilling import flags_of_cluster, flags_of_stores
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
@@ -50,9 +51,9 @@ ROUNDS_AHEAD = 16
 
 
 def cores_of(place: Place, arrangement: Arrangement, n_parties: int) -> int:
-    """Return the cores per party: its share of this machine, or on a cluster the CPUs of its actor."""
+    """Return the cores per party, or per shard of it: its share of this machine, or on a cluster the CPUs of its actor."""
     return (
-        arrangement.cores_each(n_parties)
+        arrangement.cores_each(n_parties * place.placement.shards)
         if place.address is None
         else arrangement.cores or max(1, int(place.placement.party_cpus))
     )
@@ -81,34 +82,44 @@ def _federation(
 
     job : to train; None to predict. here : the coordinator has to run on this machine.
     """
+    placement = place.placement if job is not None else replace(place.placement, shards=1)
     secure = None if job is None else job.secure
-    pinned_there = place.placement.pinned(place.address)
-    processes = place.placement.processes(sources)
-    if pinned_there and place.placement.parties_per_process > 1:
+    pinned_there = placement.pinned(place.address)
+    processes = placement.processes(sources)
+    if pinned_there and placement.parties_per_process > 1:
         raise PlacementError(ALONE)
-    if secure is not None and place.placement.parties_per_process > 1:
+    if secure is not None and placement.parties_per_process > 1:
         raise PlacementError(APART)
-    with connected(len(processes) + 1 + (secure is not None), place.address) as ray:
+    if secure is not None and placement.shards > 1:
+        raise PlacementError(IN_ONE_PROCESS)
+    cpus = len(processes) * placement.shards + 1 + (secure is not None)
+    with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
         from coordinator.actor import CoordinatorActor
         from coordinator.seat import Seat, process_of
         from parties.actor import DealerActor, InMemory, PartyActor, Shared
 
-        asked = asked_of(place.placement, sources, pinned=pinned_there, here=here, secure=secure)
+        asked = asked_of(placement, sources, pinned=pinned_there, here=here, secure=secure)
         # One process takes what one party takes, because it answers for one party at a time.
         heads = {CENTRE, DEALER, *(parties[0] for parties in processes)}
-        require_offered(
-            ray, {name: what for name, what in asked.items() if name in heads}, place.placement.ready_seconds
-        )
+        require_offered(ray, {name: what for name, what in asked.items() if name in heads}, placement.ready_seconds)
         pinned = {"scheduling_strategy": _this_node(ray)} if here else {}
         once = {"max_restarts": 0, "max_task_retries": 0}
-        again = once | ({"max_restarts": -1} if place.faults.on_party_lost != "abort" else {})
+        restarts = 0 if place.faults.on_party_lost == "abort" else -1
+        again = once | {"max_restarts": restarts}
+        label_party = "" if job is None else job.partition.label_party
+        shards = groups.enter_context(
+            reserved(ray, placement, list(sources), label_party, pinned=pinned_there, restarts=restarts)
+        )
         # Keep tables in memory for the whole run: a restarted party asks for its table again.
         handed = {
             name: source if isinstance(source, str | Path) else InMemory(ray.put(source))
             for name, source in sources.items()
         }
         threads = cores_of(place, arrangement, len(processes))
-        given = {name: (job, name, (policies or {}).get(name), arrangement.keeping(name), threads) for name in sources}
+        given = {
+            name: (job, name, (policies or {}).get(name), arrangement.keeping(name), threads, shards.parties[name])
+            for name in sources
+        }
         actors: dict[str, Any] = {}
         for number, (head, *others) in enumerate(processes):
             options = again | options_of(asked[head])
@@ -127,11 +138,19 @@ def _federation(
         coordinator = (
             ray.remote(CoordinatorActor)
             .options(**once, **options_of(asked[CENTRE]), **pinned)
-            .remote(actors, handed, place.faults, "prediction" if job is None else job.name, run, dealing.get(DEALER))
+            .remote(
+                actors,
+                handed,
+                place.faults,
+                "prediction" if job is None else job.name,
+                run,
+                dealing.get(DEALER),
+                shards.margins,
+            )
         )
         apart = {CENTRE: coordinator, **dealing}
         try:
-            require_ready(ray, actors | apart, asked, max(place.placement.ready_seconds, START_SECONDS))
+            require_ready(ray, actors | apart, asked, max(placement.ready_seconds, START_SECONDS))
             yield actors, handed, coordinator
         finally:
             for actor in (*apart.values(), *(process_of(actors[head]) for head, *_ in processes)):

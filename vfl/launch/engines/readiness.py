@@ -37,9 +37,12 @@ def asked_of(
 
     pinned : actors are pinned to nodes by resources. here : the coordinator is pinned to this node by other means.
     secure : of a run on shares, whose dealer is an actor too: beside the coordinator, or on the node that offers its resource.
+
+    With several shards a party's actor takes no CPU: its shards do (`vfl.launch.engines.shards`).
     """
+    cpus = placement.party_cpus if placement.shards == 1 else 0.0
     asked: dict[str, Asked] = {
-        party: {"CPU": placement.party_cpus} | ({placement.resource(party): PIN} if pinned else {}) for party in parties
+        party: {"CPU": cpus} | ({placement.resource(party): PIN} if pinned else {}) for party in parties
     }
     asked[CENTRE] = {COORDINATOR: PIN} if pinned and not here else {"CPU": 0.0 if pinned else 1.0}
     if secure is not None and secure.dealer == AT_COORDINATOR:

@@ -87,7 +87,9 @@ def settings_of(
         budget=budget,
         place=place,
         policies=paths_of(job.partition, policies, "policy"),
-        arrangement=Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores),
+        arrangement=Arrangement(
+            folders=paths_of(job.partition, indexes, "index"), cores=cores, shards=placement.shards if placement else 1
+        ),
     )
 
 

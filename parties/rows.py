@@ -1,0 +1,352 @@
+"""Rows of one party in one process: the sums over them that its releases need, and the vectors that margins need.
+
+Nothing here draws noise, charges or refuses a release: parties.party does, once for all rows of the party. What these
+methods return must therefore reach that class or the margins only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parties.record_cap import OwnBounds
+from vfl.errors import PrivacyError
+from vfl.holdout import Side
+from vfl.kernels.dense import CODES, LOGISTIC, SQUARED, WEIGHTS, inverse_grid
+from vfl.kernels.geometry import Geometry
+from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally
+from vfl.privacy import magnitudes
+from vfl.privacy.geometry import GRID_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from parties.storage.base import Storage
+    from vfl.messages import Block, Query, Records, Step, Weighting
+    from vfl.privacy.geometry import Clip
+    from vfl.types import Integers, Vector
+
+    Sums = Integers | Vector
+
+UNIT_GRID = 2.0**-GRID_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """Public facts about some rows of a party: the numbers of trained and held-out records, and of coordinates."""
+
+    n_trained: int
+    n_held_out: int
+    n_coordinates: int
+
+
+@dataclass(slots=True, eq=False)
+class _Visit:
+    """A visit in progress: the margins so far, and the block whose update X_S Δ they still lack.
+
+    entered : (n,) margins before the visit. v : (n,) margins so far. bounds : of residuals, under a record cap.
+    """
+
+    query: Descend
+    steps: tuple[Step, ...]
+    entered: Vector
+    v: Vector
+    y: Vector
+    bounds: Vector | None
+    pending: Any
+
+
+class Rows:
+    """Some rows of a party's columns, with the kernels of the kind that they are stored as.
+
+    columns : its features in canonical order, scaled, the intercept last if it owns it; of the records trained on.
+    labels : y of all of these records, at the label party.
+    held_out, groups : as for `Party`.
+    threads : number of threads of the kernels; it changes no result.
+    first, n_trained : position of the first of these records among all n_trained records trained on; None for all.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        columns: Storage,
+        labels: Vector | None = None,
+        *,
+        held_out: Storage | None = None,
+        groups: Mapping[str, Integers] | None = None,
+        threads: int = 1,
+        first: int = 0,
+        n_trained: int | None = None,
+    ) -> None:
+        self.columns = columns
+        self.held_out = held_out
+        self.groups = groups or {}
+        self._party = party
+        self.y = labels
+        self._kernels = columns.kernels
+        self._threads = threads
+        self._first = first
+        self._n_trained = columns.n_records if n_trained is None else n_trained
+        self._bounds = OwnBounds(party, self._record_norms)
+        self._visit: _Visit | None = None
+
+    def afresh(self) -> Rows:
+        """Return the same rows without anything that a run left."""
+        return Rows(
+            self._party,
+            self.columns,
+            self.y,
+            held_out=self.held_out,
+            groups=self.groups,
+            threads=self._threads,
+            first=self._first,
+            n_trained=self._n_trained,
+        )
+
+    def facts(self) -> RowFacts:
+        """Return the numbers of records and coordinates."""
+        held_out = 0 if self.held_out is None else self.held_out.n_records
+        return RowFacts(self.columns.n_records, held_out, self.columns.n_coordinates)
+
+    def labels(self) -> Vector:
+        """Return y of these records, for margins only."""
+        if self.y is None:
+            raise PrivacyError(f"party {self._party!r} holds no label")
+        return self.y
+
+    @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell, here and below
+    def sums(self, query: Query, records: Records) -> list[Sums]:
+        """Return the exact sum over these rows behind each release of a query that computes all of them from one r."""
+        match query:
+            case Descend():
+                r = _required(records.weights)
+                bounds = None if query.capped is None else self._bounds.of(query.capped, None, r, WEIGHTS)
+                return [
+                    self._sum(step.block, step.centre, step.scale, step.clip, r, bounds)
+                    for step in query.steps[self._party]
+                ]
+            case Backward(blocks=(block,), centres=(centre,), scales=(scale,)):
+                r = self._weights(query, records)
+                bounds = None if query.capped is None else self._bounds.of(query.capped, None, r, WEIGHTS)
+                return [self._sum(block, centre, scale, query.clip, r, bounds)]
+            case Moments():
+                return [self._moments(query)]
+            case Ranges():
+                counts = [magnitudes.histogram(self.columns.column(j)) for j in query.columns[self._party]]
+                return [np.concatenate(counts)]
+            case Select(coordinates={self._party: (block, _)}):
+                return [self._singles(query, block, _required(records.weights))]
+            case Tally():
+                return [query.statistic(np.zeros(self.columns.n_records), self.labels())]
+        raise self._unknown(query)
+
+    @np.errstate(all="ignore")
+    def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
+        """Return the per-record vector that a query asks for, (n,), for margins only.
+
+        deltas : Δ of each step of a Descend whose releases are known.
+        """
+        match query:
+            case Descend():
+                v = self._zeros() if not query.sweep else self._entered(query, records).copy()
+                for step, delta in zip(query.steps[self._party], deltas, strict=True):
+                    shift = -float(step.centre @ delta)
+                    self._kernels.forward(self._block(step.block), delta, v, shift, threads=self._threads)
+                if query.sweep:
+                    v -= self._entered(query, records)
+                return v
+            case Forward(side=Side.HELD_OUT, coordinates={self._party: (block, w)}):
+                rows = self._apart().block(block.start, block.stop)
+                zeros = np.zeros(self._apart().n_records)
+                return self._moved(rows, w, zeros, 0.0)
+            case Forward(coordinates={self._party: (block, w)}):
+                return self._moved(self._block(block), w, self._zeros(), query.shifts.get(self._party, 0.0))
+            case RecordNorms(side=Side.HELD_OUT, rows={self._party: row}):
+                return self._norms(self._apart().block(row[0].start, row[0].stop), row)
+            case RecordNorms(rows={self._party: row}):
+                return self._record_norms(row)
+            case Groups(columns={self._party: own}):
+                return self._codes(own)
+        raise self._unknown(query)
+
+    @np.errstate(all="ignore")
+    def enter(self, query: Descend, records: Records) -> Sums:
+        """Begin a visit and return the sum of its first step.
+
+        Under a record cap, residuals of squared loss take the place of the margins, so that no step reads the labels.
+        """
+        entered, y = self._entered(query, records), _required(records.labels)
+        bounds = None
+        if query.capped is not None:
+            code = LOGISTIC if query.weighting.kernel == "logistic" else WEIGHTS
+            bounds = self._bounds.of(query.capped, _required(records.limits), y, code)
+        nothing = self.columns.block(0, 0)
+        steps = query.steps[self._party]
+        self._visit = _Visit(query, steps, entered, entered.copy(), y, bounds, nothing)
+        return self.step(0, np.zeros(0), 0.0)
+
+    @np.errstate(all="ignore")
+    def step(self, number: int, delta: Vector, shift: float) -> Sums:
+        """Add X_S Δ + shift of the step before to the margins and return the sum of this step, in one pass."""
+        visit = self._visiting()
+        step = visit.steps[number]
+        X = self._block(step.block)
+        sums = self._next_sum(
+            visit.pending, delta, shift, visit.v, visit.y, visit.query.weighting, X, step, visit.bounds
+        )
+        visit.pending = X
+        return sums
+
+    @np.errstate(all="ignore")
+    def leave(self, delta: Vector, shift: float) -> Vector:
+        """Add X_S Δ + shift of the last step; return the visit's change of the margins, (n,), for margins only."""
+        visit, self._visit = self._visiting(), None
+        self._kernels.forward(visit.pending, delta, visit.v, shift, threads=self._threads)
+        visit.v -= visit.entered
+        return visit.v
+
+    def _visiting(self) -> _Visit:
+        if self._visit is None:
+            raise PrivacyError(f"party {self._party!r} was asked for a step outside of a visit")
+        return self._visit
+
+    def _entered(self, query: Descend, records: Records) -> Vector:
+        """Return margins, or residuals of squared loss under a record cap."""
+        entered = _required(records.margins)
+        if query.capped is not None and query.weighting.kernel == "squared":
+            return entered - _required(records.labels)
+        return entered
+
+    def _sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, bounds: Vector | None) -> Sums:
+        """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip.
+
+        bounds : under a record cap, the most that each r_i may be; there the block is not clipped by itself.
+        """
+        X = self._block(block)
+        if clip.finite:
+            at = self._geometry(centre, scale, clip)
+            if bounds is not None:
+                none = self.columns.block(0, 0)
+                capped: Integers = self._kernels.capped_step(
+                    none, np.zeros(0), 0.0, r.copy(), WEIGHTS, X, at, bounds, threads=self._threads
+                )
+                return capped
+            sums: Integers = self._kernels.gradient(X, r, r, WEIGHTS, at, threads=self._threads)
+            return sums
+        plain: Vector = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
+        return plain
+
+    def _next_sum(
+        self,
+        pending: Any,
+        delta: Vector,
+        shift: float,
+        v: Vector,
+        y: Vector,
+        weighting: Weighting,
+        X: Any,
+        step: Step,
+        bounds: Vector | None,
+    ) -> Sums:
+        """Add pending·Δ + shift to the margins v in place, then return the clipped sum over X at the new margins."""
+        kernels, clip = self._kernels, step.clip
+        code = CODES.get(weighting.kernel)
+        if bounds is not None and code == SQUARED:  # v holds the residuals
+            code = WEIGHTS
+        if code is None:
+            kernels.forward(pending, delta, v, shift, threads=self._threads)
+            pending, delta, shift = self.columns.block(0, 0), delta[:0], 0.0
+            v, code = kernels.weigh(X, lambda margins, labels: weighting(margins, labels, {})[0], v, y), WEIGHTS
+        if clip.finite:
+            at = self._geometry(step.centre, step.scale, clip)
+            if bounds is not None:
+                capped: Integers = kernels.capped_step(
+                    pending, delta, shift, v, code, X, at, bounds, threads=self._threads
+                )
+                return capped
+            sums: Integers = kernels.step(pending, delta, shift, v, y, code, X, at, threads=self._threads)
+            return sums
+        at = Geometry(step.centre, step.scale)
+        plain: Vector = kernels.plain_step(pending, delta, shift, v, y, code, X, at, threads=self._threads)
+        return plain
+
+    def _geometry(self, centre: Vector, scale: Vector, clip: Clip) -> Geometry:
+        """Return the geometry of a clipped sum, after a check that the sum over all n records stays an exact integer."""
+        inverse_grid(clip.cap, clip.grid, self._n_trained)
+        return Geometry(centre, scale, clip.cap, clip.grid)
+
+    def _moments(self, query: Moments) -> Sums:
+        """Return Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
+        X = self.columns.block(0, query.widths[self._party])
+        means = query.asks_means(self._party)
+        if query.reach is None:
+            first, second = self._kernels.plain_moments(X)
+            return np.concatenate([first, second]) if means else second
+        reach = query.reach[self._party]
+        parts = [self._kernels.first_moments(X, reach, UNIT_GRID, threads=self._threads)] if means else []
+        parts.append(self._kernels.second_moments(X, reach**2, UNIT_GRID, threads=self._threads))
+        return np.concatenate(parts)
+
+    def _singles(self, query: Select, block: Block, r: Vector) -> Sums:
+        """Return the sum of each coordinate, (s,), clipped by itself."""
+        centre, scale, clip, X = query.centres[self._party], query.scales[self._party], query.clip, self._block(block)
+        if clip.finite:
+            sums: Integers = self._kernels.singles(
+                X, r, r, WEIGHTS, self._geometry(centre, scale, clip), threads=self._threads
+            )
+            return sums
+        plain: Vector = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
+        return plain
+
+    def _moved(self, X: Any, w: Vector, v: Vector, shift: float) -> Vector:
+        moved: Vector = self._kernels.forward(X, w, v, shift, threads=self._threads)
+        return moved
+
+    def _record_norms(self, row: tuple[Block, Vector, Vector]) -> Vector:
+        return self._norms(self._block(row[0]), row)
+
+    def _norms(self, X: Any, row: tuple[Block, Vector, Vector]) -> Vector:
+        norms: Vector = self._kernels.record_norms(X, *row[1:])
+        return norms
+
+    def _codes(self, columns: tuple[tuple[str, int], ...]) -> Vector:
+        """Return Σ_k stride_k·code_k of the held-out records, (m,)."""
+        codes = np.zeros(self._apart().n_records)
+        for column, stride in columns:
+            if column not in self.groups:
+                raise PrivacyError(
+                    f"party {self._party!r} was asked for groups by {column!r}, which the job does not compare"
+                )
+            codes += stride * self.groups[column]
+        return codes
+
+    def _apart(self) -> Storage:
+        """Return the features of the held-out records."""
+        if self.held_out is None:
+            raise PrivacyError(f"party {self._party!r} holds no records out")
+        return self.held_out
+
+    def _weights(self, query: Backward, records: Records) -> Vector:
+        """Return r, set to 0 outside the query's batch. Disjoint batches then need no trust in the coordinator."""
+        r = _required(records.weights)
+        if query.batch is None:
+            return r
+        members = query.batch.members(self._n_trained)[self._first : self._first + len(r)]
+        return np.where(members > 0.0, r, 0.0)
+
+    def _block(self, block: Block) -> Any:
+        return self.columns.block(block.start, block.stop)
+
+    def _zeros(self) -> Vector:
+        return np.zeros(self.columns.n_records)
+
+    def _unknown(self, query: Query) -> PrivacyError:
+        return PrivacyError(f"party {self._party!r} does not answer {type(query).__name__}")
+
+
+def _required(vector: Vector | None) -> Vector:
+    if vector is None:
+        raise PrivacyError("a query came without the per-record vectors that it works on")
+    return vector

@@ -1,0 +1,63 @@
+"""Ranges of a source's rows: what one shard of a party reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from parties.sources.sparse import SparseSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from parties.sources.base import Origin, Source
+
+
+def count_records(source: Source | SparseSource) -> int:
+    """Return the number of records; a text file is read once for it."""
+    if source.n_records is None:
+        for _ in source.batches(source.names[:1]):
+            pass
+    count = source.n_records
+    if not count:
+        raise source.origin.error("there are no records")
+    return count
+
+
+def rows_of(source: Source | SparseSource, start: int, stop: int) -> Source | SparseSource:
+    """Return the source of the rows start..stop alone."""
+    return source.between(start, stop) if isinstance(source, SparseSource) else RowRange(source, start, stop)
+
+
+class RowRange:
+    """Rows start..stop of another source.
+
+    A source that can begin at a row has a method `batches_from(start, columns, rows)`; others are read from their first row.
+    """
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        self._source, self._start = source, start
+        self.origin: Origin = source.origin
+        self.names, self.typed = source.names, source.typed
+        self.at_most = stop - start
+        self.n_records: int | None = self.at_most
+
+    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the records in order; see `Source`."""
+        begin = getattr(self._source, "batches_from", None)
+        skipped, batches = 0, None
+        if begin is None:
+            skipped, batches = self._start, self._source.batches(columns, rows)
+        else:
+            batches = begin(self._start, columns, rows)
+        left = self.at_most
+        for batch in batches:
+            own = batch.slice(min(skipped, batch.num_rows), left)
+            skipped -= min(skipped, batch.num_rows)
+            left -= own.num_rows
+            if own.num_rows:
+                yield own
+            if not left:
+                return
+        raise self.origin.error("changed while it was read")

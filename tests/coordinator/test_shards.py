@@ -1,0 +1,209 @@
+"""Row shards: the same model to the bit for every number of shards, in this process and on Ray."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+import vfl
+from parties.loading import load
+from parties.rows import Rows
+from parties.storage.dense import Columns
+from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
+from vfl.errors import DataError, JobFileError, PrivacyError, SpecificationError
+from vfl.losses import Logistic
+from vfl.messages import Block, Descend, Records, Step
+from vfl.privacy.geometry import Clip
+from vfl.shards import Each, Here, Remote, cut
+from vfl.solvers.protocol import Derivative
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+N = 403  # divisible by none of the numbers of shards
+SEEDED = vfl.Privacy(epsilon=2.0, noise=vfl.SeededNoise(5))
+DUAL = {"penalty": vfl.L2(1e-1), "intercept": False}
+OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "CD": (vfl.CD(passes=2), {}),
+    "GCD": (vfl.GCD(rounds=4), {"penalty": vfl.L1(1e-3)}),
+    "GD": (vfl.GD(passes=3), {}),
+    "SVRG, public batches": (vfl.SVRG(passes=2, batch_size=100, sampling="disjoint"), {}),
+    "SCD, both variables": (vfl.SCD(passes=1, batch_size=100, sampling="disjoint", release="both"), DUAL),
+    "output perturbation": (vfl.OutputPerturbation(tolerance=0.1), {"penalty": vfl.L2(1.0)}),
+    "noisy Gram": (vfl.NoisyGram(), {"loss": "squared", "penalty": vfl.L2(1e-2)}),
+}
+
+
+SECRET = {
+    "SGD": (vfl.SGD(passes=1, batch_size=100, sampling="poisson"), {}),
+    "SCD": (vfl.SCD(passes=1, batch_size=100, sampling="poisson"), DUAL),
+}
+
+
+def trained(spec: vfl.Job, data: Any, shards: int, engine: str = "inprocess", **options: Any) -> vfl.Result:
+    return vfl.train(spec, data, engine=engine, placement=vfl.Placement(shards=shards, pin="never"), **options)
+
+
+def same(
+    spec: vfl.Job, data: Any, *, shards: tuple[int, ...] = (2, 3, 5), seen: Callable[..., Any] | None = None
+) -> None:
+    """Check that all releases of a run are the same to the bit."""
+    runs = [trained(spec, data, s) for s in (1, *shards)]
+    for other in runs[1:]:
+        assert other.coef_.tobytes() == runs[0].coef_.tobytes()
+        assert other.intercept_ == runs[0].intercept_
+        assert other.certificate == runs[0].certificate
+        if seen is not None:
+            assert seen(other) == seen(runs[0])
+
+
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_the_model_of_skgd_is_the_same_for_every_number_of_shards(solver: dict[str, Any]) -> None:
+    same(job(**solver), table(N), shards=(3, 5))
+
+
+@pytest.mark.parametrize("solver", OTHERS.values(), ids=OTHERS)
+@pytest.mark.filterwarnings("ignore::vfl.PrivacyWarning")
+def test_the_models_of_all_solvers(solver: tuple[Any, dict[str, Any]]) -> None:
+    own, options = solver
+    spec = replace(job(loss=options.get("loss", "logistic")), **({"solver": own, "privacy": SEEDED} | options))
+    same(spec, table(N), shards=(2, 5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", SECRET.values(), ids=SECRET)
+@pytest.mark.filterwarnings("ignore::vfl.PrivacyWarning")
+def test_a_secret_sample_is_the_same_for_every_number_of_shards(solver: tuple[Any, dict[str, Any]]) -> None:
+    """Slow because the plan searches for the noise of sampled releases."""
+    own, options = solver
+    same(replace(job(), **({"solver": own, "privacy": SEEDED} | options)), table(N), shards=(2, 5))
+
+
+@pytest.mark.filterwarnings("ignore::vfl.PrivacyWarning")
+def test_a_model_without_privacy_agrees_to_rounding() -> None:
+    whole, shards = (trained(job(private=False), table(N), s) for s in (1, 4))
+    np.testing.assert_allclose(shards.coef_, whole.coef_, rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::vfl.PrivacyWarning")
+def test_held_out_records_and_their_evaluation() -> None:
+    """The thresholds of a group are chosen on one half of the held-out records, by their positions among all of them."""
+    data = table(N) | {"sex": np.where(np.arange(N) % 3 == 0, "f", "m")}
+    partition = vfl.FeaturePartition(
+        {"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"), groups={"bank": ["sex"]}
+    )
+    spec = replace(
+        job(),
+        partition=partition,
+        columns={"sex": vfl.Categorical(["f", "m"])},
+        privacy=SEEDED,
+        holdout=0.3,
+        evaluation=vfl.Evaluation(epsilon=1.0),
+        fairness=vfl.Fairness(group="sex", bound=False, thresholds=True),
+    )
+    same(spec, data, seen=lambda result: repr(result.findings))
+
+
+def test_sparse_columns() -> None:
+    rng = np.random.default_rng(0)
+    X = {
+        party: scipy.sparse.random_array((N, size), density=0.2, rng=rng) for party, size in (("bank", 3), ("telco", 2))
+    }
+    y = scipy.sparse.csc_array((np.arange(N) % 3 == 0).astype(float).reshape(-1, 1))
+    data = {"bank": X["bank"], "telco": scipy.sparse.hstack([X["telco"], y])}
+    same(replace(job(), sparse=["bank", "telco"], bounds=dict.fromkeys(PARTITION.features, (0.0, 1.0))), data)
+
+
+def written(folder: Path, kind: str, columns: dict[str, Any]) -> Path:
+    """Write a party's columns; the parts of a folder and the row groups of a file do not end where shards do."""
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+    import pyarrow.feather as feather
+    import pyarrow.parquet as pq
+
+    frame, path = pa.table(columns), folder / f"{next(iter(columns))}.{kind}"
+    match kind:
+        case "csv":
+            pacsv.write_csv(frame, path)
+            path.write_text(path.read_text().replace("\n", "\n\n", 3))  # blank lines are no records
+        case "feather":
+            feather.write_feather(frame, path, chunksize=37)
+        case "parquet":
+            pq.write_table(frame, path, row_group_size=51)
+        case "folder":
+            path.mkdir()
+            for k, (start, size) in enumerate(((0, 120), (120, 0), (120, N - 120))):
+                pq.write_table(frame.slice(start, size), path / f"{k}.parquet", row_group_size=70)
+        case "npy":
+            np.save(path, np.column_stack(list(columns.values())).astype(float))
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected() -> bytes:
+    return trained(job(), table(N), 1).coef_.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["csv", "feather", "parquet", "folder", "npy"])
+def test_a_shard_reads_its_rows_of_a_source(kind: str, tmp_path: Path, expected: bytes) -> None:
+    columns = table(N)
+    own = {"bank": PARTITION.columns("bank"), "telco": (*PARTITION.columns("telco"), "y")}
+    sources = {party: written(tmp_path, kind, {name: columns[name] for name in names}) for party, names in own.items()}
+    assert trained(job(), sources, 4).coef_.tobytes() == expected
+
+
+def test_records_are_divided_evenly() -> None:
+    assert [(shard.start, shard.stop) for shard in cut(7, 3)] == [(0, 2), (2, 4), (4, 7)]
+    with pytest.raises(SpecificationError, match="5 shards need at least as many records"):
+        cut(4, 5)
+
+
+@pytest.mark.parametrize("shards", [0, -1, 1.5, True, "2"])
+def test_a_wrong_number_of_shards_is_refused(shards: Any) -> None:
+    with pytest.raises(JobFileError, match="shards must be a whole number of at least 1"):
+        vfl.Placement(shards=shards)
+
+
+def test_a_party_in_shards_holds_no_rows_itself() -> None:
+    columns = table(N)
+    party = load(job().for_party("bank"), {name: columns[name] for name in PARTITION.columns("bank")}, shards=2)
+    assert party.n_records == N
+    with pytest.raises(DataError, match="holds its rows in shards"):
+        _ = party.rows
+
+
+def test_a_shard_checks_the_grid_for_all_records() -> None:
+    """A sum of few records that fits in 64 bits is refused if the sum of all records might not."""
+    columns = Columns(np.ones((4, 1), order="F"), ("a",))
+    query = Descend(
+        Derivative(Logistic()),
+        {"bank": (Step(Block(0, "bank", 0, 1, 0), np.zeros(1), np.ones(1), Clip(1.0, 1), np.add, None),)},
+        {"bank": np.zeros(1)},
+        sweep=False,
+    )
+    for n_trained, refused in ((4, False), (2**50, True)):
+        rows = Rows("bank", columns, n_trained=n_trained)
+        with pytest.raises(SpecificationError, match="grid") if refused else nullcontext():
+            rows.sums(query, Records(weights=np.ones(4)))
+
+
+def test_a_member_that_fails_lets_the_others_finish() -> None:
+    waited = []
+
+    def wait(number: int, ref: Any) -> Any:
+        waited.append(number)
+        if ref == "bad":
+            raise PrivacyError("no")
+        return ref
+
+    group = Remote([None] * 3, wait)
+    with pytest.raises(PrivacyError, match="no"):
+        group.fetch(["a", "bad", "c"])
+    assert waited == [0, 1, 2]
+    assert Here([1, 2]).start("__add__", Each([1, 10])) == (2, 12)

@@ -1,0 +1,153 @@
+"""Row shards: the cut of n records into S consecutive ranges, and calls to one object per range.
+
+The sums that a party releases are sums of whole numbers, so the sum over all shards is the same integer whatever S is.
+Per-record vectors are computed row by row, so a cut changes no bit of them either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from vfl.errors import SpecificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Records start..stop of n, at positions from 0 in their common order: range `number` of a cut."""
+
+    number: int
+    start: int
+    stop: int
+    n_records: int
+
+    @property
+    def size(self) -> int:
+        """Return the number of its records."""
+        return self.stop - self.start
+
+    @property
+    def whole(self) -> bool:
+        """Return True if it holds all records."""
+        return self.size == self.n_records
+
+
+def cut(n_records: int, shards: int) -> tuple[Shard, ...]:
+    """Return the cut of n records into shards whose sizes differ by at most one; every participant computes the same one.
+
+    Raises SpecificationError for more shards than records.
+    """
+    if shards > n_records:
+        raise SpecificationError(f"{shards} shards need at least as many records: lower shards")
+    ends = [n_records * k // shards for k in range(shards + 1)]
+    return tuple(Shard(k, ends[k], ends[k + 1], n_records) for k in range(shards))
+
+
+class Each(tuple[Any, ...]):
+    """An argument of a call to all members of a group: one value for each."""
+
+    __slots__ = ()
+
+
+class Group(Protocol):
+    """Objects of one class, one per shard, which are called at the same time."""
+
+    @property
+    def size(self) -> int:
+        """Return S."""
+        ...
+
+    def start(self, method: str, *arguments: Any) -> Each:
+        """Call a method of all members; return the answers, or references that `fetch` reads and later calls accept."""
+        ...
+
+    def fetch(self, answers: Sequence[Any]) -> list[Any]:
+        """Return the answers; an exception of a member is raised here."""
+        ...
+
+    def vectors(self, method: str, *arguments: Any) -> Each:
+        """Call a method of all members that returns a per-record vector, and wait for it.
+
+        Return the vectors, or references to them; an exception of a member is raised here.
+        """
+        ...
+
+
+class Here:
+    """Group of objects in this process, called one after the other."""
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        self.members = tuple(members)
+
+    @property
+    def size(self) -> int:
+        """Return S."""
+        return len(self.members)
+
+    def start(self, method: str, *arguments: Any) -> Each:
+        """Return the answers."""
+        return Each(getattr(member, method)(*given(arguments, k)) for k, member in enumerate(self.members))
+
+    def fetch(self, answers: Sequence[Any]) -> list[Any]:
+        """Return the answers, which are here already."""
+        return list(answers)
+
+    def vectors(self, method: str, *arguments: Any) -> Each:
+        """Return the vectors."""
+        return self.start(method, *arguments)
+
+
+class Remote:
+    """Group of Ray actors. Vectors are passed on to other actors by reference and never read here.
+
+    wait : reads one answer of a member, given its number and the reference. encode : plain form of an argument.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Any],
+        wait: Callable[[int, Any], Any],
+        encode: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        self.members = tuple(members)
+        self._wait = wait
+        self._encode = encode
+
+    @property
+    def size(self) -> int:
+        """Return S."""
+        return len(self.members)
+
+    def start(self, method: str, *arguments: Any) -> Each:
+        """Return references to the answers."""
+        return Each(ask.remote(*own) for ask, own in self._calls(method, arguments))
+
+    def fetch(self, answers: Sequence[Any]) -> list[Any]:
+        """Wait for all answers. A member that answers with an error does not keep the others from finishing."""
+        found, failed = [], None
+        for k, answer in enumerate(answers):
+            try:
+                found.append(self._wait(k, answer))
+            except Exception as error:  # noqa: BLE001 - raised below, once no member is at work any more
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return found
+
+    def vectors(self, method: str, *arguments: Any) -> Each:
+        """Return references to the vectors. A member answers `done`, then the vector, so that its loss is noticed here."""
+        pairs = [ask.options(num_returns=2).remote(*own) for ask, own in self._calls(method, arguments)]
+        self.fetch([done for done, _ in pairs])
+        return Each(vector for _, vector in pairs)
+
+    def _calls(self, method: str, arguments: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+        plain = [argument if isinstance(argument, Each) else self._encode(argument) for argument in arguments]
+        return [(getattr(member, method), given(plain, k)) for k, member in enumerate(self.members)]
+
+
+def given(arguments: Sequence[Any], number: int) -> list[Any]:
+    """Return the arguments of one member's call."""
+    return [argument[number] if isinstance(argument, Each) else argument for argument in arguments]
