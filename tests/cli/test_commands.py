@@ -521,6 +521,30 @@ class TestDoctor:
         assert "ok    machine    2 cores" in said.out
         assert "FAIL  kernels    RuntimeError: a compiled kernel gives a wrong answer" in said.out
 
+    def test_a_machine_is_measured_and_kept_for_plans(
+        self, call: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        from vfl.cli import doctor
+        from vfl.launch import measuring
+        from vfl.planning.machine import Machine
+
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+        monkeypatch.setattr(doctor, "CHECKS", ())
+        plan = ("plan", "breast_cancer", "--nodes")
+        assert "for those of this machine run vfl doctor --measure" in call(*plan).out
+        monkeypatch.setattr(measuring, "measure", lambda: Machine(memory=1e5, trip_seconds=2.0, measured="1"))
+        said = call("doctor", "--measure")
+        assert said.code == 0
+        assert f"a Ray round trip 2e+03 ms and 1.2 GB/s; kept in {tmp_path}" in said.out
+        planned = call(*plan).out
+        assert "run vfl doctor --measure" not in planned
+        assert "inprocess: " in planned
+        assert "memory     the job needs" in planned
+        found = json.loads(call("plan", "breast_cancer", "--json").out)
+        assert set(found["nodes"]) == {"inprocess", "ray", "cluster"}
+        assert found["nodes"]["ray"]["parts"]["messages"] == 2.0 * found["round_trips"]
+        assert found["placement"]
+
     def test_repeated_noise_is_detected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from vfl.cli import doctor
         from vfl.privacy import noise

@@ -82,6 +82,17 @@ def _machine() -> str:
     return f"{os.cpu_count()} cores"
 
 
+def _measured() -> str:
+    from vfl.launch.measuring import measure
+
+    found = measure()
+    path = found.store()
+    return (
+        f"a coordinate update {found.update_seconds * 1e9:.2g} ns per record, a release {found.release_seconds * 1e3:.2g} ms, "
+        f"a Ray round trip {found.trip_seconds * 1e3:.2g} ms and {found.vector_bytes_a_second / 1e9:.2g} GB/s; kept in {path}"
+    )
+
+
 CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("version", _version),
     ("one place", _one_place),
@@ -95,10 +106,11 @@ CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(*, as_json: bool) -> None:
+@click.option("--measure", is_flag=True, help="Measure this machine, for the costs that vfl plan --nodes predicts.")
+def command(*, as_json: bool, measure: bool) -> None:
     """Check this installation: versions, kernels, noise, and that Ray starts."""
     findings = []
-    for name, check in CHECKS:
+    for name, check in (*CHECKS, *((("measured", _measured),) if measure else ())):
         try:
             findings.append({"check": name, "ok": True, "finding": check()})
         except Exception as error:  # noqa: BLE001  # report every kind of failure

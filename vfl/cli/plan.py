@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Plan a private choice among the candidates of FILE instead (vfl tune).",
 )
+@click.option("--nodes", is_flag=True, help="Add memory, bytes and time for each node and transport.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def command(
     job: str,
@@ -65,6 +66,7 @@ def command(
     candidates: Path | None,
     *,
     explain: bool,
+    nodes: bool,
     as_json: bool,
 ) -> None:
     """Show the guarantee of JOB, the quality and the cost to expect. Reads no party's records."""
@@ -74,6 +76,8 @@ def command(
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
     from vfl.planning import forecast, plan
+    from vfl.planning.cost import TRANSPORTS, advice, cost_of, sizes_of, table
+    from vfl.planning.machine import Machine
     from vfl.privacy.events import OnPart, bare
 
     spec, environment = read_job(job, assignments)
@@ -100,6 +104,17 @@ def command(
         from vfl.report import write_plan
 
         write_plan(planned, plot, positives=positives, signal=signal)
+    sizes, machine, placement = sizes_of(planned), Machine.here(), environment.placement
+    costs = {
+        transport: cost_of(
+            sizes,
+            machine,
+            transport,
+            threads=max(1, int(placement.party_cpus)),
+            processes=len(placement.processes(spec.partition.parties)) if transport == "ray" else None,
+        )
+        for transport in TRANSPORTS
+    }
     if not as_json:
         click.echo(planned.explain() if explain else planned.outline(expected))
         if across is not None:
@@ -108,6 +123,12 @@ def command(
             )
         for warning in warnings:
             click.echo(f"  warning    {warning}")
+        for sentence in advice(sizes, machine):
+            click.echo(f"  memory     {sentence}")
+        if nodes:
+            click.echo("\n".join(table(cost) for cost in costs.values()))
+            if not machine.measured:
+                click.echo("costs of a typical server; for those of this machine run vfl doctor --measure")
         if noted is not None:
             click.echo(
                 f"n was found by vfl align: {noted} records are common to all parties; runs start from that alignment"
@@ -134,6 +155,8 @@ def command(
                 "round_trips": planned.round_trips,
                 "bytes": planned.n_bytes,
                 "seconds": planned.seconds,
+                "nodes": {transport: dataclasses.asdict(cost) for transport, cost in costs.items()},
+                "placement": list(advice(sizes, machine)),
                 "alignment": {
                     "id": dict(spec.ids),
                     "seconds_on_one_core": planned.alignment_seconds,

@@ -1,0 +1,201 @@
+"""Predicted memory, bytes and time: against what runs take, and the paper calculation of docs/cluster.md."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.coordinator import Coordinator
+from parties.loading import load
+from tests.benchmarks.timing import follow
+from vfl.errors import SpecificationError
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.measuring import measure
+from vfl.launch.sources import sources_of
+from vfl.launch.train import stream
+from vfl.planning import plan
+from vfl.planning.cost import CLUSTER, INPROCESS, RAY, Sizes, advice, cost_of, duration, size, sizes_of, table
+from vfl.planning.machine import Machine, stored_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PARTIES = {"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1", "b2", "b3", "b4"]}
+
+
+def job(*, private: bool = True, **options: Any) -> vfl.Job:
+    names = [name for columns in PARTIES.values() for name in columns]
+    return vfl.Job(
+        partition=vfl.FeaturePartition(PARTIES, label=("telco", "y")),
+        bounds=dict.fromkeys(names, (-1.0, 1.0)),
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-9, noise=vfl.SeededNoise(1)) if private else None,
+        **{"solver": vfl.SkGD(passes=4)} | options,
+    )
+
+
+def records(n: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = {name: rng.uniform(-1, 1, n) for columns in PARTIES.values() for name in columns}
+    return X | {"y": (X["a0"] > 0).astype(int)}
+
+
+class Counting(InProcessTransport):
+    """Counts the bytes of the vectors that change from query to query, and of the constants once."""
+
+    def __init__(self, parties: Any) -> None:
+        super().__init__(parties)
+        self.received = dict.fromkeys(parties, 0)
+        self.sent = dict.fromkeys(parties, 0)
+
+    def ask(self, shares: Any, records: Any, key: Any) -> Any:
+        replies = super().ask(shares, records, key)
+        for party in shares:
+            out = [v for v in (records.margins, records.weights) if v is not None]
+            self.received[party] += sum(v.nbytes for v in out)
+            self.sent[party] += 0 if replies[party].vector is None else replies[party].vector.nbytes
+        return replies
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_bytes_are_within_a_factor_of_2(private: bool) -> None:
+    spec, n = job(private=private, solver=vfl.SkGD(passes=4, tol=None if private else 0.0)), 400
+    sources = sources_of(spec, records(n))
+    transport = Counting({name: load(spec.for_party(name), source) for name, source in sources.items()})
+    list(Coordinator(transport).stream(spec))
+    for node in cost_of(sizes_of(plan(spec, n)), Machine(), RAY).nodes[:-1]:
+        assert 0.5 < node.received / (transport.received[node.name] + 16 * n) < 2.0
+        assert 0.5 < node.sent / transport.sent[node.name] < 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [3_000, 300_000])
+def test_the_time_of_a_pass_is_within_a_factor_of_2(n: int) -> None:
+    machine, spec, table_ = measure(ray=False), job(solver=vfl.SkGD(passes=20)), records(n)
+    predicted = cost_of(sizes_of(plan(spec, n)), machine).seconds
+    taken = min(follow(stream(spec, table_, engine="inprocess")).processor for _ in range(3))
+    assert 0.5 < predicted / taken < 2.0
+
+
+MEMORY = """
+import sys
+import numpy as np, pyarrow as pa, vfl
+from tests.benchmarks.large import peak
+from tests.planning.test_cost import PARTIES, job
+n = int(sys.argv[1])
+rng = np.random.default_rng(0)
+X = {name: rng.uniform(-1, 1, n) for columns in PARTIES.values() for name in columns}
+vfl.train(job(solver=vfl.SkGD(passes=2)), pa.table(X | {"y": (X["a0"] > 0) * 1.0}), engine="inprocess")
+print(peak() - 8 * n * 9)
+"""
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_process_is_within_a_factor_of_2() -> None:
+    """The table that this process makes for the test is taken off."""
+    n = 3_000_000
+    said = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(n)], capture_output=True, text=True, check=True, timeout=300
+    )
+    predicted = cost_of(sizes_of(plan(job(solver=vfl.SkGD(passes=2)), n)), Machine()).memory
+    assert 0.5 < predicted / float(said.stdout) < 2.0
+
+
+def test_costs_add_up() -> None:
+    sizes = sizes_of(plan(job(), 10_000))
+    alone, apart = cost_of(sizes, Machine()), cost_of(sizes, Machine(), RAY)
+    assert alone.seconds < apart.seconds
+    assert alone.parts["messages"] == alone.parts["vectors"] == 0.0
+    assert apart.memory == sum(node.memory for node in apart.nodes)
+    assert cost_of(sizes, Machine(), CLUSTER).memory == max(n.memory for n in cost_of(sizes, Machine(), CLUSTER).nodes)
+    halved = cost_of(replace(sizes, n_records=5_000), Machine(), RAY)
+    assert halved.parts["kernels"] == pytest.approx(apart.parts["kernels"] / 2)
+    assert cost_of(sizes, Machine(), RAY, threads=2).parts["kernels"] == pytest.approx(apart.parts["kernels"] / 2)
+    assert cost_of(sizes, Machine(), RAY, processes=1).start < apart.start
+    assert cost_of(sizes, Machine(), CLUSTER, shards=4).parts["vectors"] == pytest.approx(
+        cost_of(sizes, Machine(), CLUSTER).parts["vectors"] / 4
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"transport": "pigeon"}, "transport must be one of inprocess, ray, cluster, not 'pigeon'"),
+        ({"shards": 2}, "shards spread over machines"),
+        ({"transport": CLUSTER, "shards": 0}, "shards must be a whole number of at least 1"),
+        ({"threads": 1.5}, "threads must be a whole number of at least 1"),
+    ],
+)
+def test_other_options_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecificationError, match=said):
+        cost_of(sizes_of(plan(job(), 100)), Machine(), **options)
+
+
+def test_a_job_that_outgrows_the_machine_is_told_a_placement() -> None:
+    sizes = Sizes(n_records=10**8, widths={"a": 40, "b": 40}, updates=80, releases=80, visits=2)
+    assert advice(sizes, Machine(memory=1e12)) == ()
+    cluster = advice(sizes, Machine(memory=64e9))
+    assert cluster[0] == "the job needs 73.8 GB in one process, this machine has 64 GB"
+    assert "a Ray cluster of 3 such machines" in cluster[1]
+    assert 'storage = "float32"' in advice(sizes, Machine(memory=40e9))[1]
+    assert "over 9 such machines" in advice(sizes, Machine(memory=6e9))[1]
+
+
+def test_the_number_of_machines_advised_is_enough() -> None:
+    sizes = Sizes(n_records=10**8, widths={"a": 40, "b": 40}, updates=80, releases=80, visits=2)
+    assert cost_of(sizes, Machine(), CLUSTER, shards=9).memory < 0.8 * 6e9
+    assert cost_of(sizes, Machine(), CLUSTER, shards=8).memory > 0.8 * 6e9
+
+
+def test_a_billion_records_on_a_hundred_machines() -> None:
+    """Ten parties of 100 columns, each over ten machines: the calculation of docs/cluster.md."""
+    widths = {f"party{k}": 100 for k in range(10)}
+    sizes = Sizes(n_records=10**9, widths=widths, updates=100 * 1000, releases=100 * 1000, visits=100 * 10, itemsize=4)
+    cost = cost_of(sizes, Machine(), CLUSTER, shards=10, threads=16)
+    assert cost.nodes[0].memory == pytest.approx(48.2e9, rel=0.01)
+    assert cost.parts["kernels"] == pytest.approx(100 * 1000 * 1e8 * 2e-9 / 16)
+    assert cost.parts["vectors"] == pytest.approx(100 * 10 * 16e8 / 0.62e9)
+    assert cost.seconds == pytest.approx(4250, rel=0.01)
+
+
+def test_constants_are_stored_on_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert Machine.here().measured == ""
+    mine = Machine(cores=3, trip_seconds=0.5, measured="1.2.3")
+    assert mine.store() == stored_at() == tmp_path / "vfl" / "machine.json"
+    assert Machine.here() == mine
+    stored_at().write_text(json.dumps({"unknown": 1}))
+    assert Machine.here().measured == ""
+    stored_at().write_text("{")
+    assert Machine.here().measured == ""
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), True, "fast"])
+def test_constants_are_positive_numbers(value: Any) -> None:
+    with pytest.raises(SpecificationError, match="trip_seconds must be a positive number"):
+        Machine(trip_seconds=value)
+
+
+def test_a_table_names_nodes_and_parts() -> None:
+    said = table(cost_of(sizes_of(plan(job(), 10_000)), Machine(), RAY))
+    assert [line.split()[0] for line in said.splitlines()[:4]] == ["ray:", "bank", "telco", "coordinator"]
+    assert "kernels" in said
+
+
+def test_units() -> None:
+    assert [size(x) for x in (1e3, 2.5e6, 3e9, 4e12)] == ["1 kB", "2.5 MB", "3 GB", "4 TB"]
+    assert [duration(x) for x in (1.0, 150.0, 8000.0, 2e5)] == ["1 s", "2.5 min", "2.22 h", "2.31 days"]
+
+
+def test_a_machine_is_measured_without_ray() -> None:
+    found = measure(ray=False)
+    assert found.measured == vfl.__version__
+    assert 1e-11 < found.update_seconds < 1e-6
+    assert found.trip_seconds == Machine().trip_seconds
+    assert cost_of(sizes_of(plan(job(), 1000)), found, INPROCESS).seconds > 0.0

@@ -1,0 +1,226 @@
+"""Memory, bytes and time of a run for each node, predicted from public facts and constants of a machine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vfl.errors import SpecificationError
+from vfl.privacy.events import bare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.planning.machine import Machine
+    from vfl.planning.run_plan import Plan
+
+DOUBLE = 8
+PARTY_VECTORS = 6
+"""n-vectors beside a party's columns: labels, limits and bounds of residuals, margins, their copy, and X_S Δ."""
+MARGIN_VECTORS = 6
+"""n-vectors of the coordinator: margins, labels, norms, limits, a reply, and the new margins."""
+STORE_VECTORS = 4
+"""n-vectors in the object store of a machine: labels, limits, margins and a reply."""
+USABLE = 0.8
+"""Share of a machine's memory that a run may take: Ray ends processes beyond 0.95, and others need some."""
+INPROCESS, RAY, CLUSTER = "inprocess", "ray", "cluster"
+TRANSPORTS = (INPROCESS, RAY, CLUSTER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Public sizes of a run.
+
+    n_records : n. widths : {party: number of its columns}. itemsize : bytes of a stored value.
+    updates, releases : coordinate updates and releases of the whole run. visits : messages that wait for a party.
+    """
+
+    n_records: int
+    widths: Mapping[str, int]
+    updates: int
+    releases: int
+    visits: int
+    itemsize: int = DOUBLE
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCost:
+    """Cost of one node, or of one process on a shared machine. memory, received, sent : bytes; seconds : its own computing."""
+
+    name: str
+    memory: float
+    received: float
+    sent: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cost of a run. Each number is within a factor of 2 of what a quiet machine with measured constants takes.
+
+    nodes : of a machine alone, its processes; of a cluster, its machines. parts : {part of the time: seconds}. seconds : of
+    all rounds. start : seconds before the first round, without loading.
+    """
+
+    transport: str
+    nodes: tuple[NodeCost, ...]
+    parts: Mapping[str, float]
+    start: float
+
+    @property
+    def seconds(self) -> float:
+        """Return the sum of the parts: parties of a sweep work one after the other."""
+        return sum(self.parts.values())
+
+    @property
+    def memory(self) -> float:
+        """Return the bytes that the largest machine of the run needs: all processes on one machine, or the largest node."""
+        each = [node.memory for node in self.nodes]
+        return max(each) if self.transport == CLUSTER else sum(each)
+
+
+def cost_of(
+    sizes: Sizes,
+    machine: Machine,
+    transport: str = INPROCESS,
+    *,
+    shards: int = 1,
+    threads: int = 1,
+    processes: int | None = None,
+) -> Cost:
+    """Return the cost of a run.
+
+    The time of a run is the sum of
+        kernels   updates · n/S · update_seconds / threads
+        vectors   visits · 16 n/S bytes, margins out and X_S Δ back
+        margins   visits · 24 n/S bytes of memory traffic, to add X_S Δ
+        messages  visits · trip_seconds
+        releases  releases · release_seconds
+
+    transport : 'inprocess'; 'ray', all processes on this machine; or 'cluster', a machine per party and shard.
+    shards : S, the parts by rows of every party's columns and of the margins, on machines of their own.
+    threads : that a party computes with. processes : that the parties share on one machine; None is one per party.
+    """
+    if transport not in TRANSPORTS:
+        raise SpecificationError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
+    for name, value in (("shards", shards), ("threads", threads), ("processes", processes or 1)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise SpecificationError(f"{name} must be a whole number of at least 1, not {value!r}")
+    if shards > 1 and transport != CLUSTER:
+        raise SpecificationError("shards spread over machines: give transport='cluster'")
+    n, parties = sizes.n_records / shards, len(sizes.widths)
+    vector, total = DOUBLE * n, sum(sizes.widths.values())
+    trip, rate = machine.trip_seconds, machine.vector_bytes_a_second
+    if transport == CLUSTER:
+        trip, rate = machine.link_trip_seconds, machine.link_bytes_a_second
+    apart = transport != INPROCESS
+    parts = {
+        "kernels": sizes.updates * n * machine.update_seconds / threads,
+        "vectors": sizes.visits * 2.0 * vector / rate if apart else 0.0,
+        "margins": sizes.visits * 3.0 * vector / machine.copy_bytes_a_second,
+        "messages": sizes.visits * trip if apart else 0.0,
+        "releases": sizes.releases * machine.release_seconds,
+    }
+    if not apart:
+        memory = machine.worker_bytes + n * total * sizes.itemsize + (PARTY_VECTORS + MARGIN_VECTORS) * vector
+        return Cost(transport, (NodeCost("this process", memory, 0.0, 0.0, sum(parts.values())),), parts, 0.0)
+    nodes = []
+    visits = sizes.visits / parties
+    workers = processes or parties
+    for party, width in sizes.widths.items():
+        own = n * width * sizes.itemsize + PARTY_VECTORS * vector
+        base = machine.worker_bytes if transport == CLUSTER else machine.worker_bytes * workers / parties
+        store = STORE_VECTORS * vector if transport == CLUSTER else 0.0
+        computing = parts["kernels"] * width / max(total, 1) + parts["releases"] * width / max(total, 1)
+        name = party if shards == 1 else f"{party}, each of {shards} shards"
+        nodes.append(NodeCost(name, base + own + store, (visits + 2.0) * vector, visits * vector, computing))
+    kept = machine.worker_bytes + (MARGIN_VECTORS + STORE_VECTORS) * vector
+    named = "coordinator" if shards == 1 else f"coordinator, each of {shards} shards"
+    moved = sizes.visits * vector
+    nodes.append(NodeCost(named, kept, moved + vector, moved + 2.0 * parties * vector, parts["margins"]))
+    alone = machine.start_seconds + machine.worker_seconds * math.ceil((workers + 1) / machine.cores)
+    start = alone if transport == RAY else machine.worker_seconds
+    return Cost(transport, tuple(nodes), parts, start)
+
+
+def sizes_of(plan: Plan) -> Sizes:
+    """Return the sizes of a planned run. A run without privacy is counted to its last pass, which it seldom makes."""
+    problem, solver = plan.problem, plan.solver
+    layout = problem.layout
+    widths = {party: block.stop - block.start for party, block in layout.whole().items()}
+    counted = plan.releases
+    if problem.private:
+        updates = sum(count * getattr(bare(event), "dimension", 1) for event, count in counted)
+    else:
+        last: Any = getattr(solver, "last_pass", None)
+        passes = (last(problem) if last is not None else None) or getattr(solver, "passes", None) or 1
+        updates = passes * layout.n_coordinates
+    itemsize = int(np.dtype(plan.job.storage).itemsize)
+    # A pass that is charged as one release still draws noise for each of its blocks.
+    releases = max(sum(count for _, count in counted), updates if problem.private else 0)
+    return Sizes(
+        n_records=plan.n_records,
+        widths=widths,
+        updates=int(updates),
+        releases=int(releases),
+        visits=plan.round_trips,
+        itemsize=itemsize,
+    )
+
+
+def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
+    """Return sentences for a job that outgrows a machine like this one, with a placement that fits; () if it fits."""
+    room = USABLE * machine.memory
+    here = cost_of(sizes, machine).memory
+    if here <= room:
+        return ()
+    said = [f"the job needs {size(here)} in one process, this machine has {size(machine.memory)}"]
+    largest = cost_of(sizes, machine, CLUSTER).memory
+    if largest <= room:
+        count = len(sizes.widths) + 1
+        said.append(
+            f"run it on a Ray cluster of {count} such machines, one per party and one for the coordinator (--address); the "
+            f"largest needs {size(largest)}"
+        )
+        return tuple(said)
+    single = Sizes(**{name: getattr(sizes, name) for name in Sizes.__dataclass_fields__} | {"itemsize": 4})
+    if sizes.itemsize > 4 and (halved := cost_of(single, machine, CLUSTER).memory) <= room:
+        said.append(f"""with storage = "float32" and a machine per party the largest needs {size(halved)}""")
+        return tuple(said)
+    shards = math.ceil((largest - machine.worker_bytes) / max(room - machine.worker_bytes, 1.0))
+    said.append(
+        f"the largest party alone needs {size(largest)}: give it a machine with that memory, or spread the rows of every "
+        f"party over {shards} such machines"
+    )
+    return tuple(said)
+
+
+def table(cost: Cost) -> str:
+    """Return the cost as text: a line per node, then the parts of the time."""
+    width = max(len(node.name) for node in cost.nodes)
+    lines = [f"{cost.transport}: {duration(cost.seconds)} of rounds, {duration(cost.start)} to start"]
+    lines += [
+        f"  {node.name:<{width}}  memory {size(node.memory):>8}  in {size(node.received):>8}  out {size(node.sent):>8}"
+        for node in cost.nodes
+    ]
+    shares = (f"{name} {duration(spent)}" for name, spent in cost.parts.items() if spent)
+    return "\n".join((*lines, f"  time: {', '.join(shares)}"))
+
+
+def size(count: float) -> str:
+    """Return bytes in words."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in words."""
+    for unit, factor in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2.0 * factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds:.2g} s"

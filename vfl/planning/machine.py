@@ -1,0 +1,89 @@
+"""Measured constants of a machine, from which costs are predicted; `vfl doctor --measure` stores them.
+
+They are kept in `vfl/machine.json` under $XDG_STATE_HOME or ~/.local/state. They describe hardware and software, not data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from vfl.errors import SpecificationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Cost constants. The presets were measured on two cores of a server of 2024 with Ray 2.60.
+
+    cores : number of cores. memory : bytes.
+    update_seconds : of one record in one coordinate update, on one core.
+    release_seconds : of charging, noising and logging one release.
+    copy_bytes_a_second : of adding two vectors, reads and writes counted.
+    trip_seconds, vector_bytes_a_second : of a Ray round trip without payload, and of vectors that travel in it, between
+        processes of one machine.
+    link_trip_seconds, link_bytes_a_second : the same between nodes. One machine cannot measure them.
+    worker_bytes : memory of a worker process before it loads data. worker_seconds : processor time of its start.
+    start_seconds : of starting Ray.
+    measured : version of vfl that measured the machine; "" for the presets.
+    """
+
+    cores: int = 2
+    memory: float = 16e9
+    update_seconds: float = 2e-9
+    release_seconds: float = 0.15e-3
+    copy_bytes_a_second: float = 6e9
+    trip_seconds: float = 0.8e-3
+    vector_bytes_a_second: float = 1.2e9
+    link_trip_seconds: float = 1.4e-3
+    link_bytes_a_second: float = 0.62e9
+    worker_bytes: float = 0.2e9
+    worker_seconds: float = 2.2
+    start_seconds: float = 3.0
+    measured: str = ""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name == "measured":
+                continue
+            if not isinstance(value, int | float) or isinstance(value, bool) or not (0 < value < math.inf):
+                raise SpecificationError(f"machine: {f.name} must be a positive number, not {value!r}")
+
+    @classmethod
+    def here(cls) -> Self:
+        """Return the constants that were measured on this machine, or the presets with its cores and memory."""
+        found = cls(cores=os.cpu_count() or 1, memory=memory_here())
+        path = stored_at()
+        if not path.is_file():
+            return found
+        try:
+            kept: Any = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**kept)
+        except (ValueError, TypeError, SpecificationError):
+            return found  # of another version, or damaged: `vfl doctor --measure` writes it anew
+
+    def store(self) -> Path:
+        """Keep the constants for later plans on this machine; return the path of the file."""
+        path = stored_at()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        return path
+
+
+def stored_at() -> Path:
+    """Return the path of this machine's constants."""
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    # The XDG base directory specification says to ignore a relative path.
+    return (base if base.is_absolute() else Path.home() / ".local" / "state") / "vfl" / "machine.json"
+
+
+def memory_here() -> float:
+    """Return the bytes of memory of this machine."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return Machine().memory
