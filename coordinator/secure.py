@@ -8,6 +8,7 @@ released, the charge stays, and the session ends: the next attempt has new keys,
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -77,6 +78,7 @@ class SecureTransport:
         self._setups = 0
         self._setup: SetUp | None = None
         self._version: Version | None = None
+        self._shared: dict[Version, int] = {}
         self._sent: set[str] = set()
         self._parcels: dict[tuple[str, str], list[Any]] = {}
         self._waiting: list[tuple[str, Any]] = []
@@ -148,6 +150,7 @@ class SecureTransport:
         self._setups = 0
         self._session = f"{self._run} {self._sessions}"
         self._setup, self._version = None, None
+        self._shared.clear()
         self._sent.clear()
         self._parcels.clear()
         self._waiting.clear()
@@ -213,9 +216,14 @@ class SecureTransport:
     def _share(self, model: Centred, setup: SetUp, owners: tuple[str, ...]) -> tuple[Version, tuple[str, ...]]:
         """Share the residuals at a model, unless they are; return their version, and the owners that get them now."""
         place = self._sharing.place(model.needed)
-        version = Version(digest_of(model.w, [str(setup.number)]), place)
+        known, version = self._version, Version(digest_of(model.w, [str(setup.number)]), place)
         roles, session = self._roles, self._session
-        if self._version != version:
+        if known is not None and replace(known, attempt=0) == version:
+            version = known
+        else:
+            # A model that comes back after another one is shared again, with other masks.
+            first, times = version, self._shared.get(version, 0)
+            version, self._shared[first] = replace(first, attempt=times), times + 1
             self._version = None
             self._sent.clear()
             limits = clamps(SERIES[place], model.reach)

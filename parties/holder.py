@@ -77,7 +77,7 @@ class Holder:
         self._member: Member | None = None
         self._setup: SetUp | None = None
         self._caps: dict[str, float] = {}
-        self._opened: dict[ReleaseKey, tuple[Gaussian, set[tuple[str, int]]]] = {}
+        self._opened: dict[ReleaseKey, tuple[Gaussian, bytes, set[tuple[str, int]]]] = {}
         self._known: tuple[bytes, OwnColumns] | None = None
 
     @property
@@ -231,14 +231,25 @@ class Holder:
         if cap.cap != self._of_setup().cap:
             raise PrivacyError(f"party {self.name!r} was asked to change the cap within a set-up")
         cap.require_covered([(query.clip, event)])
-        charged, made = self._opened.setdefault(cap.paid.key, (cap.paid.event, set()))
+        charged, shape, made = self._opened.setdefault(cap.paid.key, (cap.paid.event, self._shape(), set()))
         if charged != cap.paid.event:
             raise PrivacyError(f"party {self.name!r} was asked to change the charge within a pass")
+        if shape != self._shape():  # rows of two set-ups have no joint cap
+            raise PrivacyError(f"party {self.name!r} was asked to change the cap or the scale within a pass")
         if self._noise.private and not made.isdisjoint(asked):
             raise PrivacyError(
                 f"party {self.name!r} was asked to open a coordinate twice in one pass: one charge pays for it once"
             )
         made.update(asked)
+
+    def _shape(self) -> bytes:
+        """Return cap, centres and scales of the set-up's rows, of all parties."""
+        setup = self._of_setup()
+        parts = [np.float64(setup.cap).tobytes()]
+        for party in self.sharing.roles.parties:
+            _, centre, scale = setup.rows[party]
+            parts += [centre.tobytes(), scale.tobytes()]
+        return b"".join(parts)
 
     def _require_place(self, place: int) -> None:
         if place not in self.sharing.places:

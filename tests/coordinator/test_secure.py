@@ -265,3 +265,29 @@ class TestIterate:
         assert (iterate.model.w["q0"] == 1.0).all()
         iterate.restore(before)
         assert not iterate.model.w["q0"].any()
+
+
+class TestVersions:
+    """Each model is shared under masks of its own."""
+
+    def test_a_model_that_comes_back_has_new_masks(self) -> None:
+        """A strong penalty returns coefficients to 0, and with them the whole model to an earlier one."""
+        solver, privacy = vfl.SkGD(block_size=1, passes=12), vfl.Privacy(epsilon=0.5, noise=vfl.SeededNoise(3))
+        transport = Checked(job(penalty=vfl.L1(0.15), solver=solver, privacy=privacy), DATA)
+        outcome(transport)
+        versions = [leg.version for _, leg in transport.legs if isinstance(leg, legs.DealWaves)]
+        assert len(set(versions)) == len(versions)
+        assert len({version.model for version in versions}) < len(versions)
+
+    def test_a_scale_that_changes_within_a_pass_is_refused(self) -> None:
+        """Rows of two set-ups are capped one by one, so that their blocks have no joint cap."""
+        transport = Watched(job(), DATA)
+        outcome(transport)
+        leg = next(leg for _, leg in reversed(transport.legs) if isinstance(leg, legs.Contribute))
+        holder = next(iter(transport.holders.values()))._holder
+        event, setup = leg.query.event, holder._setup
+        holder._admit_to_pass(leg.query, event, [])
+        block, centre, scale = setup.rows["q0"]
+        holder._setup = replace(setup, rows={**setup.rows, "q0": (block, centre, 2.0 * scale)})
+        with pytest.raises(PrivacyError, match="cap or the scale within a pass"):
+            holder._admit_to_pass(leg.query, event, [])
