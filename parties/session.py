@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vfl.errors import FederationError
+from vfl.errors import FederationError, PrivacyError
 from vfl.messages.joining import SealingKey
 from vfl.privacy.events import ReleaseKey
 from vfl.secure.streams import Streams
@@ -52,13 +52,18 @@ class Session:
         self.name, self.session, self._own = name, session, own
         self._sealer = Sealer(name, own.key_pem, (*own.context, session))
         self.key = SealingKey(self._sealer.key, self._sealer.signature)
+        self._begun = False
 
     def begin(self, keys: Mapping[str, SealingKey], others: Sequence[str], noise: NoiseSource) -> Streams:
         """Meet all other participants, and return the streams shared with them.
 
+        A session begins once: streams that were made again from its keys would not know which masks were used, so PrivacyError.
         The rounding of residuals depends on the masks. With seeded noise, which is not private, the masks are seeded too, so
         that a run repeats itself to the bit.
         """
+        if self._begun:
+            raise PrivacyError(f"{self.name!r} was sent the keys of one session twice, which would repeat its masks")
+        self._begun = True
         if missing := sorted(set(others) - set(keys)):
             raise FederationError(
                 f"{self.name!r} was given no key of {', '.join(map(repr, missing))} for shared streams"

@@ -1,0 +1,74 @@
+"""Sessions of a run on shares: keys serve once, so that no mask is made twice."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import vfl
+from parties.session import Credentials, Session
+from tests.coordinator.shares import Watched, job, outcome, table
+from vfl.errors import FederationError, PrivacyError
+from vfl.privacy.noise import CryptographicNoise
+from vfl.secure import legs
+
+
+def pair() -> tuple[Session, Session]:
+    """Return two participants of one session that have begun."""
+    a, b = (Session(name, "run 1", Credentials()) for name in "ab")
+    return a, b
+
+
+def test_a_session_begins_once():
+    """Streams made again from one session's keys would put the masks of the first ones on other texts."""
+    a, b = pair()
+    first = a.begin({"b": b.key}, ["b"], CryptographicNoise())
+    first.once("b", "angles", 1)
+    with pytest.raises(PrivacyError, match="the keys of one session twice"):
+        a.begin({"b": b.key}, ["b"], CryptographicNoise())
+
+
+def test_sessions_of_one_name_have_different_masks():
+    """A coordinator that repeats the name of a session gets new keys, and with them new streams."""
+    words = []
+    for _ in range(2):
+        a, b = pair()
+        streams = a.begin({"b": b.key}, ["b"], CryptographicNoise())
+        same = b.begin({"a": a.key}, ["a"], CryptographicNoise())
+        words.append(streams.once("b", "angles").words(64))
+        assert (same.once("a", "angles").words(64) == words[-1]).all()
+    assert not np.isin(words[0], words[1]).any()
+
+
+def test_a_parcel_is_opened_once_by_its_receiver():
+    a, b = pair()
+    a.begin({"b": b.key}, ["b"], CryptographicNoise())
+    b.begin({"a": a.key}, ["a"], CryptographicNoise())
+    parcel = a.seal("b", "angles", np.arange(5, dtype=np.uint16))
+    assert (b.open("a", "angles", parcel, np.uint16, 5) == np.arange(5)).all()
+    with pytest.raises(FederationError):
+        b.open("a", "angles", parcel, np.uint16, 5)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_keys_of_a_session_stay_in_their_process(copied):
+    a, b = pair()
+    streams = a.begin({"b": b.key}, ["b"], CryptographicNoise())
+    for secret in (streams, Credentials(key_pem=b"secret")):
+        with pytest.raises(TypeError):
+            copied(secret)
+    with pytest.raises(TypeError):
+        pickle.dumps(a)
+
+
+def test_every_participant_refuses_the_keys_of_its_session_again():
+    transport = Watched(job(solver=vfl.SkGD(passes=1, block_size=6)), table())
+    outcome(transport)
+    begun = {to: leg for to, leg in transport.legs if isinstance(leg, legs.Begin)}
+    assert len(begun) == 3
+    for to, leg in begun.items():
+        with pytest.raises(PrivacyError, match="the keys of one session twice"):
+            transport.post(to, leg, (), 0)
