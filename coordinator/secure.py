@@ -14,27 +14,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import numpy as np
 
 from vfl.errors import FederationError, PrivacyError
-from vfl.messages import Backward, Reply
+from vfl.messages import Backward, Piece, Reply
 from vfl.messages.joining import SealingKey
 from vfl.secure.columns import reach
+from vfl.secure.gram import opened_cross
 from vfl.secure.legs import (
     Begin,
     Contribute,
+    ContributeProducts,
     Contribution,
+    DealProducts,
     DealSum,
     DealWaves,
     MaskAngles,
+    MaskProducts,
     Meet,
     SetUp,
     ShareResidual,
     TakeColumns,
+    TakeProducts,
     openings,
     owners_of,
     receivers,
     senders,
 )
 from vfl.secure.opening import opened
+from vfl.secure.ring import decoded
 from vfl.secure.roles import DEALER
+from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, clamps
 from vfl.secure.version import Version, digest_of
 
@@ -48,7 +55,6 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.keystream import Words
     from vfl.secure.legs import Leg, Rows
-    from vfl.secure.sharing import Sharing
     from vfl.types import Vector
 
 
@@ -70,7 +76,8 @@ class SecureTransport:
         if plan.sharing is None:
             raise PrivacyError("a run on shares needs a plan that shares")
         self._inner, self._iterate, self._plan = inner, iterate, plan
-        self._sharing: Sharing = plan.sharing
+        self._sharing: Sharing | GramSharing = plan.sharing
+        self._gram: Vector | None = None
         self._roles = self._sharing.roles
         self._run = uuid.uuid4().hex
         self._sessions = 0
@@ -108,14 +115,74 @@ class SecureTransport:
         """Open a gradient, or put another query to its parties."""
         query = next(iter(shares.values()), None)
         try:
+            if isinstance(query, Backward) and isinstance(self._sharing, GramSharing):
+                return self._piece(query, key, self._sharing)
             if isinstance(query, Backward):
-                return self._opened(query, key)
+                return self._opened(query, key, self._logistic)
             return self._inner.ask(shares, records, key)
         except BaseException:
             self._session = ""  # keys, masks and set-up end with it
             raise
 
-    def _opened(self, query: Backward, key: ReleaseKey) -> dict[str, Reply]:
+    @property
+    def _logistic(self) -> Sharing:
+        if not isinstance(self._sharing, Sharing):
+            raise PrivacyError("a run that shares products of columns shares no residuals")
+        return self._sharing
+
+    def _piece(self, query: Backward, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
+        """Return one piece of the products, which are all opened with the first: one charge pays for them."""
+        batch = query.batch
+        if not isinstance(batch, Piece):
+            raise PrivacyError("products of columns are opened in the pieces of their solver alone")
+        if self._gram is None:
+            # Each piece follows two rounds after the one before it; a resumed run names the release after the first.
+            self._gram = self._products(replace(key, round=key.round - 2 * batch.number), sharing)
+        column = self._gram[:, batch.number - 1] if batch.number else self._gram[:, -1]
+        parts = zip(query.blocks, query.scales, strict=True)
+        return {block.party: Reply((scale * column[block.coordinates],)) for block, scale in parts}
+
+    def _products(self, key: ReleaseKey, sharing: GramSharing) -> Vector:
+        """Open all products; return them as a symmetric matrix (p + 1, p + 1), the label last."""
+        if not self._session:
+            self._meet()
+        parties, session = self._roles.parties, self._session
+        for party in parties:
+            self._post(party, MaskProducts(session))
+        for party in parties:
+            for owner in parties:
+                if owner != party:
+                    self._post(party, TakeProducts(session, owner, sharing.widths[owner]))
+        self._post(DEALER, DealProducts(session, key))
+        first = self._plan.solver.piece(self._plan.problem, 0)  # type: ignore[attr-defined]  # of solvers with products
+        for party in parties:
+            self._post(party, ContributeProducts(session, first, key))
+        answers = self._collected()
+        whole, p = self._plan.problem.layout.whole(), self._plan.problem.layout.n_coordinates
+        at = {q: np.arange(block.coordinates.start, block.coordinates.stop) for q, block in whole.items()}
+        at[self._roles.label] = np.append(at[self._roles.label], p)
+        found = {party: _words(party, answers[party]) for party in parties}
+        gram = np.zeros((p + 1, p + 1))
+        cross: dict[tuple[str, str], Words] = {}
+        for party in parties:
+            place = 0
+            for other in (*(name for name in parties if name != party), party):
+                pair = sharing.pair(party, other, key)
+                shape = sharing.widths[pair.first], sharing.widths[pair.second]
+                words = found[party][place : place + shape[0] * shape[1]].reshape(shape)
+                place += words.size
+                step, names = float(pair.step), (pair.first, pair.second)
+                if other == party:
+                    gram[np.ix_(at[party], at[party])] = decoded(words) * step
+                elif names in cross:
+                    block = opened_cross(cross[names], words) * step
+                    gram[np.ix_(at[pair.first], at[pair.second])] = block
+                    gram[np.ix_(at[pair.second], at[pair.first])] = block.T
+                else:
+                    cross[names] = words
+        return gram
+
+    def _opened(self, query: Backward, key: ReleaseKey, sharing: Sharing) -> dict[str, Reply]:
         if not self._session:
             self._meet()
         setup = self._set_up(query)
@@ -126,21 +193,16 @@ class SecureTransport:
             arriving = (party,) if party in fresh else ()
             self._post(party, Contribute(self._session, version, setup.number, query, key, arriving))
         answers = self._collected()
-        words: dict[str, Words] = {}
-        for party in self._roles.parties:
-            answer = answers[party]
-            if not isinstance(answer, Contribution):
-                raise FederationError(f"{party!r} answered a leg with {type(answer).__name__}")
-            words[party] = np.frombuffer(answer.words, dtype="<u8").astype(np.uint64, copy=False)
+        words = {party: _words(party, answers[party]) for party in self._roles.parties}
         self._sent.update(fresh)
-        caps = self._sharing.caps(query.clip.cap)
+        caps = sharing.caps(query.clip.cap)
         released: dict[str, list[Vector]] = {owner: [] for owner in owners}
         at = 0
         for opening in openings(query, key, setup.number, version):
             own = {party: found[at : at + opening.size] for party, found in words.items()}
             at += opening.size
             sums = opened(self._roles, opening, own)
-            step = self._sharing.bits.step(caps[opening.owner])
+            step = sharing.bits.step(caps[opening.owner])
             released[opening.owner].append(np.asarray(sums * step, dtype=np.float64))
         return {owner: Reply(tuple(sums)) for owner, sums in released.items()}
 
@@ -215,7 +277,7 @@ class SecureTransport:
 
     def _share(self, model: Centred, setup: SetUp, owners: tuple[str, ...]) -> tuple[Version, tuple[str, ...]]:
         """Share the residuals at a model, unless they are; return their version, and the owners that get them now."""
-        place = self._sharing.place(model.needed)
+        place = self._logistic.place(model.needed)
         known, version = self._version, Version(digest_of(model.w, [str(setup.number)]), place)
         roles, session = self._roles, self._session
         if known is not None and replace(known, attempt=0) == version:
@@ -250,6 +312,12 @@ class SecureTransport:
         """Wait for all legs that were sent, in their order; return the last reply of each participant."""
         waiting, self._waiting = self._waiting, []
         return self._inner.collect(waiting)
+
+
+def _words(party: str, answer: object) -> Words:
+    if not isinstance(answer, Contribution):
+        raise FederationError(f"{party!r} answered a leg with {type(answer).__name__}")
+    return np.frombuffer(answer.words, dtype="<u8").astype(np.uint64, copy=False)
 
 
 def _alike(one: Rows, other: Rows) -> bool:

@@ -17,8 +17,10 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.sensitivity import check
 from vfl.secure.dealer import Dealer
-from vfl.secure.legs import Begin, DealSum, DealWaves, Meet, openings, owners_of
+from vfl.secure.gram import GramDealer
+from vfl.secure.legs import Begin, DealProducts, DealSum, DealWaves, Meet, openings, owners_of
 from vfl.secure.roles import DEALER
+from vfl.secure.sharing import GramSharing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,25 +40,33 @@ class Dealing:
         self._noise = job.noise_source()
         self._session: Session | None = None
         self._dealer: Dealer | None = None
-        self._sharing: tuple[int, Sharing] | None = None
+        self._products: GramDealer | None = None
+        self._sharing: tuple[int, Sharing | GramSharing] | None = None
 
     def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
         """Return the reply to a leg, and the parcels for its receivers. No parcel comes to the dealer."""
         if parcels:
             raise FederationError("the dealer was sent a parcel, and it takes none")
         if isinstance(leg, Meet):
-            self._session, self._dealer = Session(DEALER, leg.session, self._own), None
+            self._session, self._dealer, self._products = Session(DEALER, leg.session, self._own), None, None
             return self._session.key, []
         if self._session is None or leg.session != self._session.session:
             raise FederationError("the dealer was sent a leg of another session than the last one")
         if isinstance(leg, Begin):
             sharing = self._of(leg.n_records)
             streams = self._session.begin(leg.keys, sharing.roles.parties, self._noise)
-            self._dealer = Dealer(sharing.roles, streams, self._noise, leg.n_records)
+            if isinstance(sharing, GramSharing):
+                self._products = GramDealer(sharing.roles, streams, self._noise, leg.n_records, sharing.widths)
+            else:
+                self._dealer = Dealer(sharing.roles, streams, self._noise, leg.n_records)
             return Done(), []
-        if self._dealer is None or self._sharing is None:
+        if self._sharing is None:
             raise FederationError("the dealer was sent a leg before the keys of its session")
         sharing = self._sharing[1]
+        if isinstance(sharing, GramSharing):
+            return Done(), self._dealt(leg, self._session, sharing)
+        if self._dealer is None:
+            raise FederationError("the dealer was sent a leg before the keys of its session")
         match leg:
             case DealWaves():
                 words = self._dealer.waves(leg.version)
@@ -65,6 +75,16 @@ class Dealing:
                 return Done(), self._sums(leg, self._dealer, self._session, sharing)
             case _:
                 raise FederationError(f"the dealer does not answer {type(leg).__name__}")
+
+    def _dealt(self, leg: Leg, session: Session, sharing: GramSharing) -> list[bytes]:
+        """Return the dealer's part of the products, sealed for the later party of each pair."""
+        if not isinstance(leg, DealProducts) or self._products is None:
+            raise FederationError(f"the dealer does not answer {type(leg).__name__} here")
+        parties, sealed = sharing.roles.parties, []
+        for place, later in enumerate(parties[1:], start=1):
+            words = [self._products.product(sharing.pair(first, later, leg.key)).ravel() for first in parties[:place]]
+            sealed.append(session.seal(later, f"products {leg.key}", np.concatenate(words)))
+        return sealed
 
     def _sums(self, leg: DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[bytes]:
         query = leg.query
@@ -77,7 +97,7 @@ class Dealing:
             words[opening.owner].append(dealer.sum(opening, deviations))
         return [session.seal(owner, f"sum {leg.key}", np.concatenate(own)) for owner, own in words.items()]
 
-    def _of(self, n_records: int) -> Sharing:
+    def _of(self, n_records: int) -> Sharing | GramSharing:
         if self._sharing is None or self._sharing[0] != n_records:
             sharing = make_plan(self._job, n_records).sharing
             if sharing is None:

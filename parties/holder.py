@@ -14,27 +14,34 @@ import numpy as np
 
 from parties.session import Credentials, Session
 from vfl.errors import FederationError, PrivacyError
+from vfl.kinds import to_plain
 from vfl.messages.joining import Done
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
 from vfl.secure.columns import OwnColumns, own_columns
+from vfl.secure.gram import GramMember, gram_rows
 from vfl.secure.legs import (
     Begin,
     Contribute,
+    ContributeProducts,
     Contribution,
     MaskAngles,
+    MaskProducts,
     Meet,
     SetUp,
     ShareResidual,
     TakeColumns,
+    TakeProducts,
     openings,
     receivers,
     senders,
 )
 from vfl.secure.member import Member
+from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
+from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES
 
 if TYPE_CHECKING:
@@ -47,7 +54,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.legs import Leg
-    from vfl.secure.sharing import Sharing
+    from vfl.secure.streams import Streams
     from vfl.types import Vector
 
 LOSS = "logistic"
@@ -74,6 +81,8 @@ class Holder:
         self._own = own or Credentials()
         self._plan = make_plan(job, columns.n_records)
         self._session: Session | None = None
+        self._streams: Streams | None = None
+        self._gram: GramMember | None = None
         self._member: Member | None = None
         self._setup: SetUp | None = None
         self._caps: dict[str, float] = {}
@@ -81,16 +90,26 @@ class Holder:
         self._known: tuple[bytes, OwnColumns] | None = None
 
     @property
-    def sharing(self) -> Sharing:
+    def sharing(self) -> Sharing | GramSharing:
         """The public facts of the run."""
         if self._plan.sharing is None:
             raise PrivacyError(f"party {self.name!r} was asked to share what its job does not share")
         return self._plan.sharing
 
+    @property
+    def _logistic(self) -> Sharing:
+        """The facts of logistic regression."""
+        if not isinstance(self.sharing, Sharing):
+            raise PrivacyError(
+                f"party {self.name!r} was asked to share residuals, and its job shares products of columns"
+            )
+        return self.sharing
+
     def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
         """Return the reply to a leg, and the parcels for `receivers` of it. parcels : from `senders` of the leg."""
         if isinstance(leg, Meet):
-            self._session, self._member, self._setup = Session(self.name, leg.session, self._own), None, None
+            self._session, self._streams = Session(self.name, leg.session, self._own), None
+            self._member, self._setup, self._gram = None, None, None
             return self._session.key, []
         if self._session is None or leg.session != self._session.session:
             raise FederationError(f"party {self.name!r} was sent a leg of another session than the last one")
@@ -98,14 +117,19 @@ class Holder:
         if isinstance(leg, Begin):
             self._begin(session, leg)
             return Done(), []
-        if self._member is None:
+        if self._streams is None:
             raise FederationError(f"party {self.name!r} was sent a leg before the keys of its session")
         senders_of, receivers_of = (found(leg, self.name, self.sharing.roles) for found in (senders, receivers))
         if len(parcels) != len(senders_of):
             raise FederationError(
                 f"party {self.name!r} was sent {len(parcels)} parcels, and {len(senders_of)} were expected"
             )
-        return self._answer(leg, self._member, session, dict(zip(senders_of, parcels, strict=True)), receivers_of)
+        given = dict(zip(senders_of, parcels, strict=True))
+        if isinstance(self.sharing, GramSharing):
+            return self._products(leg, self.sharing, session, given, receivers_of)
+        if self._member is None:
+            raise FederationError(f"party {self.name!r} was sent a leg before the keys of its session")
+        return self._answer(leg, self._member, session, given, receivers_of)
 
     @np.errstate(all="ignore")
     def _answer(
@@ -151,12 +175,14 @@ class Holder:
         streams = session.begin(
             leg.keys, [other for other in (*roles.parties, DEALER) if other != self.name], self._noise
         )
-        labels = None if self.name != roles.label or self._labels is None else self._labels > 0.0
-        self._member = Member(roles, self.name, streams, self._noise, leg.n_records, labels)
+        self._streams = streams
+        if isinstance(self.sharing, Sharing):
+            labels = None if self.name != roles.label or self._labels is None else self._labels > 0.0
+            self._member = Member(roles, self.name, streams, self._noise, leg.n_records, labels)
 
     def _set_up(self, leg: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[bytes]:
         """Cap the own rows, whatever w will be, and mask them; keep them for a later session of the same shape."""
-        sharing = self.sharing
+        sharing = self._logistic
         block, centre, scale = leg.rows[self.name]
         whole = self._plan.problem.layout.whole()[self.name]
         if (block.start, block.stop) != (0, whole.size) or not len(centre) == len(scale) == whole.size:
@@ -173,6 +199,72 @@ class Holder:
         self._setup = leg
         words = np.concatenate([member.masked_columns(start, stop) for start, stop in leg.blocks[self.name]])
         return [session.seal(holder, f"columns {leg.number}", words) for holder in to]
+
+    @np.errstate(all="ignore")
+    def _products(
+        self, leg: Leg, sharing: GramSharing, session: Session, parcels: dict[str, bytes], to: Sequence[str]
+    ) -> tuple[object, list[bytes]]:
+        """Answer the legs of one release of all products of columns."""
+        if isinstance(leg, MaskProducts) and self._streams is not None:
+            self._gram = GramMember(sharing.roles, self.name, self._streams, self._noise, self._gram_rows(sharing))
+            masked = self._gram.masked_columns()
+            return Done(), [session.seal(other, "columns", masked) for other in to]
+        member, n = self._gram, self._columns.n_records
+        match leg:
+            case TakeProducts() if member is not None and leg.width == sharing.widths[leg.owner]:
+                words = session.open(leg.owner, "columns", parcels[leg.owner], np.uint64, leg.width, n)
+                member.take_columns(leg.owner, words)
+                return Done(), []
+            case ContributeProducts() if member is not None:
+                return self._opened_products(leg, sharing, member, session, parcels), []
+            case _:
+                raise FederationError(f"party {self.name!r} does not answer {type(leg).__name__} here")
+
+    def _opened_products(
+        self,
+        leg: ContributeProducts,
+        sharing: GramSharing,
+        member: GramMember,
+        session: Session,
+        parcels: dict[str, bytes],
+    ) -> Contribution:
+        """Book the release, then return the words of the products with each other party, in order, and the own block."""
+        own = leg.query.shares().get(self.name)
+        planned = getattr(self._plan.solver, "piece", None)
+        if planned is None or own is None or to_plain(leg.query) != to_plain(planned(self._plan.problem, 0)):
+            raise PrivacyError(f"party {self.name!r} was asked for products that its job does not plan")
+        check(leg.query)
+        if self._book is not None:
+            self._book.record(own, leg.key)
+        widths, parties = sharing.widths, sharing.roles.parties
+        if DEALER in parcels:
+            before = parties[: parties.index(self.name)]
+            size = sum(widths[first] for first in before) * widths[self.name]
+            dealt = session.open(DEALER, f"products {leg.key}", parcels[DEALER], np.uint64, size)
+            at = 0
+            for first in before:
+                shape = widths[first], widths[self.name]
+                words = dealt[at : at + shape[0] * shape[1]].reshape(shape)
+                member.take_product(sharing.pair(first, self.name, leg.key), words)
+                at += words.size
+        found = [
+            member.cross(sharing.pair(self.name, other, leg.key)).ravel() for other in parties if other != self.name
+        ]
+        found.append(encoded(member.own(sharing.pair(self.name, self.name, leg.key)).ravel()))
+        return Contribution(np.concatenate(found).astype("<u8", copy=False).tobytes())
+
+    def _gram_rows(self, sharing: GramSharing) -> np.ndarray:
+        """Return the own integer rows, the label t(y − c) after the columns."""
+        width = sharing.widths[self.name]
+        X = np.empty((width, self._columns.n_records))
+        for j in range(self._columns.n_coordinates):
+            X[j] = self._columns.column(j)
+        if self.name == sharing.roles.label:
+            if self._labels is None:
+                raise PrivacyError(f"party {self.name!r} holds no label")
+            X[-1] = sharing.label_scale * (self._labels - sharing.label_centre)
+        zeros, ones = np.zeros(width), np.ones(width)
+        return gram_rows(X.T, zeros, ones, sharing.caps()[self.name], sharing.bits)
 
     def _contribution(self, leg: Contribute, member: Member, session: Session, parcels: dict[str, bytes]) -> object:
         query, key, version = leg.query, leg.key, leg.version
@@ -193,7 +285,7 @@ class Holder:
             if opening.owner == self.name:
                 member.take_sum(opening, dealt[at : at + opening.size])
                 at += opening.size
-            deviations = self.sharing.deviations(opening.owner, query.clip.cap, event.sigma)
+            deviations = self._logistic.deviations(opening.owner, query.clip.cap, event.sigma)
             found.append(member.contribution(opening, deviations))
         return Contribution(np.concatenate(found).astype("<u8", copy=False).tobytes())
 
@@ -252,7 +344,7 @@ class Holder:
         return b"".join(parts)
 
     def _require_place(self, place: int) -> None:
-        if place not in self.sharing.places:
+        if place not in self._logistic.places:
             raise PrivacyError(f"party {self.name!r} was asked for a series that its job does not use")
 
     def _terms(self, place: int) -> int:

@@ -288,6 +288,10 @@ register("message", "deal_waves", legs.DealWaves, version=_version)
 register("message", "share_residual", legs.ShareResidual, version=_version, owners=sequence(TEXT))
 register("message", "deal_sum", legs.DealSum, version=_version, query=_backward, key=_key)
 register("message", "contribute", legs.Contribute, version=_version, query=_backward, key=_key, fresh=sequence(TEXT))
+register("message", "mask_products", legs.MaskProducts)
+register("message", "take_products", legs.TakeProducts)
+register("message", "deal_products", legs.DealProducts, key=_key)
+register("message", "contribute_products", legs.ContributeProducts, query=_backward, key=_key)
 register("message", "contribution", legs.Contribution, words=OCTETS)
 
 

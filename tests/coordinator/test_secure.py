@@ -21,6 +21,7 @@ from vfl.secure.legs import openings
 from vfl.secure.noise import drawn
 from vfl.secure.ring import decoded
 from vfl.secure.roles import DEALER
+from vfl.secure.sharing import contributors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ class Checked(Watched):
             rows = holders[opening.owner]._known[1].rows[opening.start : opening.stop].astype(object)
             clear = rows @ residual.astype(object)
             deviations = sharing.deviations(opening.owner, leg.query.clip.cap, leg.query.event.sigma)
-            for who in sharing.contributors:
+            for who in contributors(sharing.roles):
                 own = deviations.dealer if who == DEALER else deviations.party
                 clear = clear + drawn(self.spec.noise_source(), opening.key, who, own, opening.size)
             assert (clear == opened[at : at + opening.size]).all()
@@ -99,6 +100,64 @@ class TestBits:
         assert abs(gradients[0] - gradients[1]).max() > 0.0
 
 
+class TestProducts:
+    """Squared loss: all products of columns are opened once."""
+
+    @pytest.mark.parametrize("parties", [2, 3, 5])
+    def test_without_noise_the_pieces_are_the_clear_products(
+        self, parties: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("vfl.secure.noise.drawn", lambda noise, key, who, s, size: np.zeros(size, np.int64))
+        spec = _squared(parties)
+        transport = Watched(spec, REGRESSION)
+        _, events = outcome(transport)
+        sharing = plan(spec, N).sharing
+        rows = [party._holder._gram._rows * sharing.caps()[name] for name, party in transport.holders.items()]
+        columns = np.vstack(rows) * 2.0**-sharing.bits.columns  # the label is the last column
+        gram = columns @ columns.T
+        pieces = [np.concatenate(e.released) for e in events if isinstance(e, Round) and e.kind == "Backward"]
+        assert len(pieces) == len(gram)
+        assert pieces[0] == pytest.approx(2.0**0.5 * gram[-1, :-1], rel=1e-9)
+        for j, piece in enumerate(pieces[1:]):
+            scale = np.where(np.arange(j, len(gram) - 1) == j, 1.0, 2.0**0.5)
+            assert piece == pytest.approx(scale * gram[j, j:-1], rel=1e-9)
+        assert [len(e.charges) for e in events if isinstance(e, Round) and e.kind == "Backward"] == [1] + [0] * 7
+
+    @pytest.mark.parametrize(
+        ("leg", "who"),
+        [
+            (legs.MaskProducts, "q0"),
+            (legs.TakeProducts, "q1"),
+            (legs.DealProducts, DEALER),
+            (legs.ContributeProducts, "q1"),
+        ],
+    )
+    def test_a_loss_at_every_leg(self, leg: type, who: str) -> None:
+        found, events = outcome(Watched(_squared(2), REGRESSION, (leg, who), answered=True))
+        assert len([event for event in events if isinstance(event, Lost)]) == 1
+        assert (found.w == outcome(Watched(_squared(2), REGRESSION))[0].w).all()
+
+    def test_kill_and_resume(self, tmp_path: Any) -> None:
+        class Killed(Exception):
+            pass
+
+        def watch(event: object) -> None:
+            if isinstance(event, Round) and event.number == 6:
+                raise Killed
+
+        with pytest.raises(Killed):
+            vfl.train(_squared(2), REGRESSION, engine="inprocess", output=tmp_path / "run", watch=watch)
+        again = vfl.resume(tmp_path / "run", REGRESSION, engine="inprocess")
+        assert (again.w == outcome(Watched(_squared(2), REGRESSION))[0].w).all()
+
+
+def _squared(parties: int) -> vfl.Job:
+    return job(parties, loss="squared", solver=vfl.NoisyGram(), bounds={"*": (-2, 2), "y": (-1, 2)})
+
+
+REGRESSION = {**DATA, "y": DATA["y"] + 0.1 * DATA["x0"]}
+
+
 def _trusted(spec: vfl.Job) -> tuple[Any, list[Any]]:
     from coordinator.coordinator import Coordinator
     from parties.loading import load
@@ -135,7 +194,9 @@ def _noise_of(spec: vfl.Job, events: list[Any]) -> np.ndarray:
             continue
         sharing = plan(spec, N).sharing
         deviations, step = sharing.deviations(party, 20.0, event.sigma), sharing.bits.step(sharing.caps(20.0)[party])
-        drawn_by = {who: deviations.dealer if who == DEALER else deviations.party for who in sharing.contributors}
+        drawn_by = {
+            who: deviations.dealer if who == DEALER else deviations.party for who in contributors(sharing.roles)
+        }
         found.append(sum(drawn(noise, key, who, own, block.size) for who, own in drawn_by.items()) * step)
     return np.concatenate(found)
 

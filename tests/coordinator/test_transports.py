@@ -272,3 +272,18 @@ def test_a_party_uses_the_cores_that_it_is_given(monkeypatch, address, cores, cp
 def test_cores_are_those_that_joblib_leaves_to_a_worker(monkeypatch):
     monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
     assert usable_cores() == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}],
+    ids=["logistic", "squared"],
+)
+def test_shares_on_ray_and_in_process_agree_to_the_bit(local_ray: Any, options: dict[str, Any]) -> None:
+    from tests.coordinator import shares
+
+    spec, data = shares.job(**options), shares.table()
+    ray, inprocess = (vfl.train(spec, data, engine=engine) for engine in ("ray", "inprocess"))
+    assert (ray.w == inprocess.w).all()
+    assert any("one Ray cluster" in flag for flag in ray.certificate.flags)
+    assert ray.certificate.trust == inprocess.certificate.trust

@@ -14,14 +14,14 @@ from vfl.losses import LOSSES, ClassWeighted
 from vfl.planning import plan
 from vfl.solvers import SOLVERS
 
-OFFERED = {("SkGD", "logistic"), ("CD", "logistic"), ("GD", "logistic")}
+OFFERED = {("SkGD", "logistic"), ("CD", "logistic"), ("GD", "logistic"), ("NoisyGram", "squared")}
 NEEDS = {
     "GCD": "scores",
     "SGD": "secret batches",
     "SVRG": "secret batches",
     "SCD": "a dual state",
     "OutputPerturbation": "an un-noised end",
-    "NoisyGram": "products of columns",
+    "NoisyGram": "squared loss",
 }
 
 
@@ -115,9 +115,9 @@ def test_the_threat_model_is_part_of_the_digest_and_of_the_file() -> None:
 
 def test_a_plan_states_the_threat_model() -> None:
     said = str(plan(job(3, collude=2), 10_000))
-    assert "up to 2 parties may pool what they saw; a dealer of its own; residuals shared by q2, q0, q1" in said
+    assert "up to 2 parties may pool what they saw; a dealer of its own; shares held by q2, q0, q1" in said
     assert "price: 1.29 times the noise" in said
     assert "bits       40 after" in said
-    assert "bias " in said
+    assert "bias of a sum at most" in said
     assert plan(job(3), 10_000).sharing.roles.price == pytest.approx((4 / 3) ** 0.5)
     assert plan(job(trust="trusted"), 1000).sharing is None

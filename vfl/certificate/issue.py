@@ -78,9 +78,7 @@ NORMS = {
 OF_GROUPS = "; to check fairness also the group of every held-out record"
 OF_HELD_NORMS = ", and the norm of each party's columns of it"
 """Seen by the coordinator beside margins where fairness is checked, and where its bound counts records near the boundary."""
-SHARED_ROWS = (
-    "; each party cuts its rows to its part of the cap before they are masked, and no residual exceeds a public bound"
-)
+SHARED_ROWS = "; each party cuts its rows to its part of the cap before they are masked"
 IN_SPREADS = "; gradients in units of the labels' spread, as released first"
 JOINT = "Euclidean norm of a record's gradient over all columns of all parties, in scaled features; cap clip"
 GEOMETRY: Mapping[str, str] = {

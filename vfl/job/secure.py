@@ -43,7 +43,7 @@ def require_offered(job: Job) -> None:
     loss = loss_of(job.loss).name
     if why := why_not(job.solver, loss):
         raise SpecificationError(
-            "trust='secure' offers logistic loss with SkGD, CD, GD; "
+            "trust='secure' offers logistic loss with SkGD, CD, GD and squared loss with NoisyGram; "
             f"{job.solver.name} with {loss} needs {why}: use one of these, or trust='trusted'"
         )
     for asked, words, remedy in (

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from vfl.planning.forecast import Forecast
     from vfl.privacy.events import Event
     from vfl.problem import Problem
-    from vfl.secure.sharing import Sharing
+    from vfl.secure.sharing import GramSharing, Sharing
     from vfl.solvers.protocol import Released, Solver
     from vfl.solvers.recommend import Recommendation
     from vfl.types import Vector
@@ -160,7 +160,7 @@ class Plan:
     n_records: int
     inquiries: tuple[Inquiry, ...] = ()
     split: str | None = None
-    sharing: Sharing | None = None
+    sharing: Sharing | GramSharing | None = None
 
     def schedule(self) -> Generator[Query, Released, tuple[Vector, Mapping[str, Findings]]]:
         """Train, then run the evaluation queries; return w (p,) and {inquiry: findings}."""

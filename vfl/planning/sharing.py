@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from vfl.errors import SpecificationError
 from vfl.privacy.events import Gaussian
+from vfl.secure.cost import gram
 from vfl.secure.ring import RESIDUAL_BITS, bits
 from vfl.secure.roles import Roles
-from vfl.secure.sharing import Sharing
+from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES, chosen, error, residual_bound
-from vfl.solvers.on_shares import rows_of
+from vfl.solvers.on_shares import products_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from vfl.privacy.events import Event
     from vfl.problem import Problem
     from vfl.secure.ring import Bits
+    from vfl.secure.specification import Secure
+    from vfl.solvers.on_shares import Products
     from vfl.solvers.protocol import Solver
 
 SLACK = 1.001
@@ -29,7 +33,9 @@ LARGEST_BIAS = 0.5
 """Bias over σ beyond which a run uses more terms."""
 
 
-def sharing_of(job: Job, problem: Problem, solver: Solver, trained: Sequence[tuple[Event, int]]) -> Sharing | None:
+def sharing_of(
+    job: Job, problem: Problem, solver: Solver, trained: Sequence[tuple[Event, int]]
+) -> Sharing | GramSharing | None:
     """Return the facts of a run on shares; None for other runs. Raises SpecificationError or PrivacyError if it cannot run.
 
     solver : resolved. trained : its releases.
@@ -38,6 +44,9 @@ def sharing_of(job: Job, problem: Problem, solver: Solver, trained: Sequence[tup
         return None
     secure, parties = job.secure, job.partition.parties
     roles = Roles(parties, job.partition.label_party, secure.collude)
+    products = products_of(solver, problem, roles.label)
+    if products is not None:
+        return _of_products(job.secure, roles, problem, products)
     places = range(len(SERIES)) if secure.margin is None else [chosen(secure.margin), chosen(secure.margin, fine=True)]
     residual = residual_bound(places)
     rows = rows_of(solver, problem)
@@ -66,6 +75,29 @@ def sharing_of(job: Job, problem: Problem, solver: Solver, trained: Sequence[tup
         rows.versions,
         n * (setup + rows.versions * each),
         n * rows.versions * waves,
+    )
+
+
+def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Products) -> GramSharing:
+    """Return the facts of one release of all products of columns."""
+    from vfl.secure.gram import gram_bits, gram_caps  # loads compiled loops
+
+    if secure.margin is not None:
+        raise SpecificationError("secure: margin is of the sigmoid, which squared loss does not use: leave it out")
+    smallest = min(gram_caps(products.clip, products.squares).values())
+    found = gram_bits(problem.n_records, products.event.sigma / smallest**2)
+    widths = {q: len(names) + (q == roles.label) for q, names in problem.layout.columns.items()}
+    return GramSharing(
+        secure,
+        roles,
+        found,
+        products.clip,
+        products.squares,
+        products.event.sigma,
+        products.label_scale,
+        products.label_centre,
+        widths,
+        gram(roles, problem.n_records, widths).total,
     )
 
 

@@ -162,16 +162,16 @@ def _trust(plan: Plan) -> Lines:
     roles, dealer = sharing.roles, sharing.secure.dealer
     many = f"up to {roles.collude} part{'ies' if roles.collude > 1 else 'y'} may pool what they saw"
     where = "a dealer of its own" if dealer == "separate" else "a dealer at the coordinator"
-    dealt = f"{sharing.n_dealt / 1e6:.3g} MB of it by the dealer" if sharing.n_dealt else "once, before the release"
+    bits, accuracy, shares = sharing.described()
     return (
-        ("trust", f"secure, if all are semi-honest: {many}; {where}; residuals shared by {', '.join(roles.holders)}"),
-        ("", f"price: {roles.price:.3g} times the noise that ε counts, drawn by all parties and the dealer"),
-        ("bits", f"{sharing.bits.total} after the binary point of an opened sum"),
         (
-            "bias",
-            f"at most {sharing.bias:.2g} of the noise of a sum, in the worst case at margins up to V",
+            "trust",
+            f"secure, if all are semi-honest: {many}; {where}; shares held by {', '.join(sharing.stated()['holders'])}",
         ),
-        ("shares", f"{sharing.versions:,} models at which residuals are shared; {dealt}"),
+        ("", f"price: {sharing.price:.3g} times the noise that ε counts, drawn by all parties and the dealer"),
+        ("bits", bits),
+        ("accuracy", accuracy),
+        ("shares", shares),
     )
 
 
@@ -204,6 +204,8 @@ def _faint(plan: Plan) -> Lines:
 
 def _advice(plan: Plan) -> Lines:
     """Return the solver that is expected to win, if the job names another."""
+    if plan.sharing is not None:  # advice compares solvers that shares do not offer
+        return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
         return ()
     return (("advice", f"{first} is expected to do better on this job: solver = {first} (vfl.recommend compares)"),)

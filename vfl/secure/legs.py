@@ -15,6 +15,15 @@ which parcels a participant sends and takes.
 | ShareResidual | every holder | masked angles, from all other parties; shares of waves | masked residuals, to the owners |
 | DealSum | the dealer | | its part of the sums, to the owners |
 | Contribute | every party | masked residuals and the dealer's part, at an owner | words of the opening (reply) |
+
+For one release of all products of columns (squared loss), in place of the legs from SetUp on:
+
+| leg | to | takes, from | sends, to |
+|---|---|---|---|
+| MaskProducts | every party | | masked columns, to all other parties |
+| TakeProducts | every party | masked columns, from their owner | |
+| DealProducts | the dealer | | its part of the products, to the later party of each pair |
+| ContributeProducts | every party | the dealer's part | words of the products, and its own block with noise (reply) |
 """
 
 from __future__ import annotations
@@ -138,13 +147,63 @@ class Contribute:
 
 
 @dataclass(frozen=True, slots=True)
+class MaskProducts:
+    """Cap and round the own columns, the label among them, and mask them for all other parties."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeProducts:
+    """Take the masked columns of a party. width : number of its columns, the label's among them."""
+
+    session: str
+    owner: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DealProducts:
+    """Deal the dealer's part of all products between two parties, with its noise. key : of the release."""
+
+    session: str
+    key: ReleaseKey
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContributeProducts:
+    """Book the release of all products, then return the own words of the products with every other party, and the own block.
+
+    query : the piece that the release is charged with.
+    """
+
+    session: str
+    query: Backward
+    key: ReleaseKey
+
+
+@dataclass(frozen=True, slots=True)
 class Contribution:
     """Words of an opening, little-endian uint64, block after block. Short of one party's they are uniform."""
 
     words: bytes
 
 
-Leg: TypeAlias = Meet | Begin | SetUp | TakeColumns | MaskAngles | DealWaves | ShareResidual | DealSum | Contribute
+Leg: TypeAlias = (
+    Meet
+    | Begin
+    | SetUp
+    | TakeColumns
+    | MaskAngles
+    | DealWaves
+    | ShareResidual
+    | DealSum
+    | Contribute
+    | MaskProducts
+    | TakeProducts
+    | DealProducts
+    | ContributeProducts
+)
 
 
 def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
@@ -158,6 +217,10 @@ def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
             return tuple(owner for owner in leg.owners if owner != name)
         case DealSum():
             return owners_of(leg.query)
+        case MaskProducts():
+            return tuple(party for party in roles.parties if party != name)
+        case DealProducts():
+            return roles.parties[1:]
         case _:
             return ()
 
@@ -165,8 +228,10 @@ def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
 def senders(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
     """Return the participants whose parcels come with this leg, in their order."""
     match leg:
-        case TakeColumns():
+        case TakeColumns() | TakeProducts():
             return (leg.owner,)
+        case ContributeProducts() if name != roles.parties[0]:
+            return (DEALER,)
         case ShareResidual(first=True):
             others = tuple(party for party in roles.parties if party != name)
             return (*others, DEALER) if name == roles.supplied else others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from vfl.secure.sigmoid import chosen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.privacy.events import ReleaseKey
+    from vfl.secure.gram import GramBits, Pair
     from vfl.secure.noise import Deviations
     from vfl.secure.ring import Bits
     from vfl.secure.roles import Roles
@@ -43,9 +46,9 @@ class Sharing:
     n_dealt: int
 
     @property
-    def contributors(self) -> tuple[str, ...]:
-        """Return the participants that add noise to an opened sum."""
-        return (*self.roles.parties, DEALER)
+    def price(self) -> float:
+        """Return the noise of an opened sum over the noise that is charged."""
+        return self.roles.price
 
     @property
     def largest(self) -> float:
@@ -69,13 +72,90 @@ class Sharing:
 
     def stated(self) -> dict[str, Any]:
         """Return the certificate's statement of the threat model."""
-        return {
-            "mode": "secure",
-            "participants": "semi-honest",
-            "dealer": self.secure.dealer,
-            "collude": self.roles.collude,
-            "holders": list(self.roles.holders),
-            "contributors": list(self.contributors),
-            "price": self.roles.price,
-            "bits": self.bits.total,
-        }
+        return _stated(self.secure, self.roles, self.roles.holders, self.price, self.bits.total)
+
+    def described(self) -> tuple[str, ...]:
+        """Return bits, bias and traffic in words."""
+        return (
+            f"{self.bits.total} after the binary point of an opened sum",
+            f"bias of a sum at most {self.bias:.2g} of its noise, in the worst case at margins up to V",
+            f"{self.versions:,} models at which residuals are shared; {self.n_dealt / 1e6:.3g} MB of it by the dealer",
+        )
+
+
+CUTS = (
+    "each party cuts its rows by itself, which biases the model where a cut row leaves the regression line: give a clip that "
+    "cuts few"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GramSharing:
+    """Roles, bits and caps of one release of all products of columns on shares.
+
+    Whoever pools what they saw, at least σ² of an entry's noise is left: two parties and the dealer draw half of it each.
+
+    sigma : σ of the event. widths : {party: its columns, the label's among them}.
+    bits : of a column. cap : C, the norm of a row over all parties, with its label. squares : {party: its part of C²}.
+    label_scale, label_centre : t and c of the label t(y − c), the last column of its party.
+    """
+
+    secure: Secure
+    roles: Roles
+    bits: GramBits
+    cap: float
+    squares: Mapping[str, float]
+    sigma: float
+    label_scale: float
+    label_centre: float
+    widths: Mapping[str, int]
+    n_bytes: int
+
+    @property
+    def price(self) -> float:
+        """Return the noise of a product between two parties' columns over the noise that is charged: √1.5."""
+        return math.sqrt(1.5)
+
+    def caps(self) -> dict[str, float]:
+        """Return {party: c_q}, the caps of rows."""
+        from vfl.secure.gram import gram_caps  # loads compiled loops
+
+        return gram_caps(self.cap, self.squares)
+
+    def pair(self, first: str, second: str, key: ReleaseKey) -> Pair:
+        """Return the block of products between two parties, or within one."""
+        from vfl.secure.gram import Pair  # loads compiled loops
+
+        caps, order = self.caps(), self.roles.parties
+        first, second = sorted((first, second), key=order.index)
+        return Pair(first, second, key, self.sigma, self.bits.step(caps[first], caps[second]))
+
+    def stated(self) -> dict[str, Any]:
+        """Return the certificate's statement of the threat model."""
+        return _stated(self.secure, self.roles, self.roles.parties, self.price, 2 * self.bits.columns)
+
+    def described(self) -> tuple[str, ...]:
+        """Return bits, cuts and traffic in words."""
+        return (
+            f"{2 * self.bits.columns} after the binary point of an opened product, in units of C²",
+            CUTS,
+            "products of columns are opened once",
+        )
+
+
+def _stated(secure: Secure, roles: Roles, holders: tuple[str, ...], price: float, bits: int) -> dict[str, Any]:
+    return {
+        "mode": "secure",
+        "participants": "semi-honest",
+        "dealer": secure.dealer,
+        "collude": roles.collude,
+        "holders": list(holders),
+        "contributors": list(contributors(roles)),
+        "price": price,
+        "bits": bits,
+    }
+
+
+def contributors(roles: Roles) -> tuple[str, ...]:
+    """Return the participants that add noise to an opened sum."""
+    return (*roles.parties, DEALER)

@@ -123,8 +123,8 @@ class NoisyGram:
     adds that amount to all eigenvalues), and ½wᵀGw − bᵀw + nψ(w) is minimised to convergence. This is the strongest
     method for p in the tens and large n. Its noise grows with p.
 
-    Who sees what: the margins hold each raw column, one after the other, and parties receive it as weights. Participants
-    therefore see other parties' columns *before* noise. Use it with trust='trusted' only.
+    Who sees what: under trust='trusted' the margins hold each raw column, one after the other, and parties receive it as
+    weights. Participants therefore see other parties' columns *before* noise. Under trust='secure' nobody sees them.
 
     clip : C. None: a third of the longest row that the declared bounds allow, up to half where μn/p is large. inf: none.
     label_scale : t, how much of a row's length is the label's; None: such that declared labels are as long as rows.
@@ -216,7 +216,7 @@ class NoisyGram:
         shrunk = f"rows (x, t·y) are shrunk to C = {self.clip:.3g}, t = {self.label_scale:.3g}"
         return (
             f"one joint release of {d} products of columns; {shrunk}.",
-            "margins hold raw columns, and parties receive them as weights: for trust='trusted' only.",
+            "under trust='trusted', margins hold raw columns, and parties receive them as weights.",
         )
 
     def _geometry(self, problem: Problem) -> GramClip:

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vfl.errors import SpecificationError
+from vfl.errors import PrivacyError, SpecificationError
+from vfl.privacy.events import Gaussian
 from vfl.solvers.gd import GD
+from vfl.solvers.noisy_gram import NoisyGram, Row
 from vfl.solvers.skgd import SkGD
 from vfl.solvers.smoothness import Curvature
 from vfl.solvers.visits import Walk
@@ -15,11 +17,12 @@ from vfl.solvers.visits import Walk
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from vfl.messages import Backward
     from vfl.problem import Problem
     from vfl.solvers.protocol import Solver
 
-OFFERED = {"logistic": ("SkGD", "CD", "GD")}
-"""Solvers that need nothing but sums of residuals times columns, by loss."""
+OFFERED = {"logistic": ("SkGD", "CD", "GD"), "squared": ("NoisyGram",)}
+"""Solvers that need nothing but sums of residuals times columns, or products of columns, by loss."""
 NEEDS = {
     "GCD": "scores of all coordinates",
     "SGD": "secret batches",
@@ -37,7 +40,7 @@ def why_not(solver: Solver, loss: str) -> str:
     if solver.name in NEEDS:
         return NEEDS[solver.name]
     if solver.name == "NoisyGram":
-        return "products of columns that nobody sees"
+        return "squared loss"
     return (
         "a residual without a bound" if loss in ("squared", "poisson") else "a residual that is no wave of the margin"
     )
@@ -77,3 +80,38 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
         size = float(problem.reach.max()) / float(solver.clip or 1.0)
         return Rows({party: float(own @ own) for party, own in B.items()}, size, solver.passes or 1, together=True)
     raise SpecificationError(f"trust='secure' does not offer {solver.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The one release of all products of columns, from public facts.
+
+    clip : C. squares : {party: ΣB_j², with the label's at its party}. label_scale, label_centre : of t(y − c). event : of the
+    release. first : the query that it is charged with.
+    """
+
+    clip: float
+    squares: Mapping[str, float]
+    label_scale: float
+    label_centre: float
+    event: Gaussian
+    first: Backward
+
+
+def products_of(solver: Solver, problem: Problem, label: str) -> Products | None:
+    """Return the products that a resolved solver opens; None for a solver that opens sums of residuals.
+
+    label : the label party.
+    """
+    if not isinstance(solver, NoisyGram):
+        return None
+    first = solver.piece(problem, 0)
+    row = first.weighting
+    if not isinstance(row, Row) or not isinstance(first.event, Gaussian):
+        raise PrivacyError("products of columns are opened with noise")
+    farthest = problem.label_range / 2 + abs(problem.label_centre - row.label_centre)
+    squares = {}
+    for party, block in problem.layout.whole().items():
+        B = problem.reach[block.coordinates]
+        squares[party] = float(B @ B) + (row.label_scale * farthest) ** 2 * (party == label)
+    return Products(float(solver.clip or math.inf), squares, row.label_scale, row.label_centre, first.event, first)
