@@ -274,11 +274,10 @@ def test_cores_are_those_that_joblib_leaves_to_a_worker(monkeypatch):
     assert usable_cores() == 1
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}],
-    ids=["logistic", "squared"],
-)
+SQUARED = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param(SQUARED, marks=pytest.mark.slow)], ids=["logistic", "squared"])
 def test_shares_on_ray_and_in_process_agree_to_the_bit(local_ray: Any, options: dict[str, Any]) -> None:
     from tests.coordinator import shares
 
