@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import vfl
-from parties.actor import PartyActor
+from parties.actor import Constants, PartyActor
 from tests.benchmarks.rounds import Bare
 from vfl.launch.engines.connection import connected
 from vfl.launch.sources import sources_of
@@ -50,9 +50,10 @@ def table(n: int) -> dict[str, np.ndarray]:
 class FetchesAlways(PartyActor):
     """A party that fetches constants in every query."""
 
-    def _constant(self, name: str, given: Any) -> Any:
-        self._fetched.clear()
-        return super()._constant(name, given)
+    def answer(self, *arguments: Any) -> Any:
+        """Answer without the constants of earlier queries."""
+        self._constants = Constants()
+        return super().answer(*arguments)
 
 
 class Driver:

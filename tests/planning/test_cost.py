@@ -144,7 +144,7 @@ def test_a_job_that_outgrows_the_machine_is_told_a_placement() -> None:
     assert cluster[0] == "the job needs 73.8 GB in one process, this machine has 64 GB"
     assert "a Ray cluster of 3 such machines" in cluster[1]
     assert 'storage = "float32"' in advice(sizes, Machine(memory=40e9))[1]
-    assert "over 9 such machines" in advice(sizes, Machine(memory=6e9))[1]
+    assert "over 9 such machines, [ray] shards = 9" in advice(sizes, Machine(memory=6e9))[1]
 
 
 def test_the_number_of_machines_advised_is_enough() -> None:

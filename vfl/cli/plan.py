@@ -110,6 +110,7 @@ def command(
             sizes,
             machine,
             transport,
+            shards=placement.shards if transport == "cluster" else 1,
             threads=max(1, int(placement.party_cpus)),
             processes=len(placement.processes(spec.partition.parties)) if transport == "ray" else None,
         )

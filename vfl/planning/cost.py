@@ -193,7 +193,7 @@ def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
     shards = math.ceil((largest - machine.worker_bytes) / max(room - machine.worker_bytes, 1.0))
     said.append(
         f"the largest party alone needs {size(largest)}: give it a machine with that memory, or spread the rows of every "
-        f"party over {shards} such machines"
+        f"party over {shards} such machines, [ray] shards = {shards}"
     )
     return tuple(said)
 
