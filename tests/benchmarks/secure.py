@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tests.secure.session import exchanged
 from vfl.kernels import ring as kernels
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.noise import CryptographicNoise
@@ -23,7 +24,7 @@ from vfl.secure.dealer import Dealer
 from vfl.secure.member import Member
 from vfl.secure.opening import opened
 from vfl.secure.roles import DEALER, Roles
-from vfl.secure.streams import Exchange, Stream, Streams
+from vfl.secure.streams import Stream
 from vfl.secure.version import Opening, Version
 
 if TYPE_CHECKING:
@@ -79,11 +80,7 @@ class Round:
     def __init__(self, n: int) -> None:
         rng = np.random.default_rng(0)
         self.n, self.roles = n, Roles(("a", "b"), "a", 1)
-        ends = {who: Exchange(who, ()) for who in ("a", "b", DEALER)}
-        streams = {
-            who: Streams("run", {other: own.seed(other, end.key) for other, end in ends.items() if other != who})
-            for who, own in ends.items()
-        }
+        streams = exchanged(self.roles)
         residual = sigmoid.residual_bound()
         caps = ring.caps(1.0, residual, {"a": 1.0, "b": 1.0})
         bits = ring.bits(n, residual, SIGMA / caps["a"], 2)

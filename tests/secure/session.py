@@ -15,19 +15,21 @@ from vfl.secure.dealer import Dealer
 from vfl.secure.member import Member
 from vfl.secure.opening import opened
 from vfl.secure.roles import DEALER, Roles
-from vfl.secure.streams import Exchange, Streams
+from vfl.secure.streams import Streams
 from vfl.secure.version import Opening, Version, digest_of
+from vfl.security.sealing import Sealer
 
 COORDINATOR = "coordinator"
 
 
 def exchanged(roles: Roles, run: str = "run") -> dict[str, Streams]:
     """Return the streams of all participants of one new session."""
-    ends = {who: Exchange(who, ("test", run)) for who in (*roles.parties, DEALER)}
-    return {
-        who: Streams(run, {other: own.seed(other, end.key) for other, end in ends.items() if other != who})
-        for who, own in ends.items()
-    }
+    ends = {who: Sealer(who, None, ("test", run)) for who in (*roles.parties, DEALER)}
+    for who, own in ends.items():
+        for other, end in ends.items():
+            if other != who:
+                own.meet(other, end.key)
+    return {who: Streams(run, own.seeds()) for who, own in ends.items()}
 
 
 @dataclass

@@ -12,7 +12,7 @@ from tests.secure.session import exchanged, model, session
 from vfl.errors import FederationError, PrivacyError, SpecificationError
 from vfl.privacy.events import ReleaseKey
 from vfl.secure.roles import DEALER, Roles
-from vfl.secure.streams import Exchange, Streams, zero_share
+from vfl.secure.streams import Streams, zero_share
 from vfl.secure.version import Opening, Version, digest_of
 
 ROLES = Roles(("a", "b", "c"), "a", 1)
@@ -66,7 +66,7 @@ def test_pieces_of_a_stream_are_its_whole():
 
 def test_streams_stay_in_their_process():
     streams = exchanged(ROLES)["a"]
-    for secret in (streams, streams.once("b", "x"), Exchange("a", ())):
+    for secret in (streams, streams.once("b", "x")):
         with pytest.raises(TypeError, match="cannot be pickled"):
             pickle.dumps(secret)
     stream = streams.once("b", "y")
@@ -82,9 +82,7 @@ def test_streams_stay_in_their_process():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
 
-def test_a_key_that_is_none_is_refused():
-    with pytest.raises(FederationError, match="is not a key"):
-        Exchange("a", ()).seed("b", bytes(32))
+def test_a_seed_that_is_none_is_refused():
     with pytest.raises(FederationError, match="no seed"):
         exchanged(ROLES)["a"].once("d", "x")
     with pytest.raises(PrivacyError, match="32 bytes"):

@@ -14,6 +14,7 @@ from numba import types
 from numba.core import cgutils
 
 from vfl.kernels.compile import compiled, inline, load
+from vfl.kernels.simd import put
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -64,33 +65,44 @@ def fetch_row(_context: BaseContext, table: types.Array, _row: types.Type) -> tu
 
 @compiled
 def dot(columns: Array, words: Array, sums: Array) -> None:
-    """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are int16 or int32."""
+    """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are int16 or int32, two of them at a time."""
     s, n = columns.shape
     high = np.empty(PANEL, dtype=np.int64)
     for start in range(0, n, PANEL):
         stop = min(n, start + PANEL)
         for i in range(start, stop):
             high[i - start] = np.int64((at(words, i) + _HALF) >> _WORD)
-        for j in range(s):
-            first, second = np.int64(0), np.int64(0)
+        for j in range(0, s, 2):
+            other = min(j + 1, s - 1)
+            low_j, high_j, low_k, high_k = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
             for i in range(start, stop):
-                q = np.int64(load(columns, j, i))
-                first += q * np.int64(np.int32(at(words, i)))
-                second += q * np.int64(np.int32(at(high, i - start)))
-            sums[j] += np.uint64(first) + (np.uint64(second) << _WORD)
+                q, p = np.int64(load(columns, j, i)), np.int64(load(columns, other, i))
+                first, second = np.int64(np.int32(at(words, i))), np.int64(np.int32(at(high, i - start)))
+                low_j += q * first
+                high_j += q * second
+                low_k += p * first
+                high_k += p * second
+            sums[j] += np.uint64(low_j) + (np.uint64(high_j) << _WORD)
+            if other > j:
+                sums[other] += np.uint64(low_k) + (np.uint64(high_k) << _WORD)
 
 
 @compiled
 def dot_words(columns: Array, words: Array, sums: Array) -> None:
-    """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are words."""
+    """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are words, two of them at a time."""
     s, n = columns.shape
     for start in range(0, n, PANEL):
         stop = min(n, start + PANEL)
-        for j in range(s):
-            total = np.uint64(0)
+        for j in range(0, s, 2):
+            other = min(j + 1, s - 1)
+            total_j, total_k = np.uint64(0), np.uint64(0)
             for i in range(start, stop):
-                total += load(columns, j, i) * at(words, i)
-            sums[j] += total
+                word = at(words, i)
+                total_j += load(columns, j, i) * word
+                total_k += load(columns, other, i) * word
+            sums[j] += total_j
+            if other > j:
+                sums[other] += total_k
 
 
 @compiled
@@ -119,18 +131,21 @@ def dealt(table: Array, angles: Array, words: Array) -> None:
 
 @compiled
 def add_products(columns: Array, weights: Array, parts: Array) -> None:
-    """Add Σ_j columns[j, i]·weights[j] to parts[i] modulo 2^64, in place. Columns of weight 0 are not read."""
+    """Add Σ_j columns[j, i]·weights[j] to parts[i] modulo 2^64, in place. Pairs of columns of weight 0 are not read."""
     s, n = columns.shape
     for start in range(0, n, PANEL):
         stop = min(n, start + PANEL)
-        for j in range(s):
-            if weights[j] == 0:
+        for j in range(0, s, 2):
+            other = min(j + 1, s - 1)
+            weight = weights[other] if other > j else np.int64(0)
+            if weights[j] == 0 and weight == 0:
                 continue
-            low = np.int64(np.int32(weights[j]))
-            high = np.int64(np.int32((weights[j] - low) >> 32))
+            low_j, low_k = np.int64(np.int32(weights[j])), np.int64(np.int32(weight))
+            high_j = np.int64(np.int32((weights[j] - low_j) >> 32))
+            high_k = np.int64(np.int32((weight - low_k) >> 32))
             for i in range(start, stop):
-                q = np.int64(load(columns, j, i))
-                parts[i] += q * low + ((q * high) << 32)
+                q, p = np.int64(load(columns, j, i)), np.int64(load(columns, other, i))
+                put(parts, i, at(parts, i) + (q * low_j + p * low_k) + ((q * high_j + p * high_k) << 32))
 
 
 @compiled

@@ -4,10 +4,10 @@ Guarantee. A stream is uniform and independent of every other stream for everyon
 X25519, HKDF-SHA256 and AES-256-CTR. A name is used once in a session, and every session has new keys, so that no stream
 masks two texts. `Streams` refuses a name that was used, a fork and a copy.
 
-    seed of a pair       HKDF-SHA256(X25519(own, other's), info = context, both names, both public keys)
+    seed of a pair       vfl.security.sealing.Sealer.seeds, from X25519 and HKDF-SHA256
     key of a stream      HKDF-SHA256(seed, info = name), 32 bytes for AES-256 in counter mode from 0
 
-RFC 7748, RFC 5869; NIST SP 800-38A.
+RFC 5869; NIST SP 800-38A.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from vfl.errors import FederationError, PrivacyError
 
@@ -41,35 +40,6 @@ _COUNTER = bytes(16)
 _LITTLE_ENDIAN = np.dtype("<u8")
 
 Name = tuple[str | int, ...]
-
-
-class Exchange:
-    """One participant's key of one session, from which it derives a seed with every other participant.
-
-    It is made anew for every session and holds a secret, so it cannot be pickled. The caller authenticates public keys:
-    a seed is secret only if `other`'s key is its own.
-
-    name : of the participant. context : names federation and run.
-    """
-
-    def __init__(self, name: str, context: tuple[str, ...]) -> None:
-        self._name, self._context = name, context
-        self._secret = X25519PrivateKey.generate()
-        self.key = self._secret.public_key().public_bytes_raw()
-        """Public key, 32 bytes."""
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an Exchange holds a secret and cannot be pickled")
-
-    def seed(self, other: str, key: bytes) -> bytes:
-        """Return the seed shared with `other`, 32 bytes: the same on both sides. Raises FederationError for a bad key."""
-        try:
-            shared = self._secret.exchange(X25519PublicKey.from_public_bytes(key))
-        except ValueError:  # a point of small order, or another length
-            raise FederationError(f"the key for shared streams that came for {other!r} is not a key") from None
-        ends = sorted(((self._name.encode(), self.key), (other.encode(), key)))
-        info = _joined(_DOMAIN, *(part.encode() for part in self._context), *ends[0], *ends[1])
-        return HKDF(hashes.SHA256(), SEED_BYTES, salt=None, info=info).derive(shared)
 
 
 class Stream:
