@@ -129,10 +129,10 @@ class CoordinatorActor:
         """Settle; return the outcome."""
         return next(self._events)
 
-    def _margins(self, labels: Sequence[Any], split: Split | None, n_records: int) -> MarginShards:
+    def _margins(self, labels: Sequence[Any], split: Split | None, n_records: int, n_margins: int = 1) -> MarginShards:
         """Start an actor for each shard of the margins; it ends with this one."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
-        return MarginShards(Remote(started, self._of_margins), labels, split, n_records)
+        return MarginShards(Remote(started, self._of_margins), labels, split, n_records, n_margins)
 
     def _of_margins(self, number: int, ref: Any) -> Any:
         try:

@@ -115,7 +115,7 @@ class Coordinator:
 
     expand : send every Descend as its parts.
     faults : policy on lost parties.
-    margins : makes the margins from labels, split and n.
+    margins : makes the margins from labels, split, n, and the number of margins per record.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Coordinator:
         *,
         expand: bool = False,
         faults: Faults | None = None,
-        margins: Callable[[Any, Split | None, int], State] = whole,
+        margins: Callable[[Any, Split | None, int, int], State] = whole,
     ) -> None:
         self._transport = transport
         self._margins = margins
@@ -211,7 +211,8 @@ class Coordinator:
         """
         label = plan.job.partition.label_party
         if plan.sharing is None:
-            return self._transport, self._margins(self._transport.labels(label), plan.job.split, plan.n_records)
+            labels = self._transport.labels(label)
+            return self._transport, self._margins(labels, plan.job.split, plan.n_records, plan.job.n_margins)
         if not isinstance(self._transport, Legs):
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its legs"

@@ -40,12 +40,16 @@ class Margins:
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
     place : of these records, if they are one shard; None for all records.
+    n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after the other.
     """
 
-    def __init__(self, labels: Vector, held_out: np.ndarray | None = None, place: Place | None = None) -> None:
+    def __init__(
+        self, labels: Vector, held_out: np.ndarray | None = None, place: Place | None = None, n_margins: int = 1
+    ) -> None:
         self._held_labels = labels[:0] if held_out is None else labels[held_out]
         self._labels = labels if held_out is None else labels[~held_out]
-        self._margins = np.zeros_like(self._labels)
+        self._n_margins = n_margins
+        self._margins = np.zeros(n_margins * len(self._labels))
         self._place = place or Place(0, len(self._labels), 0)
         self._held: dict[str, Vector] = {}
         self._kept: dict[str, Vector] = {}
@@ -75,7 +79,8 @@ class Margins:
         if name == HELD_POSITIONS:
             return self._place.first_held_out + np.arange(float(len(self._held_labels)))
         known = self._held.get(name)
-        if known is None or known.shape != self._held_labels.shape:
+        wanted = self._held_labels.size * (self._n_margins if name == HELD_OUT else 1)
+        if known is None or known.shape != (wanted,):
             what = "margins" if name == HELD_OUT else name.removeprefix(f"{HELD_OUT}: ")
             raise PrivacyError(f"held-out records are tallied before their {what} are known")
         return known

@@ -30,10 +30,10 @@ class ShardMargins:
     _margins: Margins
     _before: State
 
-    def load(self, labels: Vector, split: Split | None, shard: Shard, place: Place) -> None:
-        """Take the labels of the shard's records, (n,) with the held-out ones."""
+    def load(self, labels: Vector, split: Split | None, shard: Shard, place: Place, n_margins: int = 1) -> None:
+        """Take the labels of the shard's records, (n,) with the held-out ones. n_margins : as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
-        self._margins = Margins(labels, held_out, place)
+        self._margins = Margins(labels, held_out, place, n_margins)
 
     def records(self, query: Query) -> Records:
         """Return the per-record vectors that the parties see for this query."""
@@ -63,7 +63,9 @@ class ShardMargins:
 class MarginShards:
     """The margins of all records, with the methods of `Margins`, over one `ShardMargins` per shard."""
 
-    def __init__(self, shards: Group, labels: Sequence[Any], split: Split | None, n_records: int) -> None:
+    def __init__(
+        self, shards: Group, labels: Sequence[Any], split: Split | None, n_records: int, n_margins: int = 1
+    ) -> None:
         self._shards = shards
         ranges = cut(n_records, shards.size)
         ends = [0, *(shard.stop for shard in ranges)]
@@ -71,7 +73,7 @@ class MarginShards:
         trained = [end - out for end, out in zip(ends, apart, strict=True)]
         places = [Place(trained[k], trained[-1], apart[k]) for k in range(shards.size)]
         self.counts = tuple(trained[k + 1] - trained[k] for k in range(shards.size))
-        self._ask("load", Each(labels), split, Each(ranges), Each(places))
+        self._ask("load", Each(labels), split, Each(ranges), Each(places), n_margins)
 
     @property
     def n_records(self) -> int:
@@ -114,6 +116,6 @@ class MarginShards:
         return self._shards.fetch(self._shards.start(method, *arguments))
 
 
-def whole(labels: Any, split: Split | None, n_records: int) -> Margins:
+def whole(labels: Any, split: Split | None, n_records: int, n_margins: int = 1) -> Margins:
     """Return the margins of all records, in this process."""
-    return Margins(labels, None if split is None else split.held_out(n_records))
+    return Margins(labels, None if split is None else split.held_out(n_records), n_margins=n_margins)

@@ -179,6 +179,7 @@ def load_rows(
         threads=threads,
         first=first,
         n_trained=n_trained,
+        n_margins=job.n_margins,
     )
 
 

@@ -33,6 +33,7 @@ from vfl.messages import (
     Reply,
     Select,
     Tally,
+    shift_of,
 )
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import moments_sensitivity
@@ -73,6 +74,7 @@ class Party:
         rows, for margins only: no noised sum of theirs is ever asked of a party.
     groups : {column: (m,) codes} of the held-out records' groups, where fairness is checked; for margins only.
     threads : number of threads of the kernels; it changes no result.
+    n_margins : as for `Rows`.
     holder : of a run on shares, in which this party answers no query about margins; None for trust='trusted'.
     """
 
@@ -90,8 +92,9 @@ class Party:
         groups: Mapping[str, Integers] | None = None,
         threads: int = 1,
         holder: Holder | None = None,
+        n_margins: int = 1,
     ) -> None:
-        rows = Rows(name, columns, labels, held_out=held_out, groups=groups, threads=threads)
+        rows = Rows(name, columns, labels, held_out=held_out, groups=groups, threads=threads, n_margins=n_margins)
         self._begin(name, Here([rows]), [rows.facts()], noise, book, unnoised, alignment, holder)
 
     @classmethod
@@ -247,15 +250,15 @@ class Party:
         One pass over the records adds X_S Δ and computes the next gradient.
         """
         w = query.start[self.name].copy()
-        delta, shift = np.zeros(0), 0.0
-        released: list[Vector] = []
+        delta, released = np.zeros(0), list[Vector]()
+        shift: Any = 0.0
         for k, step in enumerate(query.steps[self.name]):
             sums = self._total("step", k, delta, shift) if k else self._total("enter", query, records)
             release_key = replace(key, part=query.parts.get(self.name, 0) + k)
             released.append(self._release(sums, step.clip, step.event, release_key, _of_step(query, step)))
             own = w[step.block.local]
             delta = step.rule(own, released[-1])
-            shift = -float(step.centre @ delta)
+            shift = shift_of(step.centre, delta, getattr(step.rule, "classes", 1))
             own += delta
         if not released:
             return Reply((), self._vector(query, records))

@@ -14,9 +14,11 @@ from parties.alignment.participant import Alignment
 from parties.alignment.reading import holds_ids, raw_ids
 from parties.loading import load_features
 from parties.permission import permitted
+from parties.storage.classes import ClassColumns
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
 from vfl.job.plain import encode
+from vfl.problem import coordinates_of
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -37,8 +39,8 @@ class ModelPart:
 
     job : the public job of the run. party : owner of this part.
     model : digest of the whole model, as its certificate states it: parts of one model belong together.
-    coordinates, w : (p_k,) names and values on the scaled features.
-    intercept : of the whole model; it depends on no party's columns, and every part holds it.
+    coordinates, w : (p_k,) names and values on the scaled features; (p_k·K,) with multinomial loss.
+    intercept : of the whole model; it depends on no party's columns, and every part holds it. (K,) with multinomial loss.
     """
 
     job: Job
@@ -46,7 +48,7 @@ class ModelPart:
     model: str
     coordinates: tuple[str, ...]
     w: Vector
-    intercept: float
+    intercept: Any
 
     @property
     def digest(self) -> str:
@@ -55,7 +57,7 @@ class ModelPart:
         return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
     def margins(self, source: Any, index: Index | None = None, *, permission: Permission | None = None) -> Vector:
-        """Return X_k w_k, (n,) float64, of new records; cells are filled and clamped as in training.
+        """Return X_k w_k, (n,) float64, or (n, K), of new records; cells are filled and clamped as in training.
 
         source : as for `train`; the label is not needed. index : the aligned rows; None takes all as they are.
         permission : of the party's owner. None asks the policy that the owner set for this process, if there is one.
@@ -67,7 +69,12 @@ class ModelPart:
         columns = load_features(self.job.for_party(self.party), source, index=index)
         permission.count(columns.n_records)
         by_name = dict(zip(self.coordinates, self.w, strict=True))
-        w = np.array([by_name[name] for name in columns.names])
+        K, classes = self.job.n_margins, self.job.class_names
+        w = np.array([by_name[own] for name in columns.names for own in coordinates_of(name, classes)])
+        if classes:
+            each = ClassColumns(columns, K)
+            found = each.kernels.forward(each.block(0, len(w)), w, np.zeros(K * columns.n_records))
+            return np.ascontiguousarray(found.reshape(K, -1).T)
         margins: Vector = columns.kernels.forward(columns.block(0, len(w)), w, np.zeros(columns.n_records))
         return margins
 
@@ -78,7 +85,7 @@ class ModelPart:
             "party": self.party,
             "model": self.model,
             "w": dict(zip(self.coordinates, map(float, self.w), strict=True)),
-            "intercept": self.intercept,
+            "intercept": np.asarray(self.intercept).tolist(),
             "job": encode(self.job),
         }
         return json.dumps(plain, indent=2, ensure_ascii=False)
@@ -107,9 +114,14 @@ class ModelPart:
             w = np.array(list(plain["w"].values()), dtype=np.float64)
             job = decode(plain["job"])
             job.partition.columns(plain["party"])
-            return cls(job, plain["party"], plain["model"], tuple(plain["w"]), w, float(plain["intercept"]))
+            own = plain["intercept"]
+            intercept = np.array(own, dtype=np.float64) if job.multinomial else float(own)
+            part = cls(job, plain["party"], plain["model"], tuple(plain["w"]), w, intercept)
         except (VflError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise OutputError(f"{where} is damaged: {error}") from error
+        if np.size(part.intercept) != job.n_margins:
+            raise OutputError(f"{where} is damaged: it holds another number of intercepts than of classes")
+        return part
 
 
 def part_of(given: ModelPart | str, party: str) -> ModelPart:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.record_cap import OwnBounds
+from parties.storage.classes import ClassColumns
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
-from vfl.kernels.dense import CODES, LOGISTIC, SQUARED, WEIGHTS, inverse_grid
+from vfl.kernels.dense import CODES, LOGISTIC, MULTINOMIAL, SQUARED, WEIGHTS, inverse_grid
 from vfl.kernels.geometry import Geometry
-from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally
+from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally, shift_of
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     Sums = Integers | Vector
 
 UNIT_GRID = 2.0**-GRID_BITS
+WITH_LABELS = {"logistic": LOGISTIC, "multinomial": MULTINOMIAL}
+"""Losses whose residuals are capped from margins and labels; those of others from the residuals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Rows:
     held_out, groups : as for `Party`.
     threads : number of threads of the kernels; it changes no result.
     first, n_trained : position of the first of these records among all n_trained records trained on; None for all.
+    n_margins : margins per record, one for each class under multinomial loss. A column then has as many coordinates.
     """
 
     def __init__(
@@ -79,13 +83,16 @@ class Rows:
         threads: int = 1,
         first: int = 0,
         n_trained: int | None = None,
+        n_margins: int = 1,
     ) -> None:
         self.columns = columns
         self.held_out = held_out
+        self._n_margins = n_margins
+        self._coordinates: Any = columns if n_margins == 1 else ClassColumns(columns, n_margins)
         self.groups = groups or {}
         self._party = party
         self.y = labels
-        self._kernels = columns.kernels
+        self._kernels: Any = self._coordinates.kernels
         self._threads = threads
         self._first = first
         self._n_trained = columns.n_records if n_trained is None else n_trained
@@ -103,12 +110,13 @@ class Rows:
             threads=self._threads,
             first=self._first,
             n_trained=self._n_trained,
+            n_margins=self._n_margins,
         )
 
     def facts(self) -> RowFacts:
         """Return the numbers of records and coordinates."""
         held_out = 0 if self.held_out is None else self.held_out.n_records
-        return RowFacts(self.columns.n_records, held_out, self.columns.n_coordinates)
+        return RowFacts(self.columns.n_records, held_out, self._coordinates.n_coordinates)
 
     def labels(self) -> Vector:
         """Return y of these records, for margins only."""
@@ -152,19 +160,19 @@ class Rows:
             case Descend():
                 v = self._zeros() if not query.sweep else self._entered(query, records).copy()
                 for step, delta in zip(query.steps[self._party], deltas, strict=True):
-                    shift = -float(step.centre @ delta)
+                    shift = shift_of(step.centre, delta, self._n_margins)
                     self._kernels.forward(self._block(step.block), delta, v, shift, threads=self._threads)
                 if query.sweep:
                     v -= self._entered(query, records)
                 return v
             case Forward(side=Side.HELD_OUT, coordinates={self._party: (block, w)}):
-                rows = self._apart().block(block.start, block.stop)
-                zeros = np.zeros(self._apart().n_records)
+                rows = self._apart_block(block)
+                zeros = np.zeros(self._apart().n_records * self._n_margins)
                 return self._moved(rows, w, zeros, 0.0)
             case Forward(coordinates={self._party: (block, w)}):
                 return self._moved(self._block(block), w, self._zeros(), query.shifts.get(self._party, 0.0))
             case RecordNorms(side=Side.HELD_OUT, rows={self._party: row}):
-                return self._norms(self._apart().block(row[0].start, row[0].stop), row)
+                return self._norms(self._apart_block(row[0]), row)
             case RecordNorms(rows={self._party: row}):
                 return self._record_norms(row)
             case Groups(columns={self._party: own}):
@@ -180,7 +188,7 @@ class Rows:
         entered, y = self._entered(query, records), _required(records.labels)
         bounds = None
         if query.capped is not None:
-            code = LOGISTIC if query.weighting.kernel == "logistic" else WEIGHTS
+            code = WITH_LABELS.get(query.weighting.kernel, WEIGHTS)
             bounds = self._bounds.of(query.capped, _required(records.limits), y, code)
         nothing = self.columns.block(0, 0)
         steps = query.steps[self._party]
@@ -188,7 +196,7 @@ class Rows:
         return self.step(0, np.zeros(0), 0.0)
 
     @np.errstate(all="ignore")
-    def step(self, number: int, delta: Vector, shift: float) -> Sums:
+    def step(self, number: int, delta: Vector, shift: Any) -> Sums:
         """Add X_S Δ + shift of the step before to the margins and return the sum of this step, in one pass."""
         visit = self._visiting()
         step = visit.steps[number]
@@ -200,7 +208,7 @@ class Rows:
         return sums
 
     @np.errstate(all="ignore")
-    def leave(self, delta: Vector, shift: float) -> Vector:
+    def leave(self, delta: Vector, shift: Any) -> Vector:
         """Add X_S Δ + shift of the last step; return the visit's change of the margins, (n,), for margins only."""
         visit, self._visit = self._visiting(), None
         self._kernels.forward(visit.pending, delta, visit.v, shift, threads=self._threads)
@@ -242,7 +250,7 @@ class Rows:
         self,
         pending: Any,
         delta: Vector,
-        shift: float,
+        shift: Any,
         v: Vector,
         y: Vector,
         weighting: Weighting,
@@ -279,14 +287,14 @@ class Rows:
 
     def _moments(self, query: Moments) -> Sums:
         """Return Σ x_ij/(2B_j) and Σ x_ij²/B_j² over the first columns, or the exact Σ x_ij and Σ x_ij² without B."""
-        X = self.columns.block(0, query.widths[self._party])
+        X, kernels = self.columns.block(0, query.widths[self._party]), self.columns.kernels
         means = query.asks_means(self._party)
         if query.reach is None:
-            first, second = self._kernels.plain_moments(X)
+            first, second = kernels.plain_moments(X)
             return np.concatenate([first, second]) if means else second
         reach = query.reach[self._party]
-        parts = [self._kernels.first_moments(X, reach, UNIT_GRID, threads=self._threads)] if means else []
-        parts.append(self._kernels.second_moments(X, reach**2, UNIT_GRID, threads=self._threads))
+        parts = [kernels.first_moments(X, reach, UNIT_GRID, threads=self._threads)] if means else []
+        parts.append(kernels.second_moments(X, reach**2, UNIT_GRID, threads=self._threads))
         return np.concatenate(parts)
 
     def _singles(self, query: Select, block: Block, r: Vector) -> Sums:
@@ -300,7 +308,7 @@ class Rows:
         plain: Vector = self._kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(centre, scale), threads=self._threads)
         return plain
 
-    def _moved(self, X: Any, w: Vector, v: Vector, shift: float) -> Vector:
+    def _moved(self, X: Any, w: Vector, v: Vector, shift: Any) -> Vector:
         moved: Vector = self._kernels.forward(X, w, v, shift, threads=self._threads)
         return moved
 
@@ -337,10 +345,14 @@ class Rows:
         return np.where(members > 0.0, r, 0.0)
 
     def _block(self, block: Block) -> Any:
-        return self.columns.block(block.start, block.stop)
+        return self._coordinates.block(block.start, block.stop)
+
+    def _apart_block(self, block: Block) -> Any:
+        apart: Any = self._apart() if self._n_margins == 1 else ClassColumns(self._apart(), self._n_margins)
+        return apart.block(block.start, block.stop)
 
     def _zeros(self) -> Vector:
-        return np.zeros(self.columns.n_records)
+        return np.zeros(self.columns.n_records * self._n_margins)
 
     def _unknown(self, query: Query) -> PrivacyError:
         return PrivacyError(f"party {self._party!r} does not answer {type(query).__name__}")

@@ -17,7 +17,7 @@ import numpy as np
 
 from vfl import alignment, messages
 from vfl.errors import PrivacyError
-from vfl.evaluation import distance, statistics
+from vfl.evaluation import classes, distance, statistics
 from vfl.holdout import Side
 from vfl.losses import LOSSES
 from vfl.messages import joining
@@ -137,12 +137,14 @@ register("weighting", "row", noisy_gram.Row)
 register("weighting", "bounded_derivative", distance.BoundedDerivative)
 
 register("rule", "prox_step", prox.ProxStep)
+register("rule", "classes_step", prox.ClassesStep)
 
 register("score", "move", gcd.MoveScore)
 register("score", "decrease", gcd.DecreaseScore)
 
 _pair_of_steps = sequence(WHOLE)
 register("statistic", "outcomes", statistics.Outcomes, steps=_pair_of_steps)
+register("statistic", "class_outcomes", classes.ClassOutcomes, steps=_pair_of_steps)
 register("statistic", "scores", statistics.Scores)
 register("statistic", "residuals", statistics.Residuals, steps=_pair_of_steps)
 register("statistic", "positives", statistics.Positives)
@@ -192,7 +194,12 @@ register(
     fold=_fold,
     capped=_capped,
 )
-register("message", "forward", messages.Forward, coordinates=_by_block, shifts=mapping(RELEASED_NUMBER), side=_side)
+_shift = Parameter(
+    f"{RELEASED_NUMBER.text}; a vector with several margins per record",
+    lambda shift: RELEASED.encode(shift) if np.ndim(shift) else RELEASED_NUMBER.encode(shift),
+    lambda plain: RELEASED.decode(plain) if type(plain) is bytes else RELEASED_NUMBER.decode(plain),
+)
+register("message", "forward", messages.Forward, coordinates=_by_block, shifts=mapping(_shift), side=_side)
 register(
     "message",
     "descend",

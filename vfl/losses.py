@@ -13,6 +13,7 @@ none of them is ever taken from data.
 | hinge | ±1 | −y where yv < 1 | ∞ | 1 |
 | smoothed_hinge | ±1 | −y·(1 − yv)/width, between 0 and −y | 1/width | 1 |
 | class_weighted | ±1 | c_y times another's | max c times its | max c times its |
+| multinomial | 0 to K − 1 | softmax(v) − e_y, a vector | ½ | √2 |
 """
 
 from __future__ import annotations
@@ -305,7 +306,7 @@ class ClassWeighted:
                 )
             _positive("class_weighted", option, getattr(self, option))
         as_floats(self, "negative", "positive")
-        if not loss_of(self.loss).classification or self.loss == self.name:
+        if not loss_of(self.loss).classification or self.loss in (self.name, Multinomial.name):
             raise SpecificationError(f"class_weighted needs a loss of two classes, not {self.loss!r}")
 
     @property
@@ -336,6 +337,56 @@ class ClassWeighted:
         return np.where(y > 0, self.positive, self.negative)
 
 
+@dataclass(frozen=True, slots=True)
+class Multinomial:
+    """log Σ_k exp(v_k) − v_y for y = 0, ..., K − 1 and K margins per record: softmax regression.
+
+    The derivative is the vector softmax(v) − e_y. Its norm is at most √2, and its entries sum to 0. The matrix of second
+    derivatives, diag(p) − ppᵀ, has no eigenvalue above ½ (Böhning 1992), so one step of 1/(½·mean(x_j²)) is safe for the K
+    coefficients of a column together.
+
+    Margins and derivatives of n records are vectors (K·n,), one class after the other.
+    """
+
+    name: ClassVar[str] = "multinomial"
+    classification: ClassVar[bool] = True
+    curvature: ClassVar[float] = 0.5
+    slope: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    def value(self, v: Vector, y: Vector) -> Vector:
+        """Return log Σ_k exp(v_k) − v_y, (n,), without overflow."""
+        import numpy as np
+        from scipy.special import logsumexp
+
+        V = v.reshape(-1, y.size) if y.size else v.reshape(0, 0)
+        own = np.zeros(y.size)
+        for k, margins in enumerate(V):
+            own[y == k] = margins[y == k]
+        return np.asarray(logsumexp(V, axis=0) - own) if y.size else own
+
+    def derivative(self, v: Vector, y: Vector) -> Vector:
+        """Return softmax(v) − e_y, (K·n,), without overflow."""
+        import numpy as np
+
+        r = self.probabilities(v, y.size)
+        for k in range(len(r)):
+            r[k] -= y == k
+        return np.ravel(r)
+
+    def response(self, v: Vector) -> Vector:
+        """Return v."""
+        return v
+
+    def probabilities(self, v: Vector, n_records: int) -> Vector:
+        """Return softmax(v), (K, n)."""
+        import numpy as np
+
+        V = v.reshape(-1, n_records) if n_records else v.reshape(0, 0)
+        e: Vector = np.exp(V - V.max(axis=0, initial=-np.inf))
+        p: Vector = e / e.sum(axis=0)
+        return p
+
+
 LARGEST_MARGIN = 50.0
 """Largest margin of Poisson loss: beyond exp(50), steps are too short to change any coordinate."""
 
@@ -347,7 +398,7 @@ def _positive(loss: str, option: str, value: float) -> None:
 
 
 LOSSES: dict[str, type[Loss]] = {
-    loss.name: loss for loss in (Squared, Logistic, Huber, Poisson, Hinge, SmoothedHinge, ClassWeighted)
+    loss.name: loss for loss in (Squared, Logistic, Huber, Poisson, Hinge, SmoothedHinge, ClassWeighted, Multinomial)
 }
 
 

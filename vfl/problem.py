@@ -13,7 +13,7 @@ from vfl.errors import PartitionError
 from vfl.messages import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -26,6 +26,11 @@ INTERCEPT = "(intercept)"
 A = TypeVar("A", bound=np.ndarray)
 
 
+def coordinates_of(column: str, classes: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a column's coordinates: its own, or 'column[class]' for each class."""
+    return tuple(f"{column}[{name}]" for name in classes) or (column,)
+
+
 def _kept(array: A) -> A:
     """Make a shared array read-only, and return it."""
     array.flags.writeable = False
@@ -36,22 +41,46 @@ def _kept(array: A) -> A:
 class Layout:
     """Position of each party's coordinates in w. The intercept is the last column of the label party.
 
+    A column has one coordinate; with K classes it has K in a row, one for each class.
+
     columns : {party: names of its columns in canonical order}, so that every block is contiguous.
-    explicit : {party: sizes of its blocks} if the partition names blocks; None lets the solver choose the size.
+    explicit : {party: sizes of its blocks, in columns} if the partition names blocks; None lets the solver choose the size.
+    classes : names of the K classes of multinomial loss; () for losses of one margin per record.
     """
 
     columns: Mapping[str, tuple[str, ...]]
     explicit: Mapping[str, tuple[int, ...]] | None = None
+    classes: tuple[str, ...] = ()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Return the names of all p coordinates of w."""
-        return tuple(name for names in self.columns.values() for name in names)
+        """Return the names of all coordinates of w."""
+        listed = (name for names in self.columns.values() for name in names)
+        return tuple(own for name in listed for own in coordinates_of(name, self.classes))
+
+    @property
+    def width(self) -> int:
+        """Return the number of coordinates per column, which is that of margins per record: K with classes, else 1."""
+        return max(1, len(self.classes))
+
+    @property
+    def n_columns(self) -> int:
+        """Return p, the number of columns, with the intercept."""
+        return sum(len(names) for names in self.columns.values())
 
     @property
     def n_coordinates(self) -> int:
-        """Return p, with the intercept."""
-        return sum(len(names) for names in self.columns.values())
+        """Return the length of w, p·K with K classes."""
+        return self.n_columns * self.width
+
+    def of_columns(self, values: Sequence[float] | Vector) -> Vector:
+        """Return (p,) values of columns as values of coordinates."""
+        return np.repeat(np.asarray(values, dtype=np.float64), self.width)
+
+    @property
+    def has_intercept(self) -> bool:
+        """True if a column is the intercept."""
+        return any(INTERCEPT in names for names in self.columns.values())
 
     def whole(self) -> dict[str, Block]:
         """Return one block per party that has columns: all of them."""
@@ -59,12 +88,12 @@ class Layout:
         offset = 0
         for party, names in self.columns.items():
             if names:
-                blocks[party] = Block(len(blocks), party, 0, len(names), offset)
-            offset += len(names)
+                blocks[party] = Block(len(blocks), party, 0, len(names) * self.width, offset)
+            offset += len(names) * self.width
         return blocks
 
     def blocks(self, size: int | None) -> tuple[Block, ...]:
-        """Cut every party's columns into blocks of `size` (the last may be smaller); explicit blocks need size=None."""
+        """Cut every party's columns into blocks of `size` columns (the last may be smaller); explicit blocks need size=None."""
         blocks: list[Block] = []
         for party, whole in self.whole().items():
             if self.explicit is not None:
@@ -72,9 +101,9 @@ class Layout:
                     raise PartitionError(
                         "the partition names its blocks: leave block_size out, or leave the blocks out"
                     )
-                sizes = list(self.explicit[party])
+                sizes = [columns * self.width for columns in self.explicit[party]]
             else:
-                step = whole.size if size is None else size
+                step = whole.size if size is None else size * self.width
                 sizes = [min(step, whole.size - start) for start in range(0, whole.size, step)]
             start = 0
             for width in sizes:
@@ -96,6 +125,7 @@ class Problem:
     smoothness_share : the share of μ² that private smoothness may spend.
     one_sided : most declared ranges keep their sign, so that columns are far from orthogonal to the intercept.
     sparse : parties whose columns are never centred, so that entries that are not stored stay 0.
+    start : (p,) the released model that training starts from, on the scaled features; None for the constant model.
     penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
     """
 
@@ -115,6 +145,7 @@ class Problem:
     penalise_intercept: bool = False
     sparse: frozenset[str] = frozenset()
     label_low: float = -math.inf
+    start: Vector | None = None
 
     @property
     def private(self) -> bool:
@@ -124,12 +155,18 @@ class Problem:
     @cached_property
     def intercept(self) -> Vector:
         """Return (p,) 1 for the intercept, 0 for features."""
-        return _kept(np.array([1.0 if name == INTERCEPT else 0.0 for name in self.layout.names]))
+        columns = (name for names in self.layout.columns.values() for name in names)
+        return _kept(self.layout.of_columns([1.0 if name == INTERCEPT else 0.0 for name in columns]))
+
+    @property
+    def begin(self) -> Vector:
+        """Return (p,) the model that training starts from without a release: `start`, or the middle of the labels."""
+        return self.intercept * self.label_centre if self.start is None else self.start
 
     @property
     def centred(self) -> bool:
         """True if columns are centred at released means, which an unpenalised intercept absorbs."""
-        return INTERCEPT in self.layout.names and not self.penalise_intercept
+        return self.layout.has_intercept and not self.penalise_intercept
 
     @cached_property
     def centred_coordinates(self) -> npt.NDArray[np.bool_]:
@@ -146,7 +183,7 @@ class Problem:
 
     def describe(self) -> str:
         """Return F in one line."""
-        said = ", the intercept included" if self.penalise_intercept and INTERCEPT in self.layout.names else ""
+        said = ", the intercept included" if self.penalise_intercept and self.layout.has_intercept else ""
         term = self.penalty.describe()
         return f"F(w) = (1/n)·Σ {self.loss.name}((Xw)_i, y_i){'' if term == '0' else f' + {term}'}{said}"
 

@@ -71,6 +71,8 @@ _UNDECLARED = Numeric()
 KINDS: dict[str, type[Declaration | Dropped]] = {
     kind.kind: kind for kind in (Numeric, Boolean, Categorical, Dropped, *FEATURES)
 }
+MOST_CLASSES = 100
+"""Largest number of classes of multinomial loss: margins and messages grow with it."""
 CHOSEN = ("categorical", "ordinal")
 """Kinds whose categories may not be taken from the data."""
 
@@ -419,6 +421,24 @@ class BinaryLabel:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassLabel:
+    """A label of K classes, which become 0, ..., K − 1.
+
+    classes : all labels that may occur, compared as text; at least two.
+    """
+
+    classes: tuple[Category, ...]
+
+    def __post_init__(self) -> None:
+        given: Any = self.classes
+        flat = isinstance(given, tuple) and not any(isinstance(c, tuple | list | dict) for c in given)
+        if not flat or len(given) < 2 or len({canonical_category(c) for c in given}) != len(given):
+            raise SpecificationError(f"classes of multinomial loss are two or more different labels, not {given!r}")
+        if len(given) > MOST_CLASSES:
+            raise SpecificationError(f"multinomial loss has at most {MOST_CLASSES} classes, not {len(given)}")
+
+
+@dataclass(frozen=True, slots=True)
 class RealLabel:
     """A label of numbers.
 
@@ -432,4 +452,4 @@ class RealLabel:
             object.__setattr__(self, "bounds", checked_bounds(self.bounds))
 
 
-Label: TypeAlias = BinaryLabel | RealLabel
+Label: TypeAlias = BinaryLabel | ClassLabel | RealLabel

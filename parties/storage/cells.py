@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from vfl.errors import entry
-from vfl.schema import BinaryLabel, canonical_category
+from vfl.schema import BinaryLabel, ClassLabel, canonical_category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ def contents_of(
     for column in columns:
         contents |= schema.contents(column)
     if label is not None:
-        contents[label[0]] = "text" if isinstance(label[1], BinaryLabel) else "number"
+        contents[label[0]] = "text" if isinstance(label[1], BinaryLabel | ClassLabel) else "number"
     for column in groups:
         contents |= schema.contents(column)
     return contents

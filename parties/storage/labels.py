@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, numbers, text_of
-from vfl.schema import BinaryLabel, RealLabel, canonical_category
+from vfl.schema import BinaryLabel, ClassLabel, RealLabel, canonical_category
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,9 @@ class LabelReader:
         self._declared = declared
         self._origin = origin
         self._values = np.empty(at_most)
-        if isinstance(declared, BinaryLabel):
+        if isinstance(declared, ClassLabel):
+            self._code_of = lookup(declared.classes)
+        elif isinstance(declared, BinaryLabel):
             # Without declared classes: 0, 1 and −1, spelt as numbers, text or truth values.
             self._code_of = _undeclared_class if declared.classes is None else lookup(declared.listed)
 
@@ -58,6 +60,13 @@ class LabelReader:
                 return np.clip(values, *self._declared.bounds)
             if not np.isfinite(values).all():
                 raise self._origin.error(f"label {self.column!r} holds infinite values: declare its bounds")
+            return values.copy() if count < len(self._values) else values
+        if isinstance(self._declared, ClassLabel):
+            if (values < 0).any():
+                raise self._origin.misread(
+                    f"label {self.column!r} holds values other than the declared classes: correct classes, or leave those "
+                    "records out"
+                )
             return values.copy() if count < len(self._values) else values
         if self._declared.classes is not None:
             if (values < 0).any():

@@ -202,7 +202,9 @@ class TestFile:
             Certificate.from_json(json.dumps(plain | {"guarantee": "total"}))
 
     # A run has no `selection`; a certificate that charges one needs it (tests/tuning).
-    @pytest.mark.parametrize("missing", [f.name for f in dataclasses.fields(Certificate) if f.name != "selection"])
+    @pytest.mark.parametrize(
+        "missing", [f.name for f in dataclasses.fields(Certificate) if f.name not in ("selection", "start")]
+    )
     def test_no_field_can_be_left_out(self, missing: str) -> None:
         plain = json.loads(certificate().to_json())
         del plain[missing]
@@ -272,7 +274,7 @@ class TestSchema:
     def test_it_has_every_field_and_describes_no_other(self, schema: Any) -> None:
         names = [field.name for field in dataclasses.fields(Certificate)]
         assert sorted(schema.schema["properties"]) == sorted(set(names) - {"trust"})
-        assert sorted(schema.schema["required"]) == sorted(set(names) - {"selection", "trust"})
+        assert sorted(schema.schema["required"]) == sorted(set(names) - {"selection", "start", "trust"})
         assert schema.schema["properties"]["format"] == {"const": FORMAT, "description": "Version of this schema."}
 
     @pytest.mark.parametrize("event", EVENTS)

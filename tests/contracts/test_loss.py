@@ -23,12 +23,14 @@ WITH_OPTIONS = (
     ClassWeighted("logistic", negative=0.5, positive=3.0),
     ClassWeighted("hinge", positive=2.0),
 )
-LISTED = (*(kind() for kind in LOSSES.values()), *WITH_OPTIONS)
+SINGLE = tuple(kind for name, kind in LOSSES.items() if name != "multinomial")
+"""Losses of one margin per record; tests/solvers/test_multinomial.py has the other."""
+LISTED = (*(kind() for kind in SINGLE), *WITH_OPTIONS)
 EACH = pytest.mark.parametrize("loss", LISTED, ids=repr)
 SMOOTH = pytest.mark.parametrize("loss", [loss for loss in LISTED if loss.curvature < math.inf], ids=repr)
 KINKED = pytest.mark.parametrize("loss", [loss for loss in LISTED if loss.curvature == math.inf], ids=repr)
 BOUNDED = pytest.mark.parametrize("loss", [loss for loss in LISTED if loss.slope < math.inf], ids=repr)
-DEFAULT = pytest.mark.parametrize("loss", [kind() for kind in LOSSES.values()], ids=lambda loss: loss.name)
+DEFAULT = pytest.mark.parametrize("loss", [kind() for kind in SINGLE], ids=lambda loss: loss.name)
 KINKS = 1e-3
 """How near to a kink of ℓ or of ℓ' finite differences are not taken."""
 

@@ -221,5 +221,5 @@ def test_labels_of_a_regression_are_read_one_by_one() -> None:
 def test_undeclared_labels_are_refused_at_the_owner() -> None:
     with pytest.raises(DataError, match="not among the declared classes"):
         model(classes=(0, 1)).fit(X, [2, *Y[1:]])
-    with pytest.raises(SpecificationError, match="two different labels"):
+    with pytest.raises(SpecificationError, match="two or more different labels"):
         model(classes=("1", 1)).fit(X, Y)

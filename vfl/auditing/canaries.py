@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from vfl.job.task import label_of
-from vfl.schema import BinaryLabel, Boolean, Categorical
+from vfl.schema import BinaryLabel, Boolean, Categorical, ClassLabel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -188,6 +188,8 @@ def _cell(job: Job, column: str, share: float) -> Any:
 def _label(job: Job, which: int) -> Any:
     """Return the lower end, the middle or the upper end of the labels; a class for classification."""
     declared = label_of(job)
+    if isinstance(declared, ClassLabel):
+        return declared.classes[-1 if which >= 0 else 0]
     if isinstance(declared, BinaryLabel):
         classes: Any = declared.classes or (0, 1)
         negative = classes[0][0] if isinstance(classes[0], tuple) else classes[0]

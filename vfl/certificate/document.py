@@ -85,6 +85,7 @@ class Certificate:
     books : {party: {entries, head}} of the parties that keep their own books.
     selection : {candidates, winner, score, inclusion, withheld} of a private choice: the SHA-256 of every candidate's job and
         of the winner's, and the sentence on what is withheld; {} for a run. Files of runs leave it out.
+    start : SHA-256 of the released model that training started from; '' for none. Files without one leave it out.
     signature : None until the certificate is signed; dataclasses.replace returns an unsigned copy.
     """
 
@@ -117,6 +118,7 @@ class Certificate:
     books: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     selection: Mapping[str, Any] = field(default_factory=dict)
     trust: Mapping[str, Any] = field(default_factory=dict)
+    start: str = ""
     code_version: str = __version__
     signature: Signature | None = field(default=None, init=False)
 
@@ -268,7 +270,7 @@ def _is_names(value: Any) -> bool:
 
 
 PARTICIPANTS = ("outsider", "party", "coordinator", "dealer")
-OPTIONAL = ("selection", "trust")
+OPTIONAL = ("selection", "start", "trust")
 """Fields that a file leaves out where they are empty."""
 TRUST: Mapping[str, Callable[[Any], bool]] = {
     "mode": lambda v: v == "secure",
@@ -325,6 +327,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
         and all(check(v[name]) for name, check in TRUST.items())
         and v["price"] >= 1.0
     ),
+    "start": _is_digest,
     "code_version": _is_text,
     "signature": lambda v: v is None or _is_table(v, {f.name for f in dataclasses.fields(Signature)}, _is_text),
 }

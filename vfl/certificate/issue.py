@@ -146,6 +146,7 @@ def planned(plan: Plan) -> dict[str, Any]:
         "job": job.name,
         "job_digest": job.digest,
         "dataset": job.dataset or "",
+        "start": "" if job.start is None else job.start.model,
     }
 
 

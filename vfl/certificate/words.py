@@ -77,6 +77,11 @@ class Stated(Protocol):
         ...
 
     @property
+    def start(self) -> str:
+        """SHA-256 of the released model that training started from; '' for none."""
+        ...
+
+    @property
     def selection(self) -> Mapping[str, Any]:
         """Candidates, winner and score of a private choice; {} for a run."""
         ...
@@ -118,6 +123,11 @@ def described(certificate: Stated) -> str:
             f"trained on shares among semi-honest participants: up to {many} part{'ies' if many > 1 else 'y'} may pool what "
             f"they saw, dealer {certificate.trust['dealer']}; sums were opened with {certificate.trust['price']:.3g} times the "
             "noise that ε counts"
+        )
+    if certificate.start:
+        lines.append(
+            f"training started from the released model {certificate.start[:_SHOWN]}…, whose own certificate covers the records "
+            "that it was trained on"
         )
     lines += [f"flag: {flag}" for flag in certificate.flags]
     if certificate.signature is not None:

@@ -153,13 +153,13 @@ def _across(run: Path | None, sources: tuple[str, ...]) -> tuple[Result, dict[st
 
 
 def _rows(found: Predictions) -> list[list[Any]]:
-    chances = [] if found.probabilities is None else [found.probabilities.tolist()]
-    columns = [found.margins.tolist(), found.labels.tolist(), *chances]
+    margins, chances = (list(found.numbers(name).values()) for name in ("margin", "probability"))
+    columns = [own.tolist() for own in (*margins, found.labels, *chances)]
     return [list(row) for row in zip(*([] if found.ids is None else [found.ids]), *columns, strict=True)]
 
 
 def _names(found: Predictions) -> list[str]:
-    return ["margin", "prediction", *(() if found.probabilities is None else ("probability",))]
+    return [*found.numbers("margin"), "prediction", *found.numbers("probability")]
 
 
 def _table(found: Predictions) -> str:

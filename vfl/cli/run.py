@@ -42,6 +42,12 @@ if TYPE_CHECKING:
 @click.option(
     "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="A new folder (default: runs/NAME-TIME)."
 )
+@click.option(
+    "--warm-start",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="The folder of a run whose released model training starts from; it costs no budget.",
+)
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
 @EXPLAIN
 @watching_options
@@ -58,6 +64,7 @@ def command(
     ledger: str | None,
     key: str | None,
     output: Path | None,
+    warm_start: Path | None,
     metrics: str | None,
     log: Path | None,
     *,
@@ -76,8 +83,10 @@ def command(
     from vfl.launch.engines.connection import check_address
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
+    from vfl.launch.warm_start import starting_from
 
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
+    spec = starting_from(spec, warm_start)  # before a folder is made
     across = federated(
         federation, name, identity, spec, only={"data": sources, "metrics": metrics, "log": log}, address=address
     )
@@ -191,7 +200,6 @@ def summary(result: Result, folder: Path, warnings: Sequence[str]) -> dict[str, 
         "adjacency": certificate.adjacency,
         "flags": list(certificate.flags),
         "warnings": [*(warnings_of(certificate.delta, certificate.n_records) if private else ()), *warnings],
-        "coef": dict(zip(result.feature_names, map(float, result.coef_), strict=True)),
-        "intercept": result.intercept_,
+        **result.in_original_units(),
         "findings": {name: findings.to_dict() for name, findings in result.findings.items()},
     }

@@ -9,11 +9,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from parties.loading import load, load_features
+from parties.storage.classes import ClassColumns
 from vfl.kernels.dense import WEIGHTS
 from vfl.kernels.geometry import Geometry
 from vfl.losses import loss_of
 from vfl.planning import plan
-from vfl.problem import INTERCEPT
+from vfl.problem import coordinates_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,18 +34,20 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
     """
     job, loss = result.job, loss_of(result.job.loss)
     y = load(job.for_party(job.partition.label_party), labelled).labels()
-    r = loss.derivative(result.decision_function(features), y)
+    K, classes = job.n_margins, job.class_names
+    r = loss.derivative(result.decision_function(features).T.ravel(), y)  # (K·n,), one class after the other
     w = dict(zip(result.coordinates, result.w, strict=True))
     # The intercept is not penalised, so its step is a plain gradient step.
-    moves = [float(abs(r.mean()) / loss.curvature)] if INTERCEPT in w else []
+    moves = [float(abs(r.reshape(K, -1).mean(axis=1)).max() / loss.curvature)] if job.intercept else []
     for party, source in features.items():
         if job.partition.columns(party):
             columns = load_features(job.for_party(party), source)
-            own = np.array([w[name] for name in columns.names])
-            X, zeros, ones = columns.block(0, own.size), np.zeros(own.size), np.ones(own.size)
-            M = loss.curvature * columns.kernels.plain_moments(X)[1] / len(r)
+            own = np.array([w[name] for column in columns.names for name in coordinates_of(column, classes)])
+            X, zeros, ones = columns.block(0, len(columns.names)), np.zeros(own.size), np.ones(own.size)
+            M = np.repeat(loss.curvature * columns.kernels.plain_moments(X)[1] / len(y), K)
             M[M == 0] = 1.0  # only the penalty moves the coefficient of a column of zeros
-            g = columns.kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(zeros, ones)) / len(r)
+            kernels = ClassColumns(columns, K).kernels if classes else columns.kernels
+            g = kernels.plain_gradient(X, r, r, WEIGHTS, Geometry(zeros, ones)) / len(y)
             moves.append(float(abs(job.penalty.prox(own - g / M, 1.0 / M) - own).max()))
     return float(max(moves) / max(abs(result.w).max(), 1e-150))
 

@@ -1,4 +1,4 @@
-"""Logistic regression of two classes."""
+"""Logistic regression of two classes, or of more (multinomial)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.multiclass import check_classification_targets
 
 from parties.sources.sparse import is_sparse
 from vfl.errors import DataError, SpecificationError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 CLASSES_READ = "the names of the two classes"
+ALL_CLASSES_READ = "the names and the number of the classes"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -41,7 +42,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     Without privacy and without bounds it is that of X as it is.
 
     X may be a SciPy sparse matrix. Its columns are then scaled by a factor and neither shifted nor centred, so that zeros stay
-    zeros; their bounds must contain 0. `result_` then names the classes 0 and 1.
+    zeros; their bounds must contain 0. `result_` then names the classes 0, 1 and so on.
+
+    More than two classes make a multinomial (softmax) model, all classes under one ε, as in scikit-learn.
 
     Parameters
     ----------
@@ -50,9 +53,9 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
     class_weight : {label: weight}, declared; a label that is not named has weight 1. A record's loss counts as often as its
         label's weight, and under ε its contribution is capped after weighting, so that the guarantee is the same. 'balanced'
         counts the labels, which only a fit without privacy may do; publicly known shares give 1/(2·share).
-    classes : the two labels, (negative, positive), from public knowledge; the larger one is positive. Any other label in y is
-        refused. None reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its
-        certificate says so. Without privacy None is fine.
+    classes : the labels, from public knowledge; of two, the larger one is positive. Any other label in y is refused. None
+        reads them from y, with a warning (vfl.PrivacyWarning): a private fit is then NOT PRIVATE, and its certificate says
+        so. Without privacy None is fine.
     epsilon : ε; only None trains without privacy.
     delta : δ; None takes 1/n².
     engine : 'inprocess', or 'ray' (an actor for each party).
@@ -74,8 +77,8 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
     Attributes
     ----------
-    coef_ : (1, p) coefficients in the units and order of X. intercept_ : (1,).
-    classes_ : (2,) labels, sorted; the second is the positive one.
+    coef_ : (1, p) coefficients in the units and order of X, (K, p) with K > 2 classes. intercept_ : (1,) or (K,).
+    classes_ : (K,) labels, sorted; of two, the second is the positive one.
     n_features_in_ : p. feature_names_in_ : (p,) names of the columns, when X has names that are text.
     certificate_ : vfl.Certificate of this fit. result_ : vfl.Result, which can be saved and certified.
     n_iter_ : number of passes over the coordinates.
@@ -92,13 +95,12 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
         # Noise at ε = 1 leaves little accuracy on the few dozen records of scikit-learn's checks.
         tags.classifier_tags.poor_score = self.epsilon is not None
         return tags
 
     def fit(self, X: Any, y: Any, **refused: Any) -> Self:
-        """Fit to X (n, p), dense or sparse, and y (n,) of two classes; the model is (ε, δ)-DP for every record.
+        """Fit to X (n, p), dense or sparse, and y (n,) of two or more classes; the model is (ε, δ)-DP for every record.
 
         sample_weight is refused; the error names the reason.
         """
@@ -106,21 +108,24 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
             y = np.array(y, dtype=object)  # numpy would choose one type for all labels, from their values
         X, y = self._validated(X, y, refused, y_numeric=False)
         self.classes_ = self._declared_classes() if self.classes is not None else self._classes_in(y)
-        positive = _read(y, self.classes_)
-        negative_name, positive_name = _plain(self.classes_[0]), _plain(self.classes_[1])
-        labels = np.where(positive, canonical_category(positive_name), canonical_category(negative_name))
+        codes, several = _codes(y, self.classes_), len(self.classes_) > 2
+        names = tuple(map(_plain, self.classes_))
+        labels = np.array([canonical_category(name) for name in names])[codes]
         if is_sparse(X):  # a sparse matrix holds its label among its numbers
-            negative_name, positive_name, labels = 0, 1, positive.astype(int)
+            names, labels = tuple(range(len(names))), codes
+        if several and self.class_weight is not None:
+            raise SpecificationError("class_weight weighs two classes: leave it out of a fit of more")
+        read = None if self.classes is not None else ALL_CLASSES_READ if several else CLASSES_READ
         coef, intercept = self._train(
             X,
             labels,
-            loss=self._loss(positive),
+            loss="multinomial" if several else self._loss(codes == 1),
             penalty=self._penalty(len(y)),
-            classes=(negative_name, positive_name),
-            read_from_data=CLASSES_READ if self.classes is None else None,
+            classes=names,
+            read_from_data=read,
         )
-        self.coef_ = coef[np.newaxis, :]
-        self.intercept_ = np.array([intercept])
+        self.coef_ = np.atleast_2d(coef)
+        self.intercept_ = np.atleast_1d(intercept)
         return self
 
     def _loss(self, positive: Any) -> str | ClassWeighted:
@@ -159,48 +164,46 @@ class VerticalLogisticRegression(ClassifierMixin, VerticalModel):  # type: ignor
         return ElasticNet(strength, self.l1_ratio)
 
     def _declared_classes(self) -> Any:
-        """Return the declared labels (2,), sorted."""
-        declared = np.unique(np.asarray(self.classes))
-        if declared.shape != (2,) or len({canonical_category(label) for label in declared}) < 2:
-            raise SpecificationError(f"classes are two different labels, not {self.classes!r}")
+        """Return the declared labels (K,), sorted."""
+        given = np.asarray(self.classes)
+        declared = np.unique(given)
+        if given.ndim != 1 or len({canonical_category(label) for label in declared}) < max(2, given.size):
+            raise SpecificationError(f"classes are two or more different labels, not {self.classes!r}")
         return declared
 
     def _classes_in(self, y: Any) -> Any:
-        """Return the labels (2,) of y, sorted, with a warning if the fit is to be private."""
+        """Return the labels (K,) of y, sorted, with a warning if the fit is to be private."""
         check_classification_targets(y)
         found = np.unique(y)
-        if len(found) > 2:
-            kind = type_of_target(y, input_name="y", raise_unknown=True)
-            raise DataError(
-                f"Only binary classification is supported. The type of the target is {kind}. Merge classes, or fit one "
-                "model for each (every fit spends ε of its own)"
-            )
         if len(found) < 2:
             raise DataError("y holds only one class: declare both, classes=(negative, positive), or check the labels")
         if self.epsilon is not None:
             warnings.warn(
                 "classes are not declared, so their names are read from y, which is not charged: this fit is NOT PRIVATE. "
-                "Declare both labels, classes=(negative, positive), from what is publicly known",
+                f"Declare {'both' if len(found) == 2 else 'all'} labels, classes=(negative, positive"
+                f"{'' if len(found) == 2 else ', ...'}), from what is publicly known",
                 PrivacyWarning,
                 stacklevel=3,  # who called fit
             )
         return found
 
     def decision_function(self, X: Any) -> Vector:
-        """Return the margins (n,); positive ones stand for classes_[1]. Values outside the bounds are clamped."""
+        """Return the margins (n,); positive ones stand for classes_[1]. Of K > 2 classes (n, K). Values are clamped."""
         return self._margins(X)
 
     def predict_proba(self, X: Any) -> Any:
-        """Return the probabilities (n, 2) of the classes."""
-        from scipy.special import expit
+        """Return the probabilities (n, K) of the classes."""
+        from scipy.special import expit, softmax
 
         margins = self._margins(X)
+        if margins.ndim > 1:
+            return softmax(margins, axis=1)
         return np.column_stack([expit(-margins), expit(margins)])
 
     def predict(self, X: Any) -> Any:
         """Return the labels (n,)."""
-        positive = self._margins(X) > 0  # checks that the model is fitted, before classes_ is read
-        return self.classes_[positive.astype(int)]
+        margins = self._margins(X)  # checks that the model is fitted, before classes_ is read
+        return self.classes_[margins.argmax(axis=1) if margins.ndim > 1 else (margins > 0).astype(int)]
 
 
 def _plain(label: Any) -> str | int | float | bool:
@@ -209,14 +212,14 @@ def _plain(label: Any) -> str | int | float | bool:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-def _read(y: Any, classes: Any) -> Any:
-    """Return, per label of y, (n,), True if it is classes[1]. No label changes how another one is read.
+def _codes(y: Any, classes: Any) -> Any:
+    """Return the position among the classes of each label of y, (n,). No label changes how another one is read.
 
     Labels are compared as those of a job are: as text (vfl.schema.canonical_category). DataError for any other label.
     """
     code_of = {canonical_category(label): code for code, label in enumerate(classes)}
     labels, position = (y, None) if y.dtype == object else np.unique(y, return_inverse=True)
-    codes = np.array([code_of.get(canonical_category(label), -1) for label in labels], dtype=np.int8)
+    codes = np.array([code_of.get(canonical_category(label), -1) for label in labels], dtype=np.int64)
     if (codes < 0).any():
         raise DataError("y holds a label that is not among the declared classes: declare it, or drop the records")
-    return (codes if position is None else codes[position]) == 1
+    return codes if position is None else codes[position]

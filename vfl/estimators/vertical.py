@@ -110,10 +110,12 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         loss: str | Loss,
         penalty: Penalty,
         label_bounds: tuple[float, float] | None = None,
-        classes: tuple[Any, Any] | None = None,
+        classes: tuple[Any, ...] | None = None,
         read_from_data: str | None = None,
-    ) -> tuple[Vector, float]:
+    ) -> tuple[Vector, Any]:
         """Fit, and return coefficients (p,) in the order of X's columns, in its units, and the intercept.
+
+        With K > 2 classes these are (K, p) and (K,).
 
         y : (n,) as the job reads its label. read_from_data : declarations that were read from X or y, in words.
 
@@ -150,7 +152,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         self.result_ = result
         self.certificate_ = result.certificate
         position = {name: j for j, name in enumerate(result.feature_names)}
-        return result.coef_[[position[name] for name in names]], result.intercept_
+        return result.coef_[..., [position[name] for name in names]], result.intercept_
 
     def _privacy(self) -> Privacy | None:
         if self.epsilon is None:

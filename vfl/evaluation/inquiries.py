@@ -177,6 +177,8 @@ class HeldOut:
         """Return the cap on a record's loss."""
         if self.spec.loss_cap is not None:
             return self.spec.loss_cap
+        if self.problem.layout.classes:
+            return 4.0 * math.log(self.problem.layout.width)
         return 4.0 * float(self.problem.loss.value(np.zeros(2), np.array([-1.0, 1.0])).max())
 
     def error_cap(self) -> float:

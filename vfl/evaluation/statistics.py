@@ -29,16 +29,24 @@ def weight(share: float, square: float) -> int:
     return max(1, round(math.sqrt(share / square) / GRID))
 
 
-def _root(square: int) -> float:
+def root(square: int) -> float:
     """Return a double at least √square steps, in units."""
-    root = math.isqrt(square)
-    return math.nextafter((root + (root * root < square)) * GRID, math.inf)
+    whole = math.isqrt(square)
+    return math.nextafter((whole + (whole * whole < square)) * GRID, math.inf)
 
 
-def _steps(values: Vector, steps: int) -> int:
+def steps_of(values: Vector, steps: int) -> int:
     """Return Σ rint(steps·t) for t clamped to [0, 1], NaN being 1: each term lies between 0 and `steps`."""
     t = np.where(np.isnan(values), 1.0, np.clip(values, 0.0, 1.0))
     return int(np.rint(t * steps).astype(np.int64).sum())
+
+
+def wrong(margins: Vector, labels: Vector) -> npt.NDArray[np.bool_]:
+    """Return (n,) True for a wrong prediction; margins are (n,), or (K·n,) with K classes, one class after the other."""
+    if margins.size == labels.size:
+        return np.asarray((margins > 0) != (labels > 0))
+    with np.errstate(all="ignore"):
+        return np.asarray(margins.reshape(-1, labels.size).argmax(axis=0) != labels)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +71,7 @@ class Outcomes:
     def sensitivity(self) -> float:
         """Return Δ."""
         a, b = self.steps
-        return _root(2 * a * a + b * b)
+        return root(2 * a * a + b * b)
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
         """Return (a·cells, b·Σ losses) in steps: true negatives, false positives, false negatives, true positives."""
@@ -71,7 +79,7 @@ class Outcomes:
         with np.errstate(all="ignore"):
             losses = self.loss.value(margins, labels) / self.cap
         a, b = self.steps
-        return np.append(a * cells, _steps(losses, b)).astype(np.int64)
+        return np.append(a * cells, steps_of(losses, b)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +108,7 @@ class Scores:
     @property
     def sensitivity(self) -> float:
         """Return Δ."""
-        return _root(2 * round(1.0 / GRID) ** 2)
+        return root(2 * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
         """Return the counts, in steps."""
@@ -138,7 +146,7 @@ class Residuals:
     @property
     def sensitivity(self) -> float:
         """Return Δ."""
-        return _root(sum(step * step for step in self.steps))
+        return root(sum(step * step for step in self.steps))
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
         """Return (Σ a·t, Σ b·t², Σ c·u, Σ d·u²) in steps."""
@@ -146,7 +154,7 @@ class Residuals:
             away = [self.loss.response(margins) - labels, *([] if self.constant is None else [self.constant - labels])]
             errors = [np.minimum(abs(e) / self.cap, 1.0) for e in away]
         sums = [part for t in errors for part in (t, t * t)]
-        return np.array([_steps(part, step) for part, step in zip(sums, self.steps, strict=True)], dtype=np.int64)
+        return np.array([steps_of(part, step) for part, step in zip(sums, self.steps, strict=True)], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +177,7 @@ class Lost:
     @property
     def sensitivity(self) -> float:
         """Return Δ."""
-        return _root(self.steps * self.steps)
+        return root(self.steps * self.steps)
 
     @property
     def unit(self) -> float:
@@ -182,11 +190,11 @@ class Lost:
             if self.measure == "loss":
                 t = self.loss.value(margins, labels) / self.cap
             elif self.measure == "accuracy":
-                t = ((margins > 0) != (labels > 0)).astype(np.float64)
+                t = wrong(margins, labels).astype(np.float64)
             else:
                 t = np.minimum(abs(self.loss.response(margins) - labels) / self.cap, 1.0)
                 t = t * t if self.measure == "mse" else t
-        return np.array([_steps(t, self.steps)], dtype=np.int64)
+        return np.array([steps_of(t, self.steps)], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +307,7 @@ class GroupCells:
     @property
     def sensitivity(self) -> float:
         """Return Δ."""
-        return _root(2 * len(self.sizes) * round(1.0 / GRID) ** 2)
+        return root(2 * len(self.sizes) * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
         """Return the counts in steps: by column, group, label, prediction, and near last where it is counted.
@@ -354,7 +362,7 @@ class GroupScores:
     @property
     def sensitivity(self) -> float:
         """Return Δ."""
-        return _root(2 * round(1.0 / GRID) ** 2)
+        return root(2 * round(1.0 / GRID) ** 2)
 
     def __call__(self, margins: Vector, labels: Vector, *kept: Vector) -> Integers:
         """Return the counts in steps, in the order (half, group, label, bin).

@@ -46,6 +46,7 @@ from vfl.job.faults import Faults
 from vfl.job.job import Job
 from vfl.job.placement import Placement
 from vfl.job.plain import FORMAT, to_toml
+from vfl.job.start import Start
 from vfl.job.toml import read_toml
 from vfl.losses import LOSSES
 from vfl.partition import FeaturePartition
@@ -85,7 +86,7 @@ def _homes() -> dict[str, list[str]]:
     """Return {key: tables that it belongs to}, for the error about misplaced keys."""
     homes: dict[str, list[str]] = {}
     kinds = [("[privacy]", (Privacy,)), ("[evaluation]", (Evaluation,)), ("[solver]", SOLVERS.values())]
-    kinds += [("[fairness]", (Fairness,)), ("[secure]", (Secure,))]
+    kinds += [("[fairness]", (Fairness,)), ("[secure]", (Secure,)), ("[start]", (Start,))]
     kinds += [("[penalty]", PENALTIES.values()), ("[ray]", (Placement,)), ("[faults]", (Faults,)), (TOP, (Job,))]
     for where, members in kinds:
         for key in dict.fromkeys(f.name for kind in members for f in dataclasses.fields(kind) if f.init):
@@ -196,6 +197,8 @@ def decode(plain: Mapping[str, Any]) -> Job:
         plain["fairness"] = _built(Fairness, _table(plain, "fairness"), "[fairness]")
     if "secure" in plain:
         plain["secure"] = _built(Secure, _table(plain, "secure"), "[secure]")
+    if "start" in plain:
+        plain["start"] = _built(Start, _table(plain, "start"), "[start]")
     if "columns" in plain:
         plain["columns"] = declarations(_table(plain, "columns"))
     if "classes" in plain:

@@ -31,4 +31,9 @@ def flags_of(job: Job) -> tuple[str, ...]:
             f"{NOT_PRIVATE} as a whole: the job rests on {job.read_from_data}, read from the records and not charged: one "
             "record can change them, and with them what every other record contributes"
         )
+    if job.start is not None and not job.start.private:
+        flags.append(
+            f"{NOT_PRIVATE} as a whole: training starts from the model {job.start.model[:12]}, whose own certificate gives no "
+            "guarantee; ε would hold only if that model were public knowledge"
+        )
     return tuple(flags)

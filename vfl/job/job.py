@@ -19,13 +19,15 @@ from vfl.evaluation.specification import SCORES, Evaluation, Fairness
 from vfl.holdout import Split
 from vfl.job.plain import encode, to_toml
 from vfl.job.secure import require_offered
+from vfl.job.start import Start
 from vfl.job.task import PartyTask
-from vfl.losses import Loss, loss_of
+from vfl.losses import Loss, Multinomial, loss_of
 from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.specification import Privacy
-from vfl.schema import BinaryLabel, Dropped, Scaling, Schema, categories_of
+from vfl.problem import INTERCEPT, coordinates_of
+from vfl.schema import BinaryLabel, ClassLabel, Dropped, Scaling, Schema, canonical_category, categories_of
 from vfl.secure.specification import Secure
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
@@ -57,7 +59,7 @@ class Job:
 
     partition : owners of the columns and of the label.
     loss : name of a loss (vfl.losses): 'logistic', 'squared', 'huber', 'poisson', 'hinge', 'smoothed_hinge'; or one with
-        its options, vfl.losses.Huber(width=2.0).
+        its options, vfl.losses.Huber(width=2.0). 'multinomial' is softmax regression over `classes`.
     penalty : ψ, on the scaled features; the intercept is never penalised.
     privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
     bounds : {column: (low, high)}, declared, never taken from data. Values outside are clamped. With privacy every
@@ -67,7 +69,7 @@ class Job:
     columns : {column: Numeric(...), Boolean(...) or Categorical(...)}, for declarations beyond bounds and fill. A Dropped()
         column is removed from the partition, so that the job equals one that never named it.
     classes : (negative, positive) when the label is not 0/1, −1/1 or boolean. Several labels may be the negative class,
-        (("a", "b"), "c"), for one class against the rest.
+        (("a", "b"), "c"), for one class against the rest. With multinomial loss all labels that may occur, ("a", "b", "c").
     scaling : 'bounds' maps declared bounds to [−1, 1] (without an intercept, by a factor only); 'none' does not scale.
     sparse : parties whose columns are only scaled by a factor, 1/max(|low|, |high|), and never centred, so that zeros stay
         zeros. Name every party that gives a sparse matrix. A named party may give any source; its dense columns stay dense.
@@ -88,6 +90,8 @@ class Job:
     diagnostics : also release the objective at the end, un-noised; the certificate then says NOT PRIVATE.
     read_from_data : declarations of this job that were read from the records, in words ('the names of the classes'). Nothing
         charged that read, so the certificate says NOT PRIVATE. None: every declaration is public knowledge.
+    start : Start(...), a released model of the same columns that training starts from; `vfl.train(job, warm_start=RUN)`
+        reads it from a run. None starts from the constant model.
 
     Raises SpecificationError (PrivacyError where the guarantee is concerned), with the remedy.
     """
@@ -100,7 +104,7 @@ class Job:
     bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
     fill: Mapping[str, Any] = field(default_factory=dict)
     columns: Mapping[str, Declaration | Dropped] = field(default_factory=dict)
-    classes: tuple[Category | tuple[Category, ...], Category] | None = None
+    classes: tuple[Category | tuple[Category, ...], ...] | None = None
     intercept: bool = True
     scaling: str = "bounds"
     sparse: Sequence[str] = ()
@@ -115,6 +119,7 @@ class Job:
     fairness: Fairness | None = None
     diagnostics: bool = False
     read_from_data: str | None = None
+    start: Start | None = None
     name: str = "job"
     schema: Schema = field(init=False, repr=False)
 
@@ -137,21 +142,61 @@ class Job:
             if getattr(self, option) not in known:
                 raise SpecificationError(f"unknown {option} {getattr(self, option)!r}; give one of: {', '.join(known)}")
         self._check_ids()
-        if self.classes is not None:
+        given: Any = self.classes
+        if self.multinomial:
+            if self.classes is None:
+                raise SpecificationError(
+                    'multinomial loss needs all labels that may occur, from public knowledge: classes = ["A", "B", "C"]'
+                )
+            object.__setattr__(self, "classes", ClassLabel(given if isinstance(given, tuple) else tuple(given)).classes)
+            self._check_multinomial()
+        elif self.classes is not None:
             try:
-                classes = BinaryLabel(self.classes).classes if self.classification else None
+                classes = BinaryLabel(given).classes if self.classification else None
             except SpecificationError:
                 classes = None
             if classes is None:
+                more = isinstance(self.classes, tuple | list) and len(self.classes) > 2
                 raise SpecificationError(
                     "classes are two different labels of a classification loss, the negative one first"
+                    + ("; for more than two labels use loss='multinomial'" if more else "")
                 )
             object.__setattr__(self, "classes", classes)
         self.scaling_of(self.partition.features)
         self._check_inquiries()
         self._check_trust()
+        if self.start is not None:
+            self._check_start(self.start)
         if self.privacy is not None:
             self._check_declarations(self.privacy)
+
+    def _check_start(self, start: Start) -> None:
+        """Refuse a start of other columns, and a solver that always starts at 0."""
+        require("start", start, "a vfl.job.start.Start, or None", fits=isinstance(start, Start))
+        columns = (*self.schema.features(self.partition.features), *((INTERCEPT,) if self.intercept else ()))
+        start.require([name for column in columns for name in coordinates_of(column, self.class_names)])
+        if self.trust != TRUSTS[0]:
+            raise SpecificationError(
+                f"trust={self.trust!r} starts at 0: training from a released model needs {TRUSTS[0]!r}"
+            )
+        if not getattr(self.solver, "warm_starts", False):
+            raise SpecificationError(f"{self.solver.name} starts at 0: use SkGD, CD or GD, or leave start out")
+
+    def _check_multinomial(self) -> None:
+        """Refuse the parts of a job that are about two classes, or about one margin per record."""
+        if self.trust != TRUSTS[0]:
+            raise SpecificationError(
+                f"trust={self.trust!r} has one margin per record: multinomial loss needs {TRUSTS[0]!r}"
+            )
+        if self.fairness is not None:
+            raise SpecificationError(
+                "fairness compares predictions of two classes, and multinomial loss has more: leave fairness out, or train "
+                "one class against the rest"
+            )
+        if self.privacy is not None and self.privacy.class_balance is not None:
+            raise SpecificationError(
+                "class_balance counts the labels of two classes: leave it out with multinomial loss"
+            )
 
     def _check_trust(self) -> None:
         """Refuse a job that cannot be trained on shares, and spell equal jobs alike."""
@@ -434,6 +479,21 @@ class Job:
         """Return all columns that the job reads of a party: its features, the label if it is held, its groups, the id."""
         made_of = [source for column in self.partition.wanted(party) for source in self.schema.sources(column)]
         return tuple(dict.fromkeys([*made_of, *((self.ids[party],) if party in self.ids else ())]))
+
+    @property
+    def multinomial(self) -> bool:
+        """True if the model has one margin per class."""
+        return loss_of(self.loss).name == Multinomial.name
+
+    @property
+    def n_margins(self) -> int:
+        """Margins per record: K with multinomial loss, else 1."""
+        return max(1, len(self.class_names))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes in the coordinates of a multinomial model; () with one margin per record."""
+        return tuple(map(canonical_category, self.classes or ())) if self.multinomial else ()
 
     @property
     def classification(self) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vfl.schema import BinaryLabel, RealLabel
+from vfl.schema import BinaryLabel, ClassLabel, RealLabel
 from vfl.security.identifiers import IdKind
 
 if TYPE_CHECKING:
@@ -76,8 +76,11 @@ class PartyTask:
 
 
 def label_of(job: Job) -> Label:
-    """Return the label's declaration: binary for classification, else a number within its declared bounds."""
+    """Return the label's declaration: classes for classification, else a number within its declared bounds."""
+    classes: Any = job.classes
+    if job.multinomial:
+        return ClassLabel(classes)
     if job.classification:
-        return BinaryLabel(job.classes)
+        return BinaryLabel(classes)
     column = job.partition.label_column
     return RealLabel(None if job.schema.unbounded([column]) else job.schema[column].limits)

@@ -28,6 +28,7 @@ import numpy as np
 from vfl.errors import SpecificationError
 from vfl.kernels import dense_loops as loops
 from vfl.kernels.dense_loops import LOGISTIC as LOGISTIC
+from vfl.kernels.dense_loops import MULTINOMIAL as MULTINOMIAL
 from vfl.kernels.dense_loops import SQUARED as SQUARED
 from vfl.kernels.dense_loops import WEIGHTS as WEIGHTS
 from vfl.kernels.geometry import Geometry
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 A = TypeVar("A", bound=np.ndarray)
 
-CODES = {"squared": SQUARED, "logistic": LOGISTIC}
-"""Name of a loss → its code. WEIGHTS, the third code, says that the margins array already holds the weights r."""
+CODES = {"squared": SQUARED, "logistic": LOGISTIC, "multinomial": MULTINOMIAL}
+"""Name of a loss → its code. MULTINOMIAL is for vfl.kernels.classes alone. WEIGHTS, a further code, says that the margins
+array already holds the weights r."""
 
 _TASK = 1 << 18  # elements; handing a smaller range to another thread costs more than it saves
 _DOUBLE, _SINGLE = np.dtype(np.float64), np.dtype(np.float32)
@@ -157,8 +159,12 @@ def capped_step(
 def bounds_of(limits: Vector, y: Vector, loss: int) -> Vector:
     """Return the bounds of residuals that `capped_step` takes, (n,): y·min(limits, 1) for LOGISTIC, else the limits.
 
+    For MULTINOMIAL (2n,): the limits, then the labels.
+
     limits : (n,) ≥ 0. y : (n,) labels; ±1 for LOGISTIC.
     """
+    if loss == MULTINOMIAL:
+        return np.concatenate([limits, y])
     check_capped(loss)
     if loss != LOGISTIC:
         return limits

@@ -49,13 +49,15 @@ from vfl.kernels.simd import (
 if TYPE_CHECKING:
     from vfl.types import Integers, Matrix, Vector
 
-WEIGHTS, SQUARED, LOGISTIC = 0, 1, 2
+WEIGHTS, SQUARED, LOGISTIC, MULTINOMIAL = 0, 1, 2, 3
 
 PANEL = 1 << 14  # rows of one partial float sum: threads take whole panels, so that they cannot change the result
 
 AHEAD = 256  # rows; anything from 128 to 1000 does as well
 
 TINY, HUGE = 1e-280, 1e300
+ABOVE = 1.0 + 2.0**-40
+"""Factor that a norm of up to a hundred classes is raised by, which covers its rounding."""
 
 
 @part
@@ -136,6 +138,42 @@ def weights(v: Vector, y: Vector, loss: int, r: Vector) -> None:
         put(r, i, weight(entries(v, i, lanes()), entries(y, i, lanes()), loss))
     for i in range(whole, v.size):
         put(r, i, weight(v[i], y[i], loss))
+
+
+@part
+def _class_residuals(v: Vector, y: Vector, limits: Vector, K: int, r: Vector, i: int, like: Any) -> None:
+    """Write the K residuals of a record at i, at i + n, and so on: f(p − e_y), f = min(1, limit/max_k ‖p − e_k‖)."""
+    n = y.size
+    top = entries(v, i, like)
+    for k in range(1, K):
+        top = most(top, entries(v, k * n + i, like))
+    total = like
+    for k in range(K):
+        N, E = falling_odds(entries(v, k * n + i, like) - top)
+        share = E / N
+        total = total + share
+        put(r, k * n + i, share)
+    squares, low = like, like + 1.0
+    for k in range(K):
+        p = entries(r, k * n + i, like) / total
+        squares = squares + p * p
+        low = least(low, p)
+        put(r, k * n + i, p)
+    f = least(entries(limits, i, like) / (root(squares + 1.0 - (low + low)) * ABOVE), 1.0)
+    label = entries(y, i, like)
+    for k in range(K):
+        own = at_least(label, 0.0 + k, at_least(0.0 + k, label, 1.0, 0.0), 0.0)
+        put(r, k * n + i, (entries(r, k * n + i, like) - own) * f)
+
+
+@compiled
+def class_residuals(v: Vector, y: Vector, limits: Vector, K: int, r: Vector, start: int, stop: int) -> None:
+    """Write the derivatives of multinomial loss into r, (K·n,), with norms within the limits; rows [start, stop)."""
+    whole = stop - (stop - start) % WIDTH
+    for i in range(start, whole, WIDTH):
+        _class_residuals(v, y, limits, K, r, i, lanes())
+    for i in range(whole, stop):
+        _class_residuals(v, y, limits, K, r, i, 0.0)
 
 
 @compiled

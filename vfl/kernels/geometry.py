@@ -45,14 +45,38 @@ def record_limits(norms: Vector, cap: float) -> Vector:
 
 
 def capped(r: Vector, limits: Vector, kernel: str = "") -> Vector:
-    """Return residuals within ±limits, (n,); NaN becomes 0.
+    """Return residuals within ±limits, (n,); NaN becomes 0. Residuals of K classes, (K·n,), have norms within the limits.
 
     kernel : name of the loss. 'logistic' takes r·min(1, limit/max(|r|, 1 − |r|)): at the true probabilities its mean is 0
         whatever the limit is, so that an unbalanced label moves no intercept, and it is nondecreasing in the margin, so
-        that it is the derivative of a convex function. The others take min(max(r, −limit), limit).
+        that it is the derivative of a convex function. 'multinomial' takes f(p − e_y) with f = min(1, limit/max_k ‖p − e_k‖),
+        the same for every label, so that its mean at the true probabilities is 0 too. The others take min(max(r, −limit),
+        limit), or r·min(1, limit/‖r‖) of K classes.
     """
+    if r.size != limits.size:
+        return _capped_norms(r, limits, kernel)
     with np.errstate(invalid="ignore"):
         if kernel == "logistic":
             q = abs(r)
             r = r * np.minimum(limits / np.maximum(q, 1.0 - q), 1.0)
         return np.where(np.isnan(r), 0.0, np.clip(r, -limits, limits))
+
+
+def _capped_norms(r: Vector, limits: Vector, kernel: str) -> Vector:
+    """Return f_i r_i with ‖f_i r_i‖ ≤ limits_i, (K·n,); a record with a value that is not finite contributes 0.
+
+    r : (K·n,), one class after the other. Of 'multinomial' r_i = p_i − e_y, and y is where it is smallest. max_k ‖p − e_k‖ is
+        that of the smallest p_k. A divisor that is too large by 2⁻⁴⁰ covers its rounding.
+    """
+    R = r.reshape(-1, limits.size)
+    with np.errstate(all="ignore"):
+        squares = np.einsum("ki,ki->i", R, R)
+        if kernel == "multinomial" and len(R) > 1:
+            least, second = np.partition(R, 1, axis=0)[:2]
+            low = np.minimum(second, least + 1.0)
+            farthest = squares + 2.0 * least + 2.0 - 2.0 * low  # ‖p‖² + 1 − 2 min p, ‖p‖² = ‖r‖² + 2 r_y + 1
+            squares = np.maximum(squares, farthest)
+        f = np.minimum(limits / (np.sqrt(squares) * (1.0 + 2.0**-40)), 1.0)
+        f = np.where(squares >= TINY, f, 0.0)  # below, squares may have underflowed
+        sound = np.isfinite(R).all(axis=0) & np.isfinite(f)
+        return np.ravel(np.where(sound, R * f, 0.0))

@@ -13,8 +13,9 @@ from parties.permission import all_permitted
 from parties.prediction import added
 from vfl.errors import DataError
 from vfl.evaluation import Evaluation, Findings
+from vfl.evaluation.classes import HeldOutClasses
 from vfl.evaluation.inquiries import HeldOut
-from vfl.launch.engines.place import across
+from vfl.launch.engines.place import across, require_one_margin
 from vfl.launch.sources import named_by_owners, named_for, paths_of, sources_of
 from vfl.messages import Tally
 from vfl.planning import problem_of
@@ -52,6 +53,7 @@ def evaluate(
     Raises ConsentRefused, which names the rule, and as `train`.
     """
     if federation is not None:
+        require_one_margin(result.job)
         return _across(result, data, across(federation, identity, policies=policies))
     job = result.job
     owner, given = job.partition.label_party, named_for(job.partition, data)
@@ -75,6 +77,9 @@ def evaluate(
     if len(margins) != len(labels):
         raise DataError("the label party holds a different number of records from the others")
 
+    if job.multinomial:  # one class after the other, as in a run
+        margins = margins.T.ravel()
+
     def sums_of(statistic: Statistic) -> Vector:
         return np.asarray(statistic(margins, labels) * statistic.grid, dtype=np.float64)
 
@@ -85,7 +90,8 @@ def _measured(result: Result, n_records: int, sums_of: Callable[[Statistic], Vec
     """Return the measures from exact sums. sums_of : returns the sum of a statistic over the records."""
     spec = replace(result.job.evaluation or Evaluation(), epsilon=None)
     problem = problem_of(result.job.on_all_records(), n_records)
-    schedule = HeldOut(problem, spec, n_records, None).schedule(result.w)
+    kind = HeldOutClasses if result.job.multinomial else HeldOut
+    schedule = kind(problem, spec, n_records, None).schedule(result.w)
     query = next(schedule)
     while True:
         sums: Released = ()

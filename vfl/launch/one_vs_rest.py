@@ -97,6 +97,8 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
         raise SpecificationError(
             "one-vs-rest needs a classification loss, and no classes in the job: it names them, one against the rest"
         )
+    if job.start is not None:
+        raise SpecificationError("one-vs-rest trains a model for each class, and start holds one model: leave it out")
     single = tuple(
         replace(job, name=f"{job.name}-{k}", classes=((*listed[:k], *listed[k + 1 :]), positive))
         for k, positive in enumerate(listed)

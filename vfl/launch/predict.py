@@ -13,11 +13,12 @@ from parties.prediction import PartGreeting, added, agreed, part_of, receiver_of
 from vfl.alignment import Aligned, Aligning
 from vfl.errors import SpecificationError, nearest
 from vfl.job.faults import Faults
-from vfl.launch.engines.place import across, place_of
+from vfl.launch.engines.place import across, place_of, require_one_margin
 from vfl.launch.run.result import Result, labels_of, probabilities_of
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import is_by_party, named_by_owners, sources_of
 from vfl.losses import loss_of
+from vfl.problem import coordinates_of
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Predictions:
     """Predictions of a model for new records.
 
     margins : (n,) float64. labels : (n,) classes, or for regression the loss's response to the margins.
-    probabilities : (n,) of the positive class; None unless the loss is logistic.
+    probabilities : (n,) of the positive class; None unless the loss is logistic or multinomial.
+    classes : names of the K classes of multinomial loss, where margins and probabilities are (n, K); () elsewhere.
     ids : (n,) ids of the records in the rows of the adding party; None if rows were not joined. id_column : their name.
     rows : {party: rows in its data}, where this process read them all and joined them.
     """
@@ -45,6 +47,7 @@ class Predictions:
     id_column: str | None = None
     probabilities: Vector | None = None
     rows: Mapping[str, int] | None = None
+    classes: tuple[str, ...] = ()
 
     @property
     def unmatched(self) -> dict[str, int]:
@@ -61,16 +64,25 @@ class Predictions:
         return f"Predictions for {len(self):,} records, {joined}{left} (to_pandas() has them)"
 
     def to_pandas(self) -> Any:
-        """Return a pandas frame of label, probability (under logistic loss) and margin, indexed by id if there are ids."""
+        """Return a pandas frame of label, probability (under logistic loss) and margin, indexed by id if there are ids.
+
+        With multinomial loss every class has a column of each, 'probability[class]' and 'margin[class]'.
+        """
         try:
             import pandas as pd
         except ImportError:
             raise SpecificationError("to_pandas needs pandas: pip install 'vfl[frames]'") from None
-        columns: dict[str, Any] = {"label": self.labels}
-        if self.probabilities is not None:
-            columns["probability"] = self.probabilities
+        columns: dict[str, Any] = {"label": self.labels} | self.numbers("probability") | self.numbers("margin")
         index = None if self.ids is None else pd.Index(self.ids, name=self.id_column)
-        return pd.DataFrame({**columns, "margin": self.margins}, index=index)
+        return pd.DataFrame(columns, index=index)
+
+    def numbers(self, name: str) -> dict[str, Vector]:
+        """Return {column: (n,) values} of 'margin' or 'probability'; one column for each class of multinomial loss."""
+        values = self.margins if name == "margin" else self.probabilities
+        if values is None:
+            return {}
+        names = coordinates_of(name, self.classes)
+        return dict(zip(names, values.T if self.classes else (values,), strict=True))
 
 
 def predict(
@@ -104,6 +116,8 @@ def predict(
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
     if federation is not None:
+        if isinstance(model, Result):
+            require_one_margin(model.job)
         return _across(
             model, data, across(federation, identity, address=address, policies=policies, cores=cores), watch
         )
@@ -194,5 +208,6 @@ def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any], poli
 
 def _labelled(job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None) -> Predictions:
     column = None if ids is None else job.ids[receiver_of(job, parties)]
-    probabilities = probabilities_of(job, margins) if loss_of(job.loss).name == "logistic" else None
-    return Predictions(margins, labels_of(job, margins), None if ids is None else tuple(ids), column, probabilities)
+    probabilities = probabilities_of(job, margins) if loss_of(job.loss).name in ("logistic", "multinomial") else None
+    listed = None if ids is None else tuple(ids)
+    return Predictions(margins, labels_of(job, margins), listed, column, probabilities, classes=job.class_names)

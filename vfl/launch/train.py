@@ -17,6 +17,7 @@ from vfl.launch.run.folder import MODEL, TUNE, fresh_folder
 from vfl.launch.run.result import Result
 from vfl.launch.run.timing import Stopwatch
 from vfl.launch.run.warnings import PrivacyWarning, warn_of_plan
+from vfl.launch.warm_start import starting_from
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
@@ -45,11 +46,13 @@ def stream(
     allow_network_file_system: bool = False,
     federation: str | Path | Organisations | None = None,
     identity: str | Path | None = None,
+    warm_start: Result | str | Path | None = None,
 ) -> Iterator[Event | Result]:
     """Train, and yield the plan, the reservation, a record of every round, and at last the result. See `train`.
 
     If the job aligns records, the progress and the outcome of the alignment come first.
     """
+    job = starting_from(job, warm_start)
     settings = settings_of(
         job,
         engine=engine,
@@ -86,6 +89,7 @@ def train(
     allow_network_file_system: bool = False,
     federation: str | Path | Organisations | None = None,
     identity: str | Path | None = None,
+    warm_start: Result | str | Path | None = None,
 ) -> Result:
     """Train the job's model; it is (ε, δ)-differentially private for every record as its certificate states.
 
@@ -117,6 +121,8 @@ def train(
         is the coordinator. `data` is then None or {party: the owner's name of its source}, and each party has its own
         policy, index folder and cores.
     identity : with a federation, the coordinator's key file; None takes the one beside the federation file.
+    warm_start : a result, or the folder of a run, to start from instead of the constant model (vfl.launch.warm_start). A
+        released model costs nothing; the records of this job are charged as without it.
     allow_network_file_system : True accepts a ledger on a network file system, where a charge may be lost and the
         guarantee with it; False raises LedgerError before the first release.
 
@@ -124,6 +130,7 @@ def train(
 
     Raises SpecificationError, DataError, BudgetError or FederationError (vfl.errors), before any release if they can.
     """
+    job = starting_from(job, warm_start)
     settings = settings_of(
         job,
         engine=engine,

@@ -17,6 +17,7 @@ from vfl.messages.queries import (
     Step,
     Tally,
     Unnoised,
+    shift_of,
 )
 from vfl.messages.query import (
     HELD_GROUPS,
@@ -73,4 +74,5 @@ __all__ = [
     "Unnoised",
     "Weighted",
     "Weighting",
+    "shift_of",
 ]

@@ -24,7 +24,7 @@ alone (`Query.side`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -43,6 +43,16 @@ if TYPE_CHECKING:
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.types import Vector
+
+
+def shift_of(centre: Vector, delta: Vector, n_margins: int = 1) -> Any:
+    """Return −c·Δ, which centring adds to the margins of every record; with K margins per record (K,), one for each.
+
+    centre, delta : (s,) of a block; with K margins (s·K,), the classes of one column after the other.
+    """
+    if n_margins == 1:
+        return -float(centre @ delta)
+    return -(centre * delta).reshape(-1, n_margins).sum(axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,13 +269,13 @@ class Backward(Weighted):
 class Forward(Query):
     """X_k w_k of each addressed party; nothing is released.
 
-    shifts : {party: what is added to every record}, −c·w where columns are centred at c.
+    shifts : {party: what is added to every record}, −c·w where columns are centred at c; with K margins per record (K,).
     side : the part of the records. Xw of held-out ones is kept apart: only a Tally of that part sees it.
     """
 
     coordinates: Mapping[str, tuple[Block, Vector]]
     into: str = "add"
-    shifts: Mapping[str, float] = field(default_factory=dict)
+    shifts: Mapping[str, Any] = field(default_factory=dict)
     side: Side = Side.TRAINING
 
     @property

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.arguments import require_whole
+from vfl.columns import repeated
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
 from vfl.losses import loss_of
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
-from vfl.problem import INTERCEPT, Layout, Problem
+from vfl.problem import INTERCEPT, Layout, Problem, coordinates_of
 
 if TYPE_CHECKING:
     from vfl.job import Job
+    from vfl.types import Vector
 
 
 def layout_of(job: Job) -> Layout:
@@ -27,9 +29,10 @@ def layout_of(job: Job) -> Layout:
     intercept = {partition.label_party: (INTERCEPT,)} if job.intercept else {}
     columns = {q: features(partition.canonical_columns(q)) + intercept.get(q, ()) for q in partition.parties}
     if partition.blocks is None:
-        return Layout(columns)
+        return Layout(columns, classes=job.class_names)
     blocks = (*((q, features(block)) for q, block in partition.blocks), *intercept.items())
-    return Layout(columns, {q: tuple(len(names) for owner, names in blocks if owner == q) for q in partition.parties})
+    sizes = {q: tuple(len(names) for owner, names in blocks if owner == q) for q in partition.parties}
+    return Layout(columns, sizes, job.class_names)
 
 
 def problem_of(job: Job, n_records: int) -> Problem:
@@ -41,10 +44,14 @@ def problem_of(job: Job, n_records: int) -> Problem:
     layout = layout_of(job)
     if layout.n_coordinates == 0:
         raise SpecificationError("nothing to train: no party has a column, and there is no intercept")
+    if twice := repeated(layout.names):
+        raise SpecificationError(f"two coordinates of the model would be named {twice!r}: rename a column")
+    _require_multinomial(job)
     loss = loss_of(job.loss)
     scaling = job.scaling_of(job.partition.features)
     reach_of = dict(zip(scaling.features, scaling.reach, strict=True)) | {INTERCEPT: 1.0}
-    reach = np.array([reach_of[name] for name in layout.names])
+    columns = [name for names in layout.columns.values() for name in names]
+    reach = layout.of_columns([reach_of[name] for name in columns])
     low, high = job.schema[job.partition.label_column].limits
     label_range = 2.0 if loss.classification else high - low
     centre = np.array([0.0 if loss.classification or not math.isfinite(label_range) else low / 2 + high / 2])
@@ -55,7 +62,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         if isinstance(declared, str):
             smoothness = declared
         else:
-            smoothness = np.array([loss.curvature if c == INTERCEPT else declared[c] for c in layout.names], float)
+            smoothness = layout.of_columns([loss.curvature if c == INTERCEPT else declared[c] for c in columns])
     delta = None if privacy is None else privacy.delta if privacy.delta is not None else 1.0 / max(n_records, 2) ** 2
     problem = Problem(
         n_records=n_records if split is None else split.sizes(n_records)[0],
@@ -75,6 +82,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         one_sided=bool(2 * np.count_nonzero(np.sign(scaling.lo) * np.sign(scaling.hi) >= 0) > scaling.lo.size),
         sparse=frozenset(job.sparse),
         penalise_intercept=getattr(job.solver, "penalises_intercept", False),
+        start=_start(job, layout),
     )
     if privacy is None or delta is None:
         return problem
@@ -82,6 +90,31 @@ def problem_of(job: Job, n_records: int) -> Problem:
     if budgets.others:  # solvers that divide ε themselves get the ε of their share
         return replace(problem, mu=budgets.solver, epsilon=epsilon_of(budgets.solver * (1.0 - 1e-12), delta))
     return problem
+
+
+def _start(job: Job, layout: Layout) -> Vector | None:
+    """Return the start (p,) on the scaled features, in the order of the layout; None for a job without one."""
+    if job.start is None:
+        return None
+    given, classes = job.start.coefficients, job.class_names
+    scaling, by_name = job.scaling_of(job.partition.features), dict[str, float]()
+    for k in range(job.n_margins):
+        names = [coordinates_of(name, classes)[k] for name in scaling.features]
+        intercept = coordinates_of(INTERCEPT, classes)[k]
+        w, b = scaling.scaled_units(np.array([given[name] for name in names]), given.get(intercept, 0.0))
+        by_name |= dict(zip(names, map(float, w), strict=True)) | {intercept: b}
+    return np.array([by_name[name] for name in layout.names])
+
+
+def _require_multinomial(job: Job) -> None:
+    """Raise SpecificationError for multinomial loss with a solver or a penalty that moves single coordinates."""
+    if not job.multinomial:
+        return
+    if not getattr(job.solver, "multinomial", False):
+        raise SpecificationError(
+            f"{job.solver.name} moves one margin per record, and multinomial loss has one per class: use SkGD, CD or GD, "
+            "or train one class against the rest with vfl.train_one_vs_rest"
+        )
 
 
 @dataclass(frozen=True, slots=True)

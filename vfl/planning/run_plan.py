@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from vfl.errors import PartyLost, PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
+from vfl.evaluation.classes import HeldOutClasses
 from vfl.evaluation.distance import Distance
 from vfl.evaluation.fairness import GroupColumn, GroupFairness
 from vfl.evaluation.inquiries import ClassBalance, Diagnosis, HeldOut
@@ -84,6 +85,8 @@ def inquiries_of(
         measured = n_records - problem.n_records
         if job.evaluation.score is not None and mu is not None:
             asked.append(Score(problem, job.evaluation, measured, mu))
+        elif job.multinomial:
+            asked.append(HeldOutClasses(problem, job.evaluation, measured, mu))
         elif job.fairness is None:
             asked.append(HeldOut(problem, job.evaluation, measured, mu))
         else:

@@ -27,6 +27,7 @@ MODELS = {
     "squared": "linear regression",
     "huber": "robust linear regression",
     "poisson": "Poisson regression",
+    "multinomial": "multinomial logistic regression",
     "hinge": "linear support vector machine",
     "smoothed_hinge": "linear support vector machine (smoothed)",
     "class_weighted": "classification with class weights",
@@ -50,7 +51,7 @@ def title(plan: Plan) -> str:
     n = plan.problem.n_records
     records = f"{n:,} records" if plan.split is None else f"{n:,} of {plan.n_records:,} records"
     loss = plan.problem.loss.name
-    features = plan.problem.layout.n_coordinates - int(plan.job.intercept)
+    features = plan.problem.layout.n_columns - int(plan.job.intercept)
     columns = f"{features:,} feature{'s' * (features != 1)} of {parties} part{'ies' if parties > 1 else 'y'}"
     return f"plan of job {plan.job.name!r}: {MODELS.get(loss, f'{loss} loss')}, {columns}, {records}"
 
@@ -59,6 +60,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
     """Return the plan without formulas. expected : a forecast from the caller's guesses; None takes the usual ones."""
     return (
         *_privacy(plan),
+        *_start(plan),
         ("penalty", _penalty(plan)),
         ("training", _training(plan)),
         *_expected(plan, expected),
@@ -76,7 +78,7 @@ def outline(plan: Plan, expected: Forecast | None = None) -> Lines:
 
 def whole(plan: Plan) -> Lines:
     """Return the plan with its formulas: the objective, every release and every choice."""
-    lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan)]
+    lines = [("minimise", plan.problem.describe()), *_sparse(plan), *_privacy(plan), *_start(plan)]
     if plan.job.privacy is not None:
         lines += [("releases", f"{count} × {described(event)}{_where(event)}") for event, count in plan.releases]
         if plan.split is not None:
@@ -108,6 +110,13 @@ def _privacy(plan: Plan) -> Lines:
     if privacy.noise is not None:
         lines.append(("", "NOT PRIVATE as run: seeded noise can be computed by anybody who has the seed"))
     return tuple(lines)
+
+
+def _start(plan: Plan) -> Lines:
+    start = plan.job.start
+    if start is None:
+        return ()
+    return (("start", f"from the released model {start.model[:12]}, which costs no budget"),)
 
 
 def _penalty(plan: Plan) -> str:

@@ -17,7 +17,7 @@ from vfl.evaluation.curves import calibration, gains
 from vfl.launch.run.folder import check_finished, write_whole
 from vfl.losses import loss_of
 from vfl.planning.words import MODELS
-from vfl.problem import INTERCEPT
+from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report.facts import gathered
 from vfl.report.markup import Markup, element, page, section, table
 from vfl.report.measures import BASELINE, HEAD, rows_of
@@ -147,9 +147,9 @@ def _data(facts: Facts) -> tuple[Block, ...]:
 def _coefficients(facts: Facts) -> Table:
     result = facts.result
     by_name = dict(zip(result.coordinates, map(float, result.w), strict=True))
-    original = dict(zip(result.feature_names, map(float, result.coef_), strict=True))
+    original, intercepts = result.original, coordinates_of(INTERCEPT, result.job.class_names)
     owner = dict(zip(result.coordinates, facts.owners, strict=True))
-    names = sorted((name for name in by_name if name != INTERCEPT), key=lambda name: -abs(by_name[name]))[:TOP]
+    names = sorted((name for name in by_name if name not in intercepts), key=lambda name: -abs(by_name[name]))[:TOP]
     rows = tuple((name, owner[name], f"{by_name[name]:.3g}", f"{original[name]:.4g}") for name in names)
     return Table(("largest coefficients", "party", "on the scaled feature", "in original units"), rows)
 

@@ -12,6 +12,7 @@ from vfl.launch.run import checkpoint, timing
 from vfl.launch.run.result import Result
 from vfl.launch.run.verification import verify_run
 from vfl.planning import plan as make_plan
+from vfl.problem import coordinates_of
 from vfl.report.history import history
 from vfl.version import __version__
 
@@ -51,7 +52,8 @@ class Facts:
     def owners(self) -> list[str]:
         """The party of each coordinate of w, in the order of the model."""
         job = self.result.job
-        own = {f: q for q in self.parties for f in job.schema.features(job.partition.canonical_columns(q))}
+        held = {q: job.schema.features(job.partition.canonical_columns(q)) for q in self.parties}
+        own = {name: q for q, names in held.items() for f in names for name in coordinates_of(f, job.class_names)}
         return [own.get(name, job.partition.label_party) for name in self.result.coordinates]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import VflError
-from vfl.problem import INTERCEPT
+from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report import charts
 from vfl.report.fairness import NAMES as OWN_SECTION
 from vfl.report.markup import Child, Markup, element, section, table
@@ -66,7 +66,8 @@ def coefficients(facts: Facts) -> Markup:
     """Return the coefficients with the noise of their last update."""
     result, owners, noise = facts.result, facts.owners, _last_noise(facts)
     names, w = result.coordinates, result.w
-    features = [j for j in range(len(names)) if names[j] != INTERCEPT]
+    intercepts = coordinates_of(INTERCEPT, result.job.class_names)
+    features = [j for j in range(len(names)) if names[j] not in intercepts]
     moved = [j for j in features if w[j] != 0.0]
     top = sorted(moved, key=lambda j: -abs(w[j]))[:ROWS]
     rows = [
@@ -97,8 +98,7 @@ def coefficients(facts: Facts) -> Markup:
     if len(facts.parties) > charts.COLOURS:
         more += " Colours repeat; the list of all numbers names the party of each."
     what = "noise" if sealed else "noise of the last update"
-    original = dict(zip(result.feature_names, map(float, result.coef_), strict=True))
-    original[INTERCEPT] = result.intercept_
+    original = result.original
     listed: list[tuple[Child, ...]] = [
         (name, owners[j], f"{w[j]:.6g}", f"{original[name]:.6g}", *((_noise_of(noise, j),) if noise else ()))
         for j, name in enumerate(names[:LISTED])
@@ -158,7 +158,8 @@ def _said(one: Importance) -> str:
 def contribution(facts: Facts) -> Markup:
     """Return the length of each party's part of the model."""
     owners, names = np.array(facts.owners), np.array(facts.result.coordinates)
-    w = np.where(names == INTERCEPT, 0.0, facts.result.w)
+    intercepts = coordinates_of(INTERCEPT, facts.result.job.class_names)
+    w = np.where(np.isin(names, intercepts), 0.0, facts.result.w)
     squares = {party: float((w[owners == party] ** 2).sum()) for party in facts.parties}
     whole = sum(squares.values()) or 1.0
     rows = [

@@ -34,7 +34,7 @@ BUYS_LABELS = 100.0
 
 def signal_to_noise(problem: Problem) -> float:
     """Return ρ = μn/p, inf without privacy."""
-    return math.inf if problem.mu is None else problem.mu * problem.n_records / problem.layout.n_coordinates
+    return math.inf if problem.mu is None else problem.mu * problem.n_records / problem.layout.n_columns
 
 
 def off_centre(problem: Problem) -> bool:

@@ -53,6 +53,8 @@ class GD:
     adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = False
     by_pass: ClassVar[bool] = False
+    multinomial: ClassVar[bool] = True
+    warm_starts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_whole(self.name, "passes", self.passes)
@@ -99,7 +101,7 @@ class GD:
         step = (self.step_size or 1.0) / (problem.loss.curvature * (yield from joint.mean_square(self.name, problem)))
         if clip.finite:
             yield joint.record_norms(problem)
-        w = problem.intercept * problem.label_centre  # the intercept starts at the middle of the declared labels
+        w = problem.begin  # without a start, the intercept starts at the middle of the declared labels
         if w.any():
             yield joint.forward(problem, w, "reset")
         passes = self.passes or 1

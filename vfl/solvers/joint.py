@@ -119,7 +119,8 @@ def require_blocks(solver: str, problem: Problem) -> None:
 
 def squares_bound(problem: Problem) -> float:
     """Return Σ_j B_j² ≥ ‖x_i‖², inf where a column has no bounds."""
-    return float(problem.reach @ problem.reach)
+    reach = problem.reach[:: problem.layout.width]
+    return float(reach @ reach)
 
 
 def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, float]:
@@ -129,7 +130,7 @@ def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, flo
     bounds: one number is not worth a share of the budget here.
     """
     if not isinstance(problem.smoothness, str):
-        M, L = problem.smoothness, problem.loss.curvature
+        M, L = problem.smoothness[:: problem.layout.width], problem.loss.curvature
         return float(M.sum()) / L if math.isfinite(L) else float(np.where(np.isfinite(M), M, 1.0).sum())
     if problem.smoothness != "data":
         bound = squares_bound(problem)
@@ -138,7 +139,7 @@ def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, flo
                 f"{solver}: steps need bounds for every column: declare them, or a smoothness constant per column"
             )
         return bound
-    features = {q: block.size - (INTERCEPT in problem.layout.columns[q]) for q, block in problem.layout.whole().items()}
+    features = {q: len(names) - (INTERCEPT in names) for q, names in problem.layout.columns.items()}
     widths = {q: width for q, width in features.items() if width}
     squares = 0.0
     if widths:
@@ -146,7 +147,7 @@ def mean_square(solver: str, problem: Problem) -> Generator[Query, Released, flo
         squares = sum(float(u.sum()) for u in released) / problem.n_records
         if not math.isfinite(squares):
             raise DataError(OVERFLOW)
-    return squares + float(problem.intercept.sum()) or 1.0  # all columns are zero: any step size works
+    return squares + float(problem.layout.has_intercept) or 1.0  # all columns are zero: any step size works
 
 
 def asks_mean_square(problem: Problem) -> bool:
@@ -156,7 +157,7 @@ def asks_mean_square(problem: Problem) -> bool:
 
 def asks_first(problem: Problem) -> int:
     """Return the number of messages before the first step: exact squares, and margins of a nonzero start."""
-    return asks_mean_square(problem) + bool((problem.intercept * problem.label_centre).any())
+    return asks_mean_square(problem) + bool(problem.begin.any())
 
 
 MOST_STEPS = 500

@@ -25,3 +25,22 @@ class ProxStep:
     def __call__(self, w: Vector, u: Vector) -> Vector:
         """Return Δ, (s,)."""
         return self.penalty.prox(w - self.gain * u, self.steps) - w
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassesStep(ProxStep):
+    """The same step for K classes per column: the mean over the classes is taken off u first.
+
+    The derivatives of a record sum to 0 over the classes, so that mean is noise alone; without it the noise of a step has
+    (K − 1)/K of its variance. It is a function of released values.
+
+    classes : K; u holds the K sums of one column after the other.
+    """
+
+    classes: int
+
+    def __call__(self, w: Vector, u: Vector) -> Vector:
+        """Return Δ, (s,)."""
+        by_column = u.reshape(-1, self.classes)
+        centred = by_column - by_column.mean(axis=1, keepdims=True)
+        return self.penalty.prox(w - self.gain * centred.ravel(), self.steps) - w

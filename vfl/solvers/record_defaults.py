@@ -38,7 +38,7 @@ MOST = 400
 
 def signal_to_noise(problem: Problem) -> float:
     """Return ρ = μn/p of what the moments leave, inf without privacy."""
-    return clear(problem) / problem.layout.n_coordinates
+    return clear(problem) / problem.layout.n_columns
 
 
 def clear(problem: Problem) -> float:

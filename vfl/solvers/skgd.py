@@ -112,6 +112,8 @@ class SkGD:
     name: ClassVar[str] = "SkGD"
     sealed: ClassVar[bool] = False
     goes_on_without: ClassVar[bool] = True
+    multinomial: ClassVar[bool] = True
+    warm_starts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require_options(self)
@@ -131,7 +133,10 @@ class SkGD:
         walk, weighting = Shares(self, problem).walk(known), Derivative(loss)
         present, trail = Presence(problem, known), self._trail(problem, known)
         faster = Acceleration(problem, np.sqrt(known.smoothness), present, on=accelerated(self, problem))
-        w = θ = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
+        if problem.start is None:
+            w = θ = problem.intercept * start  # the intercept starts where the labels lie, or are declared to
+        else:
+            w = θ = known.centred(problem.start, problem.intercept)
         yield from present.norms(walk.cap(), w)
         try:
             for t, draws in enumerate(walk.outer()):
@@ -146,12 +151,12 @@ class SkGD:
                         continue
                     w_own = present.parts(θ, visit)
                     query = Descend(weighting, visit, w_own, sweep=walk.sweeps, capped=walk.cap())
-                    moving = sum(query.sizes())
+                    moving = sum(query.sizes()) // problem.layout.width
                     for step, u in (yield from present.descended(query, θ)):
                         S = step.block.coordinates
                         Δ = step.rule(θ[S], u)
                         θ[S] += Δ
-                        trail.moved(θ, Δ, S, step.block.size if walk.sweeps else moving)
+                        trail.moved(θ, Δ, S, walk.columns(step.block) if walk.sweeps else moving)
                     if trail.still:
                         if (yield from faster.continues(θ)):
                             trail.restart()
@@ -226,7 +231,7 @@ class SkGD:
 
     def _begins(self, problem: Problem) -> bool:
         """Return True if the run does not start at 0; a public fact, so that all runs of a plan send the same queries."""
-        return bool(self.label_share) or bool((problem.intercept * problem.label_centre).any())
+        return bool(self.label_share) or problem.start is not None or bool(problem.begin.any())
 
     def _trail(self, problem: Problem, known: Curvature) -> Trail:
         walk = Walk(self, problem, known)

@@ -152,6 +152,14 @@ def _residual_share(solver: SkGD, problem: Problem, passes: int) -> float:
 
 def _label_share(solver: SkGD, problem: Problem) -> float:
     record = _clip(solver, problem) == RECORD
+    starts = problem.start is not None and (record_defaults.has_balance(problem) or record_defaults.buys_mean(problem))
+    if starts and solver.label_share:
+        raise SpecificationError(
+            f"{solver.name}: label_share={solver.label_share!r} buys where the intercept starts, and the job starts from a "
+            "model: leave label_share out"
+        )
+    if starts:
+        return 0.0
     if solver.label_share is None:
         if record:
             return record_defaults.label_share(problem) if solver.record_clip is None else 0.0

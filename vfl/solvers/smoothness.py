@@ -18,7 +18,6 @@ from vfl.messages import Moments, Query
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import moments_sensitivity
-from vfl.problem import INTERCEPT
 from vfl.types import Adjacency, Vector
 
 if TYPE_CHECKING:
@@ -51,12 +50,25 @@ class Curvature:
 
     def uncentred(self, w: Vector, intercept: Vector) -> Vector:
         """Return w for the uncentred columns; the shift by the centres moves to the intercept (a (p,) mask)."""
-        return w - intercept * float(self.centre @ w)
+        return w - intercept * self._shift(w, intercept)
+
+    def centred(self, w: Vector, intercept: Vector) -> Vector:
+        """Return w for the centred columns: the inverse of `uncentred`."""
+        return w + intercept * self._shift(w, intercept)
+
+    def _shift(self, w: Vector, intercept: Vector) -> float | Vector:
+        """Return c·w; with K classes (p·K,) that of each class, at its coordinates."""
+        classes = int(intercept.sum())
+        if classes > 1:
+            shifts: Vector = np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes)
+            return shifts
+        return float(self.centre @ w)
 
 
 def features(problem: Problem) -> Vector:
     """Return (p,) booleans: True for features, False for the intercept, whose moments are public."""
-    return np.array([name != INTERCEPT for name in problem.layout.names])
+    kept: Vector = problem.intercept == 0.0
+    return kept
 
 
 def require_bearable(deviation: float) -> None:
@@ -106,8 +118,8 @@ def moments_event(problem: Problem) -> Gaussian | None:
     """Return the event of the moments, with the share `smoothness_share` of μ²; None if they are not bought."""
     if problem.mu is None or not buys_moments(problem):
         return None
-    columns = int(features(problem).sum())
-    means = int(problem.centred_coordinates.sum())
+    columns = int(features(problem).sum()) // problem.layout.width
+    means = int(problem.centred_coordinates.sum()) // problem.layout.width
     parts = [(means, True), (columns - means, False)]
     Δs = [moments_sensitivity(count, means=kind) for count, kind in parts if count]
     Δ = Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)
@@ -124,22 +136,23 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
     beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and importance sampling from it
     are free post-processing.
     """
-    feature = features(problem)
-    L, none = problem.loss.curvature, np.zeros(feature.size)
+    K = problem.layout.width
+    feature, reach, centred = features(problem)[::K], problem.reach[::K], problem.centred_coordinates[::K]
+    L, none = problem.loss.curvature, np.zeros(problem.layout.n_coordinates)
     if not isinstance(problem.smoothness, str):
         return Curvature(none, np.asarray(problem.smoothness, dtype=np.float64))
     if problem.smoothness == "bounds":
         return Curvature(none, L * problem.reach**2)
     if not feature.any():
-        return Curvature(none, np.full(feature.size, L))
+        return Curvature(none, np.full(none.size, L))
     if problem.smoothness == "private" and not np.isfinite(problem.reach).all():
         raise PrivacyError("smoothness='private' needs bounds for every column: declare them, or give a mapping")
     mean, square, noise = yield from _moments(problem, feature)
-    centre = np.where(problem.centred_coordinates, mean, 0.0)
+    centre = np.where(centred, mean, 0.0)
     variance = square - centre**2
     if noise:
-        square_reach = problem.reach**2
-        share, deviation = variance / square_reach, noise * np.sqrt(1.0 + 16.0 * (centre / problem.reach) ** 2)
+        square_reach = reach**2
+        share, deviation = variance / square_reach, noise * np.sqrt(1.0 + 16.0 * (centre / reach) ** 2)
         share[feature], deviation[feature] = pooled(share[feature], deviation[feature])
         variance = np.minimum(np.maximum(share, 0.0) + deviation, 1.0) * square_reach
     M = np.where(feature, L * variance, L)
@@ -147,25 +160,27 @@ def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
     # errors of sums of n squares; the largest variance that these errors may hide bounds M, so that no step is too long.
     hidden = max(1e-14, problem.n_records * 2.0**-53) * L * square
     M = np.where(hidden >= M, np.maximum(hidden, L), M)
-    return Curvature(centre, M)
+    return Curvature(problem.layout.of_columns(centre), problem.layout.of_columns(M))
 
 
 def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
-    """Return the variance of every column, (p,), and the standard deviation of its noise, (p,), from the bought moments.
+    """Return the variance of each coordinate's column, (p,), and the deviation of its noise, (p,), from the bought moments.
 
     Post-processing. Unlike the M_j of `curvature`, a variance here is neither drawn to the others nor lifted, so that its
     noise is N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a
     mean square in units of B_j². It is taken about 0 where columns are not centred.
     """
-    asking = _moments(problem, features(problem))
+    K = problem.layout.width
+    asking = _moments(problem, features(problem)[::K])
     next(asking)
     try:
         asking.send(released)
     except StopIteration as end:
         mean, square, noise = end.value
-    centre = np.where(problem.centred_coordinates, mean, 0.0)
-    B = problem.reach
-    return square - centre**2, noise * B**2 * np.sqrt(1.0 + 16.0 * (centre / B) ** 2)
+    centre = np.where(problem.centred_coordinates[::K], mean, 0.0)
+    B = problem.reach[::K]
+    found = square - centre**2, noise * B**2 * np.sqrt(1.0 + 16.0 * (centre / B) ** 2)
+    return problem.layout.of_columns(found[0]), problem.layout.of_columns(found[1])
 
 
 def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
@@ -189,17 +204,19 @@ def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
 
 
 def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tuple[Vector, Vector, float]]:
-    """Return mean and mean square of every coordinate, (p,) each, and the noise of a mean square in units of B_j²."""
-    event = moments_event(problem)
-    own = {q: int(feature[block.coordinates].sum()) for q, block in problem.layout.whole().items()}
+    """Return mean and mean square of every column, (p,) each, and the noise of a mean square in units of B_j²."""
+    event, K = moments_event(problem), problem.layout.width
+    whole = problem.layout.whole()
+    own = {q: int((problem.intercept[block.coordinates] == 0.0).sum()) // K for q, block in whole.items()}
     widths = {q: width for q, width in own.items() if width}
-    reach = {q: problem.reach[block.coordinates][: own[q]] for q, block in problem.layout.whole().items() if own[q]}
+    reach = {q: problem.reach[block.coordinates][::K][: own[q]] for q, block in whole.items() if own[q]}
+    centred = problem.centred_coordinates[::K]
     query = Moments(widths, reach if event else None, problem.centred, event, uncentred=problem.sparse)
     released = yield query
     mean, square = np.zeros(feature.size), np.ones(feature.size)
     square[feature] = np.concatenate([u[-m:] for u, m in zip(released, widths.values(), strict=True)])
-    if problem.centred_coordinates.any():
-        mean[problem.centred_coordinates] = np.concatenate(
+    if centred.any():
+        mean[centred] = np.concatenate(
             [u[:m] for u, (q, m) in zip(released, widths.items(), strict=True) if query.asks_means(q)]
         )
     mean[feature] /= problem.n_records
@@ -208,5 +225,5 @@ def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tu
         if not (np.isfinite(square).all() and (abs(mean) < 1e140).all()):
             raise DataError(OVERFLOW)
         return mean, square, 0.0
-    B = problem.reach
+    B = problem.reach[::K]
     return np.clip(2.0 * mean, -1.0, 1.0) * B, square * B**2, event.sigma / problem.n_records

@@ -17,7 +17,7 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
 from vfl.solvers.anderson import WINDOW, accelerated
-from vfl.solvers.prox import ProxStep
+from vfl.solvers.prox import ClassesStep, ProxStep
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -103,15 +103,17 @@ class Walk:
         isotropic = solver.noise_geometry == "isotropic"
         scale = np.ones(block.size) if isotropic else 1.0 / np.sqrt(M)
         if solver.clip == RECORD:
-            p = self.problem.layout.n_coordinates
-            size = math.sqrt(float(known.smoothness.sum()) if isotropic else p)
-            return scale, Clip(float(solver.record_clip or math.inf) * size * known.unit * self.factor, p)
+            layout = self.problem.layout
+            size = math.sqrt(float(known.smoothness.sum()) / layout.width if isotropic else layout.n_columns)
+            cap = float(solver.record_clip or math.inf) * size * known.unit * self.factor
+            return scale, Clip(cap, layout.n_coordinates)
         scale /= known.unit
         if solver.clip == BOUNDS:
-            farthest = scale * (self.problem.reach[S] + abs(known.centre[S]))
+            farthest = (scale * (self.problem.reach[S] + abs(known.centre[S])))[:: self.problem.layout.width]
             return scale, Clip(self.problem.loss.slope * math.sqrt(float(farthest @ farthest)), block.size)
         κ = float(solver.clip or math.inf)
-        return scale, Clip(κ * math.sqrt(float(M.sum()) if isotropic else block.size), block.size)
+        size = float(M.sum()) / self.problem.layout.width if isotropic else self.columns(block)
+        return scale, Clip(κ * math.sqrt(size), block.size)
 
     def cap(self) -> RecordCap | None:
         """Return the record cap that all passes share; None if blocks are clipped by themselves, or not at all.
@@ -148,18 +150,27 @@ class Walk:
         for block in self.blocks:
             scale, clip = self.geometry(block)
             centre = self.known.centre[block.coordinates]
-            steps.append(Step(block, centre, scale, shared[clip][0], self.rule(block, block.size), shared[clip][1]))
+            rule = self.rule(block, self.columns(block))
+            steps.append(Step(block, centre, scale, shared[clip][0], rule, shared[clip][1]))
         return tuple(steps)
 
-    def rule(self, block: Block, moving: int) -> ProxStep:
-        """Return the update of a block when `moving` coordinates move at once: s_j = γ/(β M_j) with β = `moving`.
+    def columns(self, block: Block) -> int:
+        """Return the number of columns of a block; with K classes each has K coordinates, which move as one."""
+        return block.size // self.problem.layout.width
 
-        The correlation between columns of different blocks is unknown, so no smaller β is safe.
+    def rule(self, block: Block, moving: int) -> ProxStep:
+        """Return the update of a block when `moving` columns move at once: s_j = γ/(β M_j) with β = `moving`.
+
+        The correlation between columns of different blocks is unknown, so no smaller β is safe. The K classes of a column
+        need no division: M_j bounds them together (vfl.losses.Multinomial).
         """
         problem, S = self.problem, block.coordinates
         s = (self.solver.step_size or 1.0) / (moving * self.known.smoothness[S])
         scale, _ = self.geometry(block)
-        return ProxStep(s / (problem.n_records * scale), s * problem.penalised[S], problem.penalty)
+        gain, steps = s / (problem.n_records * scale), s * problem.penalised[S]
+        if problem.layout.classes:
+            return ClassesStep(gain, steps, problem.penalty, problem.layout.width)
+        return ProxStep(gain, steps, problem.penalty)
 
     def outer(self) -> Iterator[Iterator[Draws]]:
         """Yield, for each outer round, its visits as (pass, draws). Use up each before the next."""
@@ -180,7 +191,7 @@ class Walk:
         if len(draw) == 1:
             return (known[draw[0], 0],)
         blocks = self.blocks
-        moving = sum(blocks[b].size for b in draw)
+        moving = sum(self.columns(blocks[b]) for b in draw)
         for b in draw:
             if (b, moving) not in known:
                 known[b, moving] = replace(known[b, 0], rule=self.rule(blocks[b], moving))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from vfl.federation.file import Federation
     from vfl.federation.identity import Identity
+    from vfl.job import Job
 
 ENGINES = ("ray", "inprocess")
 
@@ -62,6 +63,15 @@ def organisations_of(
         return federation
     read = read_federation(federation)
     return Organisations(read, identity_for(read, federation, read.coordinator.name, identity), faults or Faults())
+
+
+def require_one_margin(job: Job) -> None:
+    """Raise SpecificationError for multinomial loss, whose margins do not travel between organisations yet."""
+    if job.multinomial:
+        raise SpecificationError(
+            "multinomial loss does not run across organisations yet: train one class against the rest with "
+            "vfl.train_one_vs_rest, or use a Ray cluster"
+        )
 
 
 def across(

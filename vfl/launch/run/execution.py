@@ -14,7 +14,7 @@ from coordinator.rounds import Log, Made
 from vfl.errors import SpecificationError
 from vfl.launch.engines import dispatch
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.place import Organisations, across, place_of
+from vfl.launch.engines.place import Organisations, across, place_of, require_one_margin
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
 from vfl.launch.run.witness import Witness
@@ -81,6 +81,7 @@ def settings_of(
     if federation is None:
         place = place_of(engine, address, placement, faults)
     else:
+        require_one_margin(job)
         own: dict[str, Any] = {"address": address, "policies": policies, "indexes": indexes, "cores": cores}
         place = across(federation, identity, faults, placement=placement, **own)
     return Settings(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vfl.certificate.issue import moments_digest
 from vfl.errors import OutputError, SpecificationError
 from vfl.planning import plan as make_plan
-from vfl.problem import INTERCEPT
+from vfl.problem import INTERCEPT, coordinates_of
 from vfl.solvers.smoothness import spreads
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ def importance_of(result: Result) -> tuple[Importance, ...]:
     if moments_digest(plan, (result.moments,)) != result.certificate.moments_digest:
         raise OutputError("the released moments of the columns are not those that the certificate names")
     variance, error = spreads(plan.problem, result.moments)
-    owner = {f: q for q in job.partition.parties for f in job.schema.features(job.partition.canonical_columns(q))}
-    found = []
+    held = {q: job.schema.features(job.partition.canonical_columns(q)) for q in job.partition.parties}
+    owner = {own: q for q, named in held.items() for f in named for own in coordinates_of(f, job.class_names)}
+    intercepts, found = coordinates_of(INTERCEPT, job.class_names), []
     for name, w, reach, v, s in zip(names, result.w, plan.problem.reach, variance, error, strict=True):
-        if name == INTERCEPT:
+        if name in intercepts:
             continue
         at, low, high = (math.sqrt(min(max(v + side * LEVEL * s, 0.0), reach * reach)) for side in (0, -1, 1))
         size = abs(float(w))

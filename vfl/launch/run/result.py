@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, softmax
 
 from parties.alignment.reading import joined_rows
 from parties.permission import all_permitted
@@ -23,7 +23,7 @@ from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_fo
 from vfl.launch.sources import named_for, paths_of, sources_of
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
-from vfl.problem import INTERCEPT
+from vfl.problem import INTERCEPT, coordinates_of
 from vfl.security.signatures import signing_key
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def said_records(job: Job, n_records: int) -> str:
 
 
 def labels_of(job: Job, margins: Vector) -> Any:
-    """Return the predicted labels (n,) for margins (n,) of a job's model."""
+    """Return the predicted labels (n,) for margins (n,) of a job's model, or (n, K) with multinomial loss."""
+    if job.multinomial:
+        return np.array(job.classes)[margins.argmax(axis=1)]
     if not job.classification:
         return loss_of(job.loss).response(margins)
     negative, positive = job.classes or (0, 1)
@@ -64,7 +66,12 @@ def labels_of(job: Job, margins: Vector) -> Any:
 
 
 def probabilities_of(job: Job, margins: Vector) -> Vector:
-    """Return the probability (n,) of the positive class for margins (n,); SpecificationError unless the loss is logistic."""
+    """Return the probability (n,) of the positive class for margins (n,); with multinomial loss (n, K) of all classes.
+
+    Raises SpecificationError for other losses than these.
+    """
+    if job.multinomial:
+        return np.asarray(softmax(margins, axis=1), dtype=np.float64)
     if loss_of(job.loss).name != "logistic":
         raise SpecificationError(
             f"{loss_of(job.loss).name} loss estimates no probabilities: train with loss='logistic', or use decision_function"
@@ -94,8 +101,8 @@ class Result:
 
     job : the job that was trained.
     certificate : statement of the model's privacy guarantee.
-    w : (p,) coefficients on the scaled features, in the order of `coordinates`.
-    coordinates : names of w; the intercept, if any, is '(intercept)'.
+    w : (p,) coefficients on the scaled features, in the order of `coordinates`; (p·K,) with multinomial loss.
+    coordinates : names of w; the intercept, if any, is '(intercept)'. With multinomial loss 'column[class]' for each class.
     findings : values that were released beside the model, by name: 'held out', 'class balance', 'diagnostics'.
     moments : released sums of the columns, by party, from which their spread follows; () if the run bought none.
     """
@@ -114,19 +121,39 @@ class Result:
 
     @property
     def coef_(self) -> Vector:
-        """(p,) coefficients in original units, in the order of `feature_names`."""
-        return self._unscaled()[0]
+        """(p,) coefficients in original units, in the order of `feature_names`; (K, p) with multinomial loss."""
+        coef = np.array([own for own, _ in self._unscaled()])
+        return coef if self.job.multinomial else coef[0]
 
     @property
-    def intercept_(self) -> float:
-        """The intercept in original units; 0 if the job has none."""
-        return self._unscaled()[1]
+    def intercept_(self) -> Any:
+        """The intercept in original units, a float, or (K,) with multinomial loss; 0 if the job has none."""
+        intercepts = [own for _, own in self._unscaled()]
+        return np.array(intercepts) if self.job.multinomial else intercepts[0]
 
-    def _unscaled(self) -> tuple[Vector, float]:
+    @property
+    def original(self) -> dict[str, float]:
+        """{coordinate: coefficient in original units}, in the order of `feature_names`; the intercept comes last."""
+        classes, named = self.job.class_names, self.feature_names
+        found: dict[str, float] = {}
+        own = [coordinates_of(name, classes) for name in (*named, INTERCEPT)]
+        for k, (coef, intercept) in enumerate(self._unscaled()):
+            values = (*map(float, coef), *((intercept,) if self.job.intercept else ()))
+            found |= {names[k]: value for names, value in zip(own, values, strict=False)}
+        return {name: found[name] for names in own for name in names if name in found}
+
+    def _unscaled(self) -> list[tuple[Vector, float]]:
+        """Return (coefficients, intercept) in original units, for each class or for the one margin."""
         scaling = self.job.scaling_of(self.job.partition.features)
-        by_name = dict(zip(self.coordinates, self.w, strict=True))
-        w = np.array([by_name[name] for name in self.feature_names])
-        return scaling.original_units(w, float(by_name.get(INTERCEPT, 0.0)))
+        by_name, classes = dict(zip(self.coordinates, self.w, strict=True)), self.job.class_names
+        columns = [coordinates_of(name, classes) for name in self.feature_names]
+        intercepts = coordinates_of(INTERCEPT, classes)
+        return [
+            scaling.original_units(
+                np.array([by_name[own[k]] for own in columns]), float(by_name.get(intercepts[k], 0.0))
+            )
+            for k in range(self.job.n_margins)
+        ]
 
     def __repr__(self) -> str:
         rows = self._coefficients()
@@ -139,7 +166,12 @@ class Result:
 
     def _repr_html_(self) -> str:
         rows, partition = self._coefficients(), self.job.partition
-        owners = {name: q for q in partition.parties for name in self.job.schema.features(partition.columns(q))}
+        owners = {
+            own: q
+            for q in partition.parties
+            for name in self.job.schema.features(partition.columns(q))
+            for own in coordinates_of(name, self.job.class_names)
+        }
         cells = [
             (name, owners.get(name, ""), markup.Cell(f"{value:.6g}", number=True)) for name, value in rows[:_SHOWN]
         ]
@@ -160,14 +192,13 @@ class Result:
 
     def _coefficients(self) -> list[tuple[str, float]]:
         """Return the intercept, if any, then the coefficients in original units, sorted by size on the scaled features."""
-        by_name = dict(zip(self.coordinates, map(float, self.w), strict=True))
-        rows = sorted(
-            zip(self.feature_names, map(float, self.coef_), strict=True), key=lambda row: -abs(by_name[row[0]])
-        )
-        return ([(INTERCEPT, self.intercept_)] if INTERCEPT in by_name else []) + rows
+        by_name, original = dict(zip(self.coordinates, map(float, self.w), strict=True)), self.original
+        first = [name for name in coordinates_of(INTERCEPT, self.job.class_names) if name in original]
+        rest = sorted((name for name in original if name not in first), key=lambda name: -abs(by_name[name]))
+        return [(name, original[name]) for name in (*first, *rest)]
 
     def decision_function(self, data: Any, *, policies: Mapping[str, str | Path] | None = None) -> Vector:
-        """Return the margins (n,) of new records; missing cells are filled and values clamped as in training.
+        """Return the margins (n,) of new records, (n, K) with multinomial loss; cells are filled and clamped as in training.
 
         data : as for `train`, without need of the label; this process reads all of it. If the job aligns records and the
             sources hold their id columns, rows are joined by id in the order of the first party's rows. Otherwise row i
@@ -188,16 +219,19 @@ class Result:
         return added(margins, self._intercept)
 
     @property
-    def _intercept(self) -> float:
-        """The intercept on the scaled features."""
-        return float(dict(zip(self.coordinates, self.w, strict=True)).get(INTERCEPT, 0.0))
+    def _intercept(self) -> Any:
+        """The intercept on the scaled features; (K,) with multinomial loss."""
+        by_name = dict(zip(self.coordinates, map(float, self.w), strict=True))
+        own = [by_name.get(name, 0.0) for name in coordinates_of(INTERCEPT, self.job.class_names)]
+        return np.array(own) if self.job.multinomial else own[0]
 
     def part(self, party: str) -> ModelPart:
         """Return one party's part of the model, w_k, from which it computes its part of the margins by itself.
 
         `save_parts` writes it to a file, which vfl.predict reads. It holds no other party's coefficients.
         """
-        names = self.job.schema.features(self.job.partition.columns(party))
+        columns = self.job.schema.features(self.job.partition.columns(party))
+        names = tuple(own for name in columns for own in coordinates_of(name, self.job.class_names))
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         w = np.array([by_name[name] for name in names], dtype=np.float64)
         return ModelPart(self.job, party, model_digest(self.document()), names, w, self._intercept)
@@ -265,9 +299,12 @@ class Result:
     def predict_proba(self, data: Any) -> Vector:
         """Return the probabilities (n, 2) of the negative and the positive class of new records; data as for `predict`.
 
-        Raises SpecificationError unless the loss is logistic: no other loss estimates probabilities.
+        With multinomial loss (n, K), in the order of the job's classes. Raises SpecificationError for other losses than
+        logistic and multinomial, because these estimate no probabilities.
         """
         positive = probabilities_of(self.job, self.decision_function(data))
+        if self.job.multinomial:
+            return positive
         return np.column_stack([1.0 - positive, positive])
 
     def labels_of(self, margins: Vector) -> Any:
@@ -325,9 +362,17 @@ class Result:
         return {
             "format": FORMAT,
             **numbers(self.w, self.coordinates),
-            "coef": dict(zip(self.feature_names, map(float, self.coef_), strict=True)),
-            "intercept": self.intercept_,
+            **self.in_original_units(),
             **({"moments": [list(map(float, u)) for u in self.moments]} if self.moments else {}),
+        }
+
+    def in_original_units(self) -> dict[str, Any]:
+        """Return {"coef": {coordinate: coefficient}, "intercept": a number, or with multinomial loss {class: number}}."""
+        original, classes = self.original, self.job.class_names
+        intercepts = [original.pop(name, 0.0) for name in coordinates_of(INTERCEPT, classes)]
+        return {
+            "coef": original,
+            "intercept": dict(zip(classes, intercepts, strict=True)) if classes else intercepts[0],
         }
 
     @classmethod

@@ -41,7 +41,7 @@ def pipeline_of(result: Result) -> Any:
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import make_pipeline
 
-    job, coefficients = result.job, dict(zip(result.feature_names, result.coef_, strict=True))
+    job, coefficients = result.job, dict(zip(result.feature_names, result.coef_.T, strict=True))
     steps: list[tuple[str, Any, Any]] = []
     names: list[str] = []
     for column in job.partition.features:
@@ -79,12 +79,20 @@ def _example(job: Job, pd: Any) -> Any:
     return pd.DataFrame([record, record])  # SplineTransformer wants two
 
 
-def _fitted(job: Job, coef: Any, intercept: float) -> Any:
-    """Return the estimator of the job's loss, fitted to zeros and then given the coefficients."""
+def _fitted(job: Job, coef: Any, intercept: Any) -> Any:
+    """Return the estimator of the job's loss, fitted to zeros and then given the coefficients, (p,) or (p, K)."""
     from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
     from sklearn.svm import LinearSVC
 
     nothing, labels = np.zeros((2, len(coef))), np.array([0.0, 1.0])
+    if job.multinomial:
+        K = job.n_margins
+        model = LogisticRegression().fit(np.zeros((K, len(coef))), np.arange(K))
+        if K == 2:  # scikit-learn keeps the difference of two classes
+            coef, intercept = np.diff(coef, axis=1), np.diff(intercept)
+        model.classes_ = np.array(job.classes)
+        model.coef_, model.intercept_ = np.ascontiguousarray(coef.T), intercept
+        return model
     if not job.classification:
         model = PoissonRegressor() if loss_of(job.loss).name == "poisson" else LinearRegression()
         model.fit(nothing, labels)

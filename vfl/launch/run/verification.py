@@ -78,8 +78,13 @@ def _units(result: Result, model: dict[str, Any]) -> Check:
     name, said = "units", "the coefficients in original units are those of the certified model"
     try:
         own = result.document()
-        terms = [abs(own["intercept"]), *(abs(value) for value in own["coef"].values()), *map(abs, own["w"])]
-        close = math.isclose(own["intercept"], model["intercept"], rel_tol=UNITS, abs_tol=UNITS * max(terms))
+        ours, theirs = (
+            given if isinstance(given, dict) else {"": given} for given in (own["intercept"], model["intercept"])
+        )
+        terms = [*map(abs, ours.values()), *map(abs, own["coef"].values()), *map(abs, own["w"])]
+        close = ours.keys() == theirs.keys() and all(
+            math.isclose(ours[name], theirs[name], rel_tol=UNITS, abs_tol=UNITS * max(terms)) for name in ours
+        )
         if close and own | {"intercept": model["intercept"]} == model:
             return Check(name, True, said)
     except (KeyError, TypeError, ValueError):

@@ -1,0 +1,46 @@
+"""Columns with K coordinates each, one per class of multinomial loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vfl.errors import PrivacyError
+from vfl.kernels.classes import ClassKernels
+
+if TYPE_CHECKING:
+    from parties.storage.base import Storage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassColumns:
+    """A party's columns, stored once, under p·K coordinates: those of a column are in a row, one for each class.
+
+    A block holds whole columns. So all classes of a column are released together, which the joint cap on a record rests on.
+
+    columns : as they are stored. classes : K.
+    """
+
+    columns: Storage
+    classes: int
+
+    @property
+    def kernels(self) -> ClassKernels:
+        """Return the kernels of all classes."""
+        return ClassKernels(self.columns.kernels, self.classes, self.columns.block(0, 0))
+
+    @property
+    def n_records(self) -> int:
+        """Return n."""
+        return self.columns.n_records
+
+    @property
+    def n_coordinates(self) -> int:
+        """Return p·K, with the intercept."""
+        return self.columns.n_coordinates * self.classes
+
+    def block(self, start: int, stop: int) -> Any:
+        """Return the columns of coordinates start..stop; PrivacyError for a part of a column's classes."""
+        if start % self.classes or stop % self.classes:
+            raise PrivacyError("a block holds all classes of its columns: one charge pays for them together")
+        return self.columns.block(start // self.classes, stop // self.classes)

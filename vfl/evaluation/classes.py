@@ -1,0 +1,148 @@
+"""Measures of a multinomial model on held-out records: accuracy, recall of each class, and mean clamped loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.evaluation import estimates
+from vfl.evaluation.estimates import Estimate
+from vfl.evaluation.inquiries import NOISED, PUBLIC, SHARES, UNNOISED, HeldOut, event_of, tally
+from vfl.evaluation.statistics import GRID, root, steps_of, weight, wrong
+from vfl.holdout import Side
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from vfl.evaluation.curves import Histogram
+    from vfl.losses import Loss
+    from vfl.messages import Query
+    from vfl.privacy.events import Event, Gaussian
+    from vfl.solvers.protocol import Released
+    from vfl.types import Integers, Vector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassOutcomes:
+    """Number of records of each class that are predicted wrong and right, and the sum of their clamped losses.
+
+    A record is in one of 2K cells. Replacing it lowers one cell by one and raises another, which moves the counts by at most
+    √2. Its loss, clamped to [0, cap] and divided by cap, moves the sum by at most 1. With weights a, b: Δ² = 2a² + b², attained
+    when both change. Released jointly, as one Gaussian vector. A label that is no class counts in the last one.
+
+    loss, cap : loss that is summed, and its cap. steps : a, b as whole numbers of GRID. classes : K.
+    """
+
+    loss: Loss
+    cap: float
+    steps: tuple[int, int]
+    classes: int
+
+    grid: ClassVar[float] = GRID
+
+    @property
+    def dimension(self) -> int:
+        """Return 2K + 1."""
+        return 2 * self.classes + 1
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        a, b = self.steps
+        return root(2 * a * a + b * b)
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return (a·cells, b·Σ losses) in steps: wrong and right of the first class, and so on; margins are (K·n,)."""
+        K, (a, b) = self.classes, self.steps
+        own = np.clip(np.nan_to_num(labels, nan=K - 1), 0, K - 1).astype(np.int64)
+        with np.errstate(all="ignore"):
+            losses = self.loss.value(margins, labels) / self.cap
+        cells = np.bincount(2 * own + ~wrong(margins, labels), minlength=2 * K)
+        return np.append(a * cells, steps_of(losses, b)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOutClasses(HeldOut):
+    """Measures of a multinomial model on the held-out records: μ-GDP for each of them, and independent of all other records.
+
+    One release: counts of right and wrong predictions by class, and the sum of the clamped losses (ClassOutcomes).
+    """
+
+    @property
+    def _outcomes(self) -> ClassOutcomes:
+        total = SHARES["cells"] + SHARES["loss"]
+        steps = (weight(SHARES["cells"] / total, 2.0), weight(SHARES["loss"] / total, 1.0))
+        return ClassOutcomes(self.problem.loss, self.loss_cap(), steps, self.problem.layout.width)
+
+    @property
+    def _event(self) -> Gaussian | None:
+        return event_of(self._outcomes, self.mu)
+
+    def releases(self) -> tuple[tuple[Event, int], ...]:
+        """Return the one event."""
+        event = self._event
+        return () if event is None else ((event, 1),)
+
+    @property
+    def _measures(self) -> tuple[str, ...]:
+        return ("accuracy", "loss", *(f"recall[{name}]" for name in self.problem.layout.classes))
+
+    def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, Histogram | None]:
+        del w
+        outcomes, event = self._outcomes, self._event
+        (released,) = yield tally(outcomes, event, Side.HELD_OUT)
+        sigma = event.sigma if event is not None else 0.0
+        found |= measured(released, outcomes, self.problem.layout.classes, self.n_records, sigma)
+        return None
+
+    def explain(self) -> str:
+        """Return a sentence on the measures, the number of records, and the expected noise."""
+        about = f"{self.n_records} records held out"
+        outcomes, event = self._outcomes, self._event
+        if event is None:
+            return f"{about}, measured {PUBLIC if self.problem.private else UNNOISED}"
+        a, b = (event.sigma / (step * GRID) / self.n_records for step in outcomes.steps)
+        noise = a * math.sqrt(outcomes.classes / 2.0)
+        return (
+            f"{about}, measured {NOISED}; noise of the accuracy {noise:.2g}, of the loss {b * outcomes.cap:.2g} (clamped at "
+            f"{outcomes.cap:.3g})"
+        )
+
+    @property
+    def queries(self) -> int:
+        """Return one for the margins, and one for the release."""
+        return 2
+
+
+def measured(
+    released: Vector, statistic: ClassOutcomes, classes: tuple[str, ...], n_records: int, sigma: float
+) -> dict[str, Estimate]:
+    """Return accuracy, mean clamped loss, and the recall of each class whose count exceeds its noise.
+
+    released : (2K + 1,) noisy sums. sigma : standard deviation of the noise of each; 0 for none.
+    """
+    a, b = (step * GRID for step in statistic.steps)
+    noise, K = sigma / a, statistic.classes
+    cells = estimates.on_simplex(released[:-1] / a, n_records).reshape(K, 2)
+    shares, accuracy = cells.sum(axis=1) / n_records, float(cells[:, 1].sum()) / n_records
+    # Half of the cells add up to it, and the total is public: of the noise of K cells, half the square is left.
+    error = math.hypot(
+        noise * math.sqrt(K / 2.0) / n_records, math.sqrt(max(accuracy * (1.0 - accuracy), 0.0) / n_records)
+    )
+    found = {"accuracy": Estimate(min(max(accuracy, 0.0), 1.0), error, baseline=float(shares.max()))}
+    mean = min(max(float(released[-1]) / b / n_records, 0.0), 1.0)
+    # A variable within [0, 1] of this mean has at most this variance.
+    spread = math.hypot(sigma / b / n_records, math.sqrt(mean * (1.0 - mean) / n_records))
+    least = np.maximum(shares, 1.0 / (n_records + K))
+    constant = float(shares @ np.minimum(-np.log(least), statistic.cap))
+    found["loss"] = Estimate(mean * statistic.cap, spread * statistic.cap, baseline=constant, best=0.0)
+    for name, (missed, right) in zip(classes, cells, strict=True):
+        count = float(missed + right)
+        if count > max(estimates.SEEN * noise, 0.5):
+            rate = min(max(float(right) / count, 0.0), 1.0)
+            own = noise * math.hypot(1.0 - rate, rate) / count
+            found[f"recall[{name}]"] = Estimate(rate, math.hypot(own, math.sqrt(rate * (1.0 - rate) / count)))
+    return found
