@@ -250,7 +250,8 @@ class Party:
         One pass over the records adds X_S Δ and computes the next gradient.
         """
         w = query.start[self.name].copy()
-        delta, released = np.zeros(0), list[Vector]()
+        released: list[Vector] = []
+        delta: Vector = np.zeros(0)
         shift: Any = 0.0
         for k, step in enumerate(query.steps[self.name]):
             sums = self._total("step", k, delta, shift) if k else self._total("enter", query, records)

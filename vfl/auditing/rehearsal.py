@@ -84,10 +84,11 @@ class World:
     parties: Mapping[str, Party]
     labels: Vector
     held_out: np.ndarray | None
+    n_margins: int = 1
 
     def margins(self) -> Margins:
         """Return margins at w = 0."""
-        return Margins(self.labels, self.held_out)
+        return Margins(self.labels, self.held_out, n_margins=self.n_margins)
 
 
 def world_of(job: Job, table: Mapping[str, Any]) -> World:
@@ -96,7 +97,7 @@ def world_of(job: Job, table: Mapping[str, Any]) -> World:
     parties = {name: load(job.for_party(name), source) for name, source in sources.items()}
     labels = parties[job.partition.label_party].labels()
     held_out = None if job.split is None else job.split.held_out(len(labels))
-    return World(parties, labels, held_out)
+    return World(parties, labels, held_out, job.n_margins)
 
 
 class ShadowParty(Party):
