@@ -57,6 +57,7 @@ from vfl.launch.run.result import Result as Result
 from vfl.launch.run.tracking import log_to_mlflow as log_to_mlflow
 from vfl.launch.run.warnings import PrivacyWarning as PrivacyWarning
 from vfl.launch.train import resume as resume, train as train
+from vfl.launch.woe import woe as woe
 from vfl.partition import FeaturePartition as FeaturePartition
 from vfl.penalties import (
     L1 as L1,

@@ -50,7 +50,7 @@ from vfl.privacy.ledger import Head
 from vfl.privacy.selection import NoisyScore
 from vfl.secure import legs
 from vfl.secure.version import Version
-from vfl.solvers import gcd, joint, labels, noisy_gram, protocol, prox, scd, svrg
+from vfl.solvers import gcd, joint, labelled_counts, labels, noisy_gram, protocol, prox, scd, svrg
 from vfl.types import Adjacency
 
 M = TypeVar("M")
@@ -134,6 +134,7 @@ register("weighting", "snapshot_derivative", svrg.SnapshotDerivative)
 register("weighting", "clipped_difference", svrg.ClippedDifference)
 register("weighting", "dual_step", scd.DualStep)
 register("weighting", "row", noisy_gram.Row)
+register("weighting", "ones", labelled_counts.Ones)
 register("weighting", "bounded_derivative", distance.BoundedDerivative)
 
 register("rule", "prox_step", prox.ProxStep)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.launch.run.importance import Importance
     from vfl.launch.run.scorecard import Scorecard
+    from vfl.launch.woe import WeightOfEvidence
     from vfl.types import Vector
 
 PART = ".part.json"
@@ -269,6 +270,7 @@ class Result:
         odds: float = 1.0,
         positive_is_high: bool = False,
         digits: int | None = None,
+        woe: WeightOfEvidence | None = None,
     ) -> Scorecard:
         """Return points per category of a logistic model, whose sum over the columns is a score.
 
@@ -278,6 +280,7 @@ class Result:
             scores high.
         positive_is_high : whether a likelier positive class scores higher; False suits a positive class such as 'default'.
         digits : decimal places of the points; None keeps all.
+        woe : weights of evidence that were bought by vfl.woe, shown beside the points.
 
         Raises SpecificationError unless the loss is logistic and all columns are Binned, Categorical or Boolean.
         """
@@ -290,6 +293,7 @@ class Result:
             odds=odds,
             positive_is_high=positive_is_high,
             digits=digits,
+            woe=woe,
         )
 
     def predict(self, data: Any) -> Any:

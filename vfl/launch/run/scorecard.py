@@ -15,6 +15,7 @@ from vfl.losses import loss_of
 
 if TYPE_CHECKING:
     from vfl.launch.run.result import Result
+    from vfl.launch.woe import WeightOfEvidence
 
 MISSING = "(missing)"
 OTHER = "(other)"
@@ -22,12 +23,18 @@ OTHER = "(other)"
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Points of a record whose `column` is in `category`. party : owner of the column."""
+    """Points of a record whose `column` is in `category`. party : owner of the column.
+
+    weight, value : the category's weight of evidence and the column's information value (vfl.woe); None if they were not
+        bought, or if noise dominates them.
+    """
 
     party: str
     column: str
     category: str
     points: float
+    weight: float | None = None
+    value: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +53,23 @@ class Scorecard:
         """Return the rows as the text of a CSV file."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["party", "column", "category", "points"])
-        writer.writerows([row.party, row.column, row.category, row.points] for row in self.rows)
+        bought = any(row.value is not None for row in self.rows)
+        writer.writerow(["party", "column", "category", "points", *(["woe", "information value"] if bought else [])])
+        for row in self.rows:
+            numbers = (row.points, *((row.weight, row.value) if bought else ()))
+            writer.writerow([row.party, row.column, row.category, *("" if x is None else x for x in numbers)])
         return text.getvalue()
 
 
 def scorecard_of(
-    result: Result, *, points_to_double: float, base: float, odds: float, positive_is_high: bool, digits: int | None
+    result: Result,
+    *,
+    points_to_double: float,
+    base: float,
+    odds: float,
+    positive_is_high: bool,
+    digits: int | None,
+    woe: WeightOfEvidence | None = None,
 ) -> Scorecard:
     """Return the scorecard; arguments as for `Result.scorecard`."""
     job = result.job
@@ -72,12 +89,17 @@ def scorecard_of(
     for column in columns:
         for category, effect in _effects(result, column, coefficient).items():
             points = share + sign * factor * effect
-            rows.append(
-                Points(
-                    job.partition.owner(column), column, category, points if digits is None else round(points, digits)
-                )
-            )
+            shown = points if digits is None else round(points, digits)
+            rows.append(Points(job.partition.owner(column), column, category, shown, *_bought(woe, column, category)))
     return Scorecard(tuple(rows), base, odds, points_to_double)
+
+
+def _bought(woe: WeightOfEvidence | None, column: str, category: str) -> tuple[float | None, float | None]:
+    """Return the weight of evidence of a category and the information value of its column; None where they are not known."""
+    found = None if woe is None else woe.columns.get(column)
+    if found is None:
+        return None, None
+    return next((one.weight for one in found.bins if one.name == category), None), found.value
 
 
 def _effects(result: Result, column: str, coefficient: dict[str, float]) -> dict[str, float]:
