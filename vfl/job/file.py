@@ -20,7 +20,7 @@ sparse = ["telco"]     (parties whose columns are only scaled by a factor)
 [data.shop]            path = "shop.csv"           environment: or a text file with its format (vfl.Csv):
                        delimiter = ";", decimal = ",", thousands = ".", encoding = "cp1252", quote = "'", missing = ["?"]
 [simulation]           table = "all.csv"           environment: or one table, split by the partition
-[ray]                  address = "auto"            environment: cluster and nodes (vfl.job.placement)
+[ray]                  address = "auto", shards = 4  environment: cluster and nodes (vfl.job.placement)
 [ray.resources]        bank = "node:10.0.0.7"      environment: resource of a party's node, if not party:NAME
 [faults]               on_party_lost = "wait"      environment: policy for lost parties (vfl.job.faults)
 [policy]               bank = "bank-policy.toml"   environment: each owner's policy

@@ -10,6 +10,7 @@ Pinned: a group for each party over the nodes that offer its resource, and one f
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def reserved(
     }
     try:
         for name, group in groups.items():
-            if not group.wait(placement.ready_seconds):
+            if not group.wait(math.ceil(placement.ready_seconds)):
                 raise PlacementError(_missing(placement, name, bundles[name], offers))
 
         def options(name: str, cpus: float, pin: str | None, restarts: int) -> Options:

@@ -1,0 +1,95 @@
+"""Row shards on a real Ray: the same model as in one process, with a shard lost, resumed with another number of shards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from coordinator.rounds import Lost, Round
+from tests.faults.test_ray_faults import PARTITION, N, _parent, job, killing, pids, processes, sources, table
+from vfl.errors import PartyLost, PlacementError
+from vfl.launch.engines.shards import bundles_of
+from vfl.launch.train import resume
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOMENTS = range(1, 300, 31)
+"""Rounds after which a shard is killed."""
+
+
+@pytest.fixture(scope="module")
+def alone() -> bytes:
+    """Coefficients of the job with all rows in one process."""
+    return vfl.train(job(), table(), engine="inprocess").coef_.tobytes()
+
+
+@pytest.mark.parametrize("number", [20, *(pytest.param(k, marks=pytest.mark.slow) for k in MOMENTS)])
+def test_a_killed_shard_reads_its_rows_again(local_ray: Any, tmp_path: Path, alone: bytes, number: int) -> None:
+    """The loss is the party's: the query is repeated once the shard is back, and the other shards keep their rows."""
+    seen, watch = killing(tmp_path, "bank", number)
+    result = vfl.train(job(), sources(tmp_path), watch=watch, placement=vfl.Placement(shards=2))
+    assert [event.party for event in seen if isinstance(event, Lost)] == ["bank"]
+    assert len(set(pids(tmp_path, "bank"))) == 4  # the party, its two shards, and the one that took a lost one's place
+    assert result.coef_.tobytes() == alone
+
+
+@pytest.mark.slow
+def test_a_run_without_a_shard_of_its_margins_is_resumed_with_another_number(
+    local_ray: Any, tmp_path: Path, alone: bytes
+) -> None:
+    def watch(event: Any) -> None:
+        if isinstance(event, Round) and event.number == 20:
+            own = [
+                pid for pid in processes(b"ray::MarginsActor") if _parent(pid) == _parent(pids(tmp_path, "bank")[-1])
+            ]
+            os.kill(own[0], signal.SIGKILL)
+
+    run = tmp_path / "run"
+    with pytest.raises(PartyLost, match=r"shard \d of the margins was lost; continue with: vfl resume"):
+        vfl.train(job(), sources(tmp_path), output=run, watch=watch, placement=vfl.Placement(shards=2))
+    assert resume(run, sources(tmp_path), placement=vfl.Placement(shards=3)).coef_.tobytes() == alone
+
+
+@pytest.mark.slow
+def test_aligned_records_are_divided_after_their_alignment(local_ray: Any, tmp_path: Path) -> None:
+    """Each owner has the rows in an order of its own, and rows that nobody else has."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns, paths = table() | {"id": np.arange(N)}, {}
+    for k, party in enumerate(PARTITION.parties):
+        rows = np.random.default_rng(k).permutation(N)[: N - 100 * k][:300]
+        own = {name: columns[name][rows] for name in (*PARTITION.wanted(party), "id")}
+        paths[party] = tmp_path / f"{party}.parquet"
+        pq.write_table(pa.table(own), paths[party], row_group_size=70)
+    spec = replace(job(passes=2), id="id", partition=PARTITION)
+    here = vfl.train(spec, paths, engine="inprocess")
+    there = vfl.train(spec, paths, placement=vfl.Placement(shards=2, pin="always"))
+    assert there.coef_.tobytes() == here.coef_.tobytes()
+
+
+def test_shards_that_no_node_can_hold(local_ray: Any) -> None:
+    with pytest.raises(
+        PlacementError, match=r"the job needs 9 shards of 2 CPU each.* lower \[ray\] shards or party_cpus"
+    ):
+        vfl.train(job(passes=2), table(), placement=vfl.Placement(shards=9, ready_seconds=0.5))
+
+
+def test_the_margins_are_beside_the_data_of_their_owner() -> None:
+    placement = vfl.Placement(shards=4, party_cpus=2)
+    parties, both = ["bank", "telco"], {"coordinator": 1.0, "party:telco": 1.0}
+    unpinned = bundles_of(placement, parties, "telco", pinned=False, offers=[])
+    assert unpinned == {"": {"CPU": 4.0}}  # shard k of all parties and of the margins on one node
+    apart = bundles_of(placement, parties, "telco", pinned=True, offers=[{"party:telco": 1.0}, {"coordinator": 1.0}])
+    assert apart[""] == {"coordinator": 0.001}
+    assert apart["telco"] == {"CPU": 2, "party:telco": 0.001}
+    beside = bundles_of(placement, parties, "telco", pinned=True, offers=[both])
+    assert beside["telco"] == {"CPU": 2, "party:telco": 0.001, "coordinator": 0.001}
+    assert "" not in beside
