@@ -11,15 +11,18 @@ messages; on Ray a pass is a round trip a party, so that parties cost there what
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 import vfl
+from coordinator.rounds import Round
 from tests.benchmarks.command import alone
 from tests.benchmarks.results import Result, Settings, Task
 from tests.benchmarks.timing import follow
@@ -37,6 +40,8 @@ WHOLE = {
 }
 QUICK = {"records": (1_000, 10_000, 100_000), "columns": (8, 32, 128), "parties": (1, 4, 16), "block": (1, 4, 16)}
 ON_RAY = (1, 2, 4, 8)
+STARTS = ((20, 1), (20, 10), (200, 200))
+"""(parties, parties per process) whose time to the first round is measured."""
 FIXED = {
     "records": {"columns": 8, "parties": 2, "block": 1},
     "columns": {"records": 10_000, "parties": 2, "block": 1},
@@ -86,6 +91,7 @@ def tasks(settings: Settings) -> Iterator[Task]:
         yield Task(axis, functools.partial(along, axis, sizes, settings))
     if not settings.quick:
         yield Task("parties on Ray", functools.partial(on_ray, settings))
+        yield Task("start of many parties", functools.partial(starts, settings))
 
 
 def along(axis: str, sizes: tuple[int, ...], settings: Settings, engine: str = "inprocess") -> Iterator[Result]:
@@ -117,6 +123,28 @@ def on_ray(settings: Settings) -> Iterator[Result]:
     """Yield times and slope of more and more parties on Ray."""
     with connected(max(ON_RAY) + 1, None):
         yield from along("parties", ON_RAY, settings, engine="ray")
+
+
+def seconds_to_start(parties: int, shared: int) -> float:
+    """Return the seconds from `stream` to the first round of a local job, the start of Ray included."""
+    begun = time.perf_counter()
+    placement = vfl.Placement(parties_per_process=shared)
+    with contextlib.closing(  # type: ignore[type-var]
+        stream(job(parties, parties, 1), table(2_000, parties), engine="ray", placement=placement)
+    ) as events:
+        next(event for event in events if isinstance(event, Round))
+    return time.perf_counter() - begun
+
+
+def starts(settings: Settings) -> Iterator[Result]:
+    """Yield the time to the first round of many parties, alone and in shared processes, in turn."""
+    repeats = range(len(settings.seeds(whole=3)))
+    times = np.array([[seconds_to_start(*start) for start in STARTS] for _ in repeats])
+    for (parties, shared), column in zip(STARTS, times.T, strict=True):
+        yield Result(
+            part="scale", case="start of many parties", arm="SkGD on Ray", measure="seconds to the first round", unit="s",
+            values=column, at={"parties": parties, "per process": shared},
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -13,10 +13,13 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import vfl
 from coordinator.rounds import Round
-from tests.solvers.setting import drive, job
+from tests.solvers.setting import drive, job, log_of
 from vfl.launch.train import train
 from vfl.planning import plan
 from vfl.solvers.anderson import WINDOW, accelerated, extrapolated
+
+SMALL = vfl.SkGD(step_size=0.2)
+"""Short steps, so that a run on easy data lasts long enough to be extrapolated."""
 
 
 def collinear(n: int = 500) -> tuple[np.ndarray, np.ndarray]:
@@ -121,3 +124,13 @@ def test_unusable_iterates_give_no_jump() -> None:
     same = np.ones((4, 3))
     np.testing.assert_array_equal(extrapolated(same, np.ones(3)), np.ones(3))
     assert not math.isnan(extrapolated(np.array([[0.0], [1.0], [2.0]]), np.ones(1))[0])
+
+
+def test_a_run_that_is_cut_off_continues_with_the_same_model() -> None:
+    """Before, between and after the queries of an extrapolation; accepted and rejected ones rebuild Xw."""
+    spec = job(SMALL)
+    made, outcome = drive(spec)
+    rebuilt = [number for number, record in enumerate(made) if record.kind == "Unnoised"]
+    assert len(rebuilt) >= 2
+    for length in {1, rebuilt[0], rebuilt[0] + 1, rebuilt[0] + 2, rebuilt[1] + 1, len(made) - 1}:
+        assert drive(spec, log_of(made, length))[1].w.tobytes() == outcome.w.tobytes()
