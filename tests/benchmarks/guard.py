@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.benchmarks import kernels, ledger, rounds
+from tests.benchmarks import kernels, ledger, rounds, secure
 from vfl.kernels import dense as ours
 from vfl.kernels.geometry import Geometry, record_limits
 
@@ -66,6 +66,12 @@ def pass_over_bare() -> dict[str, float]:
     }
 
 
+def shares_over_sum() -> dict[str, float]:
+    """Return the time of every kernel on shares over that of np.sum on equal bytes, and the dealer's over its generator."""
+    found = {f"{name} on shares / np.sum": 1.0 / rate for name, rate in secure.kernel_rates(250_000, TURNS).items()}
+    return found | {"dealer's waves / generator": secure.dealing(250_000, TURNS // 4)}
+
+
 def visit_over_trip() -> dict[str, float]:
     """Return a visit on Ray, without the party's computation, over a bare round trip of the same vectors."""
     from vfl.launch.engines.connection import connected
@@ -81,7 +87,7 @@ def charge_over_insert() -> dict[str, float]:
     return {"durable charge / bare SQLite insert": best["bare SQLite"] / best["ledger"]}
 
 
-MEASURES = (kernel_over_sum, pass_over_bare, charge_over_insert, visit_over_trip)
+MEASURES = (kernel_over_sum, pass_over_bare, shares_over_sum, charge_over_insert, visit_over_trip)
 
 
 def doubled(found: Mapping[str, float], recorded: Mapping[str, float]) -> dict[str, float]:

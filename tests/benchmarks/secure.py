@@ -59,7 +59,7 @@ def kernel_rates(n: int, turns: int = 20) -> dict[str, float]:
     cases: dict[str, tuple[Callable[[], object], int]] = {
         "Q'r": (lambda: kernels.products(Q, b), Q.nbytes + b.nbytes),
         "D'b": (lambda: kernels.products(D, b), D.nbytes + b.nbytes),
-        "shares of residuals": (
+        "residuals": (
             lambda: kernels.residual_shares(responses, angles, words, out),
             words.nbytes + out.nbytes + angles.nbytes,
         ),
@@ -142,6 +142,17 @@ def path(legs: dict[str, float]) -> float:
     b = max(ready, legs["waves (dealer)"]) + legs["share (b, from words)"] + legs["residual (b)"]
     a = max(ready + legs["share (a, expanded)"], b)
     return max(a, legs["waves (dealer)"] + legs["sum (dealer)"]) + legs["opening (a)"] + legs["decoding"]
+
+
+def dealing(n: int, turns: int) -> float:
+    """Return the time of the dealer's waves over that of its generator."""
+    run, number = Round(n), iter(range(10**6))
+    times = least(
+        turns,
+        waves=lambda: run.dealer.waves(Version(f"dealt {next(number)}", PLACE), run.waves),
+        generator=lambda: Stream(bytes(32)).fill(run.waves),
+    )
+    return times["waves"] / times["generator"]
 
 
 def generator(size: int, turns: int) -> float:

@@ -36,7 +36,7 @@ def test_every_ratio_has_a_record():
     assert all(math.isfinite(ratio) and ratio > 0 for ratio in recorded.values())
     quick = {**guard.pass_over_bare(), **guard.charge_over_insert()}
     assert set(quick) < set(recorded)
-    assert len(recorded) == 7
+    assert len(recorded) == 13
 
 
 def test_slow_code_is_noticed(monkeypatch, capsys):

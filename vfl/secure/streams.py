@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SEED_BYTES = 32
 _DOMAIN = b"vfl shares, version 1"
 _PIECE = 1 << 18
-_ZEROS = bytes(_PIECE)
+_ZEROS = memoryview(bytes(_PIECE))
 _COUNTER = bytes(16)
 _LITTLE_ENDIAN = np.dtype("<u8")
 
@@ -62,7 +62,7 @@ class Stream:
         target = out.data.cast("B")
         for start in range(0, len(target), _PIECE):
             part = target[start : start + _PIECE]
-            self._encryptor.update_into(_ZEROS[: len(part)] if len(part) < _PIECE else _ZEROS, part)
+            self._encryptor.update_into(_ZEROS[: len(part)], part)
         return out
 
     def words(self, *shape: int) -> Words:
