@@ -28,6 +28,7 @@ from vfl.errors import OutputError, PrivacyError, SpecificationError
 from vfl.evaluation.classes import ClassOutcomes
 from vfl.evaluation.statistics import weight
 from vfl.kernels.dense import MULTINOMIAL, bounds_of
+from vfl.kernels.dense_loops import class_residuals
 from vfl.kernels.geometry import Geometry, capped, record_limits
 from vfl.launch.run.result import Result
 from vfl.losses import Multinomial
@@ -120,18 +121,23 @@ def test_curvature_bounds_the_second_derivatives() -> None:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_norm_of_all_classes_residuals_is_held_within_the_limit(data: st.DataObject) -> None:
-    """Hold for derivatives of the loss and for any other residuals, NaN and infinities included."""
+    """Hold for derivatives of the loss and for any other residuals, NaN and infinities included; for margins in the kernel."""
     K, n = data.draw(st.integers(2, 5)), 3
     numbers = st.lists(anything, min_size=K * n, max_size=K * n)
     r = np.array(data.draw(numbers))
     if data.draw(st.booleans()):
         with np.errstate(all="ignore"):
             r = LOSS.derivative(r, np.arange(n) % K * 1.0)
-    limits = np.array(data.draw(st.lists(st.floats(0, 1e6), min_size=n, max_size=n)))
-    rho = capped(r, limits, "multinomial").reshape(K, n)
-    for i in range(n):
-        square = sum(Fraction(float(value)) ** 2 for value in rho[:, i])
-        assert square <= Fraction(float(limits[i])) ** 2
+    limit = st.just(0.0) | st.floats(1e-250, 1e6)  # C/‖z_i‖ is 0 or at least 1e-240
+    limits = np.array(data.draw(st.lists(limit, min_size=n, max_size=n)))
+    labels = np.array(data.draw(st.lists(st.integers(0, K - 1) | anything, min_size=n, max_size=n)), dtype=float)
+    fused = np.empty(K * n)
+    class_residuals(r, labels, limits, K, fused, 0, n)
+    capped_all = [capped(r, limits, kernel) for kernel in ("multinomial", "")]
+    for rho in (*capped_all, np.where(np.isnan(fused), 0.0, fused)):  # NaN adds nothing to a sum
+        for i in range(n):
+            square = sum(Fraction(float(value)) ** 2 for value in rho.reshape(K, n)[:, i])
+            assert square <= Fraction(float(limits[i])) ** 2
 
 
 @pytest.mark.parametrize("limit", [0.05, 0.4, 1.2])
