@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -13,16 +14,19 @@ from vfl.errors import FederationError, PartyLost, VflError
 from vfl.holdout import Side
 from vfl.messages import BookHeads, Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
 from vfl.messages.joining import Done, Load, SendLabels
+from vfl.secure.roles import DEALER
+from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Constant, Limits, as_vector
 from vfl.wire.values import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.link import Answer, Link
     from vfl.messages import Notice, Query, Records
     from vfl.privacy.events import ReleaseKey
+    from vfl.secure.legs import Leg
     from vfl.types import Vector
 
 M = TypeVar("M")
@@ -31,6 +35,10 @@ MOST_RECORDS = 1 << 31
 """Records that a party may state; a vector of labels may be as long."""
 PER_VALUE = 64
 """Bytes of an answer for each vector or number that it holds, beside the vectors' entries."""
+PARCEL = "parcel "
+"""Name of the vectors that hold sealed parcels, before their number."""
+MOST_TERMS, MOST_WORDS = 16, 1 << 26
+"""Largest number of terms of the sigmoid; bytes of the words of an opening."""
 WITH_VECTOR = (Forward, Descend, RecordNorms, Groups)
 """Queries that are answered with an n-vector."""
 
@@ -43,6 +51,7 @@ class FederationTransport:
 
     parts : returns the numbers of records to train on and held out, given their sum.
     offer : offers this run to a party that has connected again.
+    dealer : of a run on shares, at the coordinator. widest : largest number of columns of a party.
     timeout : seconds to wait for one answer. load_seconds : for a party to read its data.
     n_bytes : total size of the per-record vectors sent and received so far.
     party_seconds : total time of the parties' answers so far, counting the slowest of each query.
@@ -57,9 +66,13 @@ class FederationTransport:
         parts: Callable[[int], tuple[int, int]],
         timeout: float,
         load_seconds: float,
+        dealer: Any = None,
+        widest: int = 0,
     ) -> None:
         self._gathering, self._names, self._offer, self._parts = gathering, parties, offer, parts
         self._timeout, self._load_seconds = timeout, load_seconds
+        self._dealer, self._widest = dealer, widest
+        self._queues: dict[str, ThreadPoolExecutor] = {}
         self._n_records: dict[str, int] = {}
         self._constants: dict[str, tuple[Vector, Constant]] = {}
         self.n_bytes = 0
@@ -111,6 +124,42 @@ class FederationTransport:
     def together(self, party: str) -> tuple[str, ...]:
         """Return the party alone: each runs at its own organisation."""
         return (party,)
+
+    def post(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[Any, Sequence[Any]]:
+        """Send a leg once its parcels are here and the participant has answered the legs before; return at once.
+
+        Parcels pass through the coordinator, sealed for their receiver.
+        """
+        if to not in self._queues:
+            self._queues[to] = ThreadPoolExecutor(1, f"legs to {to}")
+        answer = self._queues[to].submit(self._sent, to, leg, parcels, count)
+        return answer, [(answer, place) for place in range(count)]
+
+    def collect(self, answers: Sequence[tuple[str, Any]]) -> dict[str, object]:
+        """Wait for replies in the order of their legs."""
+        wait([answer for _, answer in answers])  # a participant answers one call at a time
+        return {name: answer.result()[0] for name, answer in answers}
+
+    def _sent(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[object, list[Any]]:
+        """Call a participant with a leg and its parcels; return its reply and the parcels that it sends."""
+        given = [answer.result()[1][place] for answer, place in parcels]
+        if to == DEALER:
+            if self._dealer is None:
+                raise FederationError("a run on shares has no dealer here")
+            reply, sent = self._dealer.leg(leg, given)
+            self.n_bytes += sum(map(len, sent))
+            return reply, sent
+        names = [f"{PARCEL}{place}" for place in range(count)]
+        limits = Limits(MOST_WORDS, dict.fromkeys(names, self._largest_parcel(to)))
+        vectors = {f"{PARCEL}{place}": parcel for place, parcel in enumerate(given)}
+        reply, found = self._link(to).call(leg, vectors=vectors, limits=limits).wait(self._timeout)
+        if set(found) != set(names):
+            raise FederationError(f"party {to!r} sent other parcels than its leg asks for")
+        self.n_bytes += sum(found[name].nbytes for name in names)
+        return reply, [bytes(found[name]) for name in names]
+
+    def _largest_parcel(self, party: str) -> int:
+        return sealed_size(8 * self._n_records[party] * max(self._widest, 2 * MOST_TERMS))
 
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until the party is connected again, offer it the run, and have it load its data unless it still holds them."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from parties.alignment.index import Index
     from parties.consent import Policy
+    from parties.session import Credentials
     from vfl.job.task import PartyTask
     from vfl.messages.joining import Offer
     from vfl.security.sealing import Sealer
@@ -49,7 +50,7 @@ class PartySettings:
     """Settings of a party for its work, and its keys for sealed texts.
 
     policy : the owner's. cores : for alignment and training. indexes : folder for aligned rows; None is that of the user.
-    certificates : {party: its certificate}, by which keys for sealed texts are checked.
+    certificates : {party: its certificate}, by which keys for sealed texts are checked. credentials : for a run on shares.
     """
 
     policy: Policy
@@ -57,6 +58,7 @@ class PartySettings:
     indexes: str | None
     sealer: Sealer
     certificates: Mapping[str, bytes]
+    credentials: Credentials | None = None
 
 
 class Aligning:

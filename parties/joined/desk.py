@@ -18,6 +18,7 @@ from parties.joined.aligning import PartySettings
 from parties.joined.predicting import Predicting
 from parties.joined.training import Training
 from parties.prediction import ModelPart
+from parties.session import Credentials
 from vfl.errors import (
     ConsentRefused,
     FederationError,
@@ -34,6 +35,7 @@ from vfl.kinds import from_plain
 from vfl.messages import Notice, Query
 from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
 from vfl.privacy.events import ReleaseKey
+from vfl.secure.roles import DEALER
 from vfl.security.sealing import Sealer
 from vfl.version import __version__
 from vfl.wire.frames import Limits
@@ -214,12 +216,16 @@ class Desk:
         self._require_trust(policy, job)
         source = self._source(offer.source)
         context = (self._federation.digest, offer.run, offer.purpose)
+        certificates = {name: member.certificate_pem for name, member in self._federation.parties.items()}
+        # A dealer at the coordinator signs with the coordinator's identity.
+        dealt = certificates | {DEALER: self._federation.coordinator.certificate_pem}
         own = PartySettings(
             policy,
             self._cores,
             self._indexes,
             Sealer(self.party, self._identity.key_pem, context),
-            {name: member.certificate_pem for name, member in self._federation.parties.items()},
+            certificates,
+            Credentials((self._federation.digest, offer.run), self._identity.key_pem, dealt),
         )
         if part is not None:
             return Predicting(offer, part, source, own, self._policy)
@@ -235,10 +241,10 @@ class Desk:
 
     def _require_trust(self, policy: Policy, job: Job) -> None:
         if policy.trust is None or job.trust not in policy.trust:
+            travels = "sealed shares" if job.secure is not None else "residuals, margins or labels of single records"
             raise ConsentRefused(
-                f"party {self.party!r} refuses job {job.name!r} by its policy's trust: under trust = {job.trust!r} residuals, "
-                "margins or labels of single records travel between organisations; its owner accepts that with "
-                f'trust = ["{job.trust}"]'
+                f"party {self.party!r} refuses job {job.name!r} by its policy's trust: under trust = {job.trust!r} {travels} "
+                f'travel between organisations; its owner accepts that with trust = ["{job.trust}"]'
             )
 
     def _source(self, name: str) -> Any:

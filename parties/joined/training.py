@@ -15,6 +15,9 @@ from parties.loading import load
 from vfl.errors import FederationError, PrivacyError
 from vfl.messages import Descend, Records
 from vfl.messages.joining import TRAIN, Done, Load, SendLabels
+from vfl.planning import layout_of
+from vfl.secure.legs import Contribute, ContributeProducts, Legs
+from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits, as_vector
 
 if TYPE_CHECKING:
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Bytes of a call's body: at most the first, and the second for each coordinate of the party."""
+PARCEL, MOST_PARCELS, MOST_TERMS = "parcel ", 16, 16
+"""Name of a sealed parcel before its number, their largest number in a leg, and the largest number of terms of the sigmoid."""
 RECORDS = ("weights", "margins", "labels", "limits")
 
 
@@ -49,6 +54,10 @@ class Training(Work):
     def limits(self) -> Limits:
         """Return the size limits of the next call."""
         body = BODY_BYTES + PER_COORDINATE * (len(self._task.canonical) + 1)
+        if self._party is not None and self._task.job.secure is not None:
+            columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
+            largest = sealed_size(8 * self._n_trained * max(columns, 2 * MOST_TERMS))
+            return Limits(body, {f"{PARCEL}{place}": largest for place in range(MOST_PARCELS)})
         if self._party is not None:
             return Limits(body, dict.fromkeys(RECORDS, 8 * self._n_trained))
         return Limits(body, self._aligning.limits)
@@ -83,9 +92,21 @@ class Training(Work):
                 return self._load(), {}
             case SendLabels():
                 return Done(), {"labels": self._loaded().labels()}
+        if isinstance(message, Legs):
+            return self._leg(message, vectors)
         if self._party is not None:
             raise FederationError(f"party {self._task.party!r} has already loaded its columns and cannot align again")
         return self._aligning.answer(message, vectors, progress)
+
+    def _leg(self, leg: Any, vectors: Mapping[str, Any]) -> tuple[object, Mapping[str, Any]]:
+        """Answer a leg of a run on shares; a key is opened once."""
+        party = self._loaded()
+        if isinstance(leg, Contribute | ContributeProducts):
+            if self._answered is not None:
+                self._answered.take(leg.key, leg.query.part, len(leg.query.blocks))
+            self._releases += 1
+        reply, parcels = party.leg(leg, [bytes(vectors[f"{PARCEL}{place}"]) for place in range(len(vectors))])
+        return reply, {f"{PARCEL}{place}": parcel for place, parcel in enumerate(parcels)}
 
     def summary(self) -> dict[str, Any]:
         """Return facts for the owner: seconds, releases, their ε, records, and the ε left in the book."""
@@ -113,7 +134,14 @@ class Training(Work):
             raise FederationError(f"party {self._task.party!r} was asked to load for {self.offer.purpose!r}")
         if self._party is None:
             index = self._aligning.settled()
-            party = load(self._task, self._source, self._own.policy, index=index, threads=self._own.cores)
+            party = load(
+                self._task,
+                self._source,
+                self._own.policy,
+                index=index,
+                threads=self._own.cores,
+                own=self._own.credentials,
+            )
             private = self._task.job.privacy is not None and self._task.job.noise_source().private
             if private:
                 self._answered = Answered(

@@ -27,6 +27,7 @@ from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.zcdp import rho_of
 from vfl.schema import categories_of
 from vfl.security import psi
+from vfl.solvers import on_shares
 from vfl.solvers.recommend import recommendation
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def plan(job: Job, n_records: int) -> Plan:
     n_records : n, the number of aligned records.
     """
     problem = problem_of(job, n_records)
-    solver = job.solver.resolve(problem)
+    solver = job.solver.resolve(problem) if job.secure is None else on_shares.resolved(job.solver, problem)
     trained = solver.releases(problem)
     inquiries = inquiries_of(job, problem, n_records, solver, trained)
     name = None if job.split is None else job.split.name

@@ -189,7 +189,7 @@ class Contribution:
     words: bytes
 
 
-Leg: TypeAlias = (
+Legs = (
     Meet
     | Begin
     | SetUp
@@ -204,6 +204,8 @@ Leg: TypeAlias = (
     | DealProducts
     | ContributeProducts
 )
+"""All legs, for isinstance."""
+Leg: TypeAlias = Legs
 
 
 def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:

@@ -11,12 +11,16 @@ import uuid
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from parties.dealing import Dealing
+from parties.session import Credentials
 from vfl.alignment import Aligned
 from vfl.errors import SpecificationError, VflError
 from vfl.job.plain import encode
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.metrics import meters
 from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, Done, Finish, Offer
+from vfl.planning import layout_of
+from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,6 +69,11 @@ def run(
     from coordinator.federation.transport import FederationTransport
     from coordinator.telemetry import Telemetry
 
+    if job.secure is not None and job.secure.dealer != AT_COORDINATOR:
+        raise SpecificationError(
+            "trust='secure' across organisations has its dealer at the coordinator, which no party may run: set dealer = "
+            "'coordinator' in [secure]"
+        )
     arrangement = arrangement or Arrangement()
     there = tuple(party for party in job.partition.parties if party not in log.left.values())
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
@@ -77,6 +86,8 @@ def run(
             parts=lru_cache(lambda n: _parts(job, n)),
             timeout=place.faults.answer_seconds,
             load_seconds=LOAD_SECONDS,
+            dealer=None if job.secure is None else _dealer_of(job, place, budget.run),
+            widest=max(len(names) for names in layout_of(job).columns.values()) + 1,
         )
         if job.id is not None:
             yield from _aligned(gathering, there, place, arrangement)
@@ -86,6 +97,12 @@ def run(
             if isinstance(event, Outcome):
                 complete()
             yield event
+
+
+def _dealer_of(job: Job, place: Organisations, run: str) -> Dealing:
+    """Return the dealer at the coordinator, which signs with the coordinator's identity."""
+    certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
+    return Dealing(job, Credentials((place.federation.digest, run), place.identity.key_pem, certificates))
 
 
 def align_only(
