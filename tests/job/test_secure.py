@@ -34,6 +34,10 @@ def test_every_solver_and_loss_is_offered_or_refused(solver: str, loss: str) -> 
     if (solver, loss) in OFFERED:
         assert plan(job(**options), 1000).sharing is not None
         return
+    if loss == "multinomial":
+        with pytest.raises(SpecificationError, match="has one margin per record"):
+            job(**options, classes=("a", "b", "c"))
+        return
     needs = NEEDS.get(solver, "a residual")
     with pytest.raises(SpecificationError, match=rf"offers logistic loss with .*; {solver} with {loss} needs {needs}"):
         job(**options)
