@@ -26,7 +26,7 @@ def page_of(spec: vfl.Job, folder: Path) -> str:
     return path.read_text()
 
 
-@pytest.mark.parametrize("solver", [vfl.SkGD(passes=4, clip="coordinate"), vfl.OutputPerturbation()])
+@pytest.mark.parametrize("solver", [vfl.SkGD(passes=4), vfl.OutputPerturbation()])
 def test_a_run_with_a_bound_draws_bands(solver: vfl.SkGD | vfl.OutputPerturbation, tmp_path: Path) -> None:
     """A sealed run's page reads findings.json, another one's the log; both show the same numbers."""
     page = page_of(job(seed=None, solver=solver, epsilon=8.0), tmp_path / "run")
