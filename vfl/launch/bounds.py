@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from vfl.errors import SpecificationError, nearest
-from vfl.launch.purchase import Where, purchase
-from vfl.planning import layout_of
-from vfl.privacy.specification import Privacy
-from vfl.problem import INTERCEPT
+from vfl.launch.purchase import Terms, cost_of, purchase
 from vfl.schema import Numeric
 from vfl.solvers.ranges import ColumnRanges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from coordinator.coordinator import Outcome
     from vfl.job import Job
-    from vfl.privacy.noise import SeededNoise
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +40,8 @@ def private_bounds(
     job: Job,
     data: Any,
     *,
-    epsilon: float,
-    delta: float | None = None,
     columns: Sequence[str] | None = None,
-    engine: str = "ray",
-    address: str | None = None,
-    ledger: str | Path | None = None,
-    policies: Mapping[str, str | Path] | None = None,
-    noise: SeededNoise | None = None,
-    allow_network_file_system: bool = False,
+    **terms: Unpack[Terms],
 ) -> PrivateBounds:
     """Learn the ranges of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
 
@@ -64,7 +52,7 @@ def private_bounds(
     job : a draft without bounds: privacy=None, scaling='none'. data, engine, address, ledger, policies,
         allow_network_file_system : as for `train`.
     columns : the columns whose ranges to learn; None takes all features without bounds.
-    noise : SeededNoise(seed) makes the release repeatable, for tests, and makes NOTHING PRIVATE.
+    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (vfl.launch.purchase.Terms).
 
     Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.
     """
@@ -78,22 +66,16 @@ def private_bounds(
             raise SpecificationError(f"private_bounds: column {column!r} has a declared range already")
     if not asked or len(set(asked)) != len(asked):
         raise SpecificationError("private_bounds: name columns without bounds, each once")
-    features = [name for names in layout_of(job).columns.values() for name in names if name != INTERCEPT]
     draft = replace(job.on_all_records(), name=f"{job.name}-bounds")
-    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(features, 1.0))
-    where = Where(engine, address, ledger, policies, allow_network_file_system)
-    return _bought(purchase(draft, data, ColumnRanges(asked), privacy, where, "private_bounds"), asked)
+    return _bought(purchase(draft, data, ColumnRanges(asked), "private_bounds", terms), asked)
 
 
 def _bought(outcome: Outcome, asked: tuple[str, ...]) -> PrivateBounds:
     low, high = outcome.w.reshape(2, -1).tolist()
     found = {name: (a, b) for name, a, b in zip(asked, low, high, strict=True) if not math.isnan(a)}
-    plan, statement = outcome.plan, outcome.statement
     return PrivateBounds(
         bounds=found,
         unknown=tuple(name for name in asked if name not in found),
-        least=ColumnRanges(asked).least(plan.problem),
-        epsilon=statement.epsilon if statement else math.inf,
-        delta=statement.delta if statement else 0.0,
-        scope="; ".join([*plan.flags, statement.scope if statement else "no guarantee"]),
+        least=ColumnRanges(asked).least(outcome.plan.problem),
+        **cost_of(outcome),
     )

@@ -1,10 +1,11 @@
-"""One release about columns, as a run of its own: what `private_bounds` and `private_quantiles` have in common."""
+"""One release about columns, as a run of its own: the common part of `private_bounds`, `private_quantiles` and `woe`."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
@@ -16,20 +17,29 @@ from vfl.launch.run.warnings import count_run, warn_of_plan
 from vfl.launch.sources import ask_owners, paths_of, sources_of
 from vfl.losses import loss_of
 from vfl.penalties import NoPenalty
+from vfl.planning import layout_of
+from vfl.privacy.specification import Privacy
+from vfl.problem import INTERCEPT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from vfl.job import Job
-    from vfl.privacy.specification import Privacy
+    from vfl.privacy.noise import SeededNoise
     from vfl.solvers.protocol import Solver
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Place of a purchase; arguments as for `train`."""
+class Terms(TypedDict, total=False):
+    """Price and place of a purchase, as keyword arguments.
 
+    epsilon : required. delta : None decides by the number of records. noise : SeededNoise(seed) makes the release repeatable,
+    for tests, and makes NOTHING PRIVATE. engine, address, ledger, policies, allow_network_file_system : as for `train`.
+    """
+
+    epsilon: Required[float]
+    delta: float | None
+    noise: SeededNoise | None
     engine: str
     address: str | None
     ledger: str | Path | None
@@ -37,8 +47,22 @@ class Where:
     allow_network_file_system: bool
 
 
-def purchase(draft: Job, data: Any, solver: Solver, privacy: Privacy, where: Where, what: str) -> Outcome:
-    """Run a solver that releases facts of columns once, charged with the whole of `privacy`; return its outcome.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """The same with defaults."""
+
+    epsilon: float
+    delta: float | None = None
+    noise: SeededNoise | None = None
+    engine: str = "ray"
+    address: str | None = None
+    ledger: str | Path | None = None
+    policies: Mapping[str, str | Path] | None = None
+    allow_network_file_system: bool = False
+
+
+def purchase(draft: Job, data: Any, solver: Solver, what: str, terms: Terms) -> Outcome:
+    """Run a solver that releases facts of columns once, charged with the whole budget of `terms`; return its outcome.
 
     draft : the job whose columns are read, unscaled. what : name of the function, for errors.
 
@@ -48,7 +72,11 @@ def purchase(draft: Job, data: Any, solver: Solver, privacy: Privacy, where: Whe
         raise SpecificationError(
             f"{what} does not align records yet: give sources whose rows are in the same order, and a draft without id"
         )
+    where = _Terms(**terms)
     place = place_of(where.engine, where.address)
+    names = [name for own in layout_of(draft).columns.values() for name in own if name != INTERCEPT]
+    smoothness = dict.fromkeys(names, 1.0)
+    privacy = Privacy(epsilon=where.epsilon, delta=where.delta, noise=where.noise, smoothness=smoothness)
     spec = replace(
         draft,
         privacy=privacy,
@@ -70,3 +98,13 @@ def purchase(draft: Job, data: Any, solver: Solver, privacy: Privacy, where: Whe
             if isinstance(event, Outcome):
                 return event
     raise AssertionError("a run ended without its outcome")
+
+
+def cost_of(outcome: Outcome) -> dict[str, Any]:
+    """Return epsilon, delta and scope of a purchase, as its result states them."""
+    statement = outcome.statement
+    return {
+        "epsilon": statement.epsilon if statement else math.inf,
+        "delta": statement.delta if statement else 0.0,
+        "scope": "; ".join([*outcome.plan.flags, statement.scope if statement else "no guarantee"]),
+    }

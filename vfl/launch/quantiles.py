@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from vfl.errors import SpecificationError, nearest
 from vfl.features import GRID, GridCell
-from vfl.launch.purchase import Where, purchase
-from vfl.planning import layout_of
+from vfl.launch.purchase import Terms, cost_of, purchase
 from vfl.privacy import magnitudes
-from vfl.privacy.specification import Privacy
-from vfl.problem import INTERCEPT
 from vfl.schema import Numeric
 from vfl.solvers.ranges import ColumnCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from vfl.job import Job
-    from vfl.privacy.noise import SeededNoise
     from vfl.types import Vector
 
 
@@ -49,16 +44,9 @@ def private_quantiles(
     job: Job,
     data: Any,
     *,
-    epsilon: float,
-    delta: float | None = None,
     quantiles: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
     columns: Sequence[str] | None = None,
-    engine: str = "ray",
-    address: str | None = None,
-    ledger: str | Path | None = None,
-    policies: Mapping[str, str | Path] | None = None,
-    noise: SeededNoise | None = None,
-    allow_network_file_system: bool = False,
+    **terms: Unpack[Terms],
 ) -> PrivateQuantiles:
     """Learn quantiles of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
 
@@ -69,7 +57,7 @@ def private_quantiles(
     job : with bounds for the columns. data, engine, address, ledger, policies, allow_network_file_system : as for `train`.
     quantiles : shares of records, ascending, between 0 and 1.
     columns : numeric features with bounds; None takes all.
-    noise : SeededNoise(seed) makes the release repeatable, for tests, and makes NOTHING PRIVATE.
+    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (vfl.launch.purchase.Terms).
 
     Raises the errors of `train`; SpecificationError for a column without bounds or of another kind.
     """
@@ -94,25 +82,19 @@ def private_quantiles(
         bounds={c: b for c, b in job.bounds.items() if c not in grids},
         fill={c: f for c, f in job.fill.items() if c not in grids},
     )
-    names = [name for own in layout_of(draft).columns.values() for name in own if name != INTERCEPT]
-    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(names, 1.0))
     solver = ColumnCounts(asked)
-    where = Where(engine, address, ledger, policies, allow_network_file_system)
-    outcome = purchase(draft, data, solver, privacy, where, "private_quantiles")
+    outcome = purchase(draft, data, solver, "private_quantiles", terms)
     counts = outcome.w.reshape(len(asked), magnitudes.CELLS)[:, :GRID]
     found = {
         column: _quantiles(noisy, grids[column].edges(), shares) for column, noisy in zip(asked, counts, strict=True)
     }
     ((event, _),) = solver.releases(outcome.plan.problem) or ((None, 0),)
-    statement = outcome.statement
     sigma = 0.0 if event is None else float(event.sigma)  # type: ignore[attr-defined]
     return PrivateQuantiles(
         edges=found,
         rank_error=sigma * math.sqrt(GRID) / outcome.plan.problem.n_records,
         resolution={column: (grid.bounds[1] - grid.bounds[0]) / GRID for column, grid in grids.items()},
-        epsilon=statement.epsilon if statement else math.inf,
-        delta=statement.delta if statement else 0.0,
-        scope="; ".join([*outcome.plan.flags, statement.scope if statement else "no guarantee"]),
+        **cost_of(outcome),
     )
 
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
 from vfl.columns import Categorical, Dropped, indicators
 from vfl.errors import SpecificationError, nearest
 from vfl.features import Binned
-from vfl.launch.purchase import Where, purchase
-from vfl.planning import layout_of
-from vfl.privacy.specification import Privacy
+from vfl.launch.purchase import Terms, cost_of, purchase
 from vfl.solvers.labelled_counts import LabelledCounts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from vfl.job import Job
-    from vfl.privacy.noise import SeededNoise
     from vfl.types import Vector
 
 SEEN = 2.0
@@ -89,15 +85,8 @@ def woe(
     job: Job,
     data: Any,
     *,
-    epsilon: float,
-    delta: float | None = None,
     columns: Sequence[str] | None = None,
-    engine: str = "ray",
-    address: str | None = None,
-    ledger: str | Path | None = None,
-    policies: Mapping[str, str | Path] | None = None,
-    noise: SeededNoise | None = None,
-    allow_network_file_system: bool = False,
+    **terms: Unpack[Terms],
 ) -> WeightOfEvidence:
     """Learn weight of evidence and information value of binned columns; the releases together are (ε, δ)-DP for every record.
 
@@ -111,7 +100,7 @@ def woe(
 
     job : of two classes. data, engine, address, ledger, policies, allow_network_file_system : as for `train`.
     columns : Binned or Categorical ones; None takes all of them.
-    noise : SeededNoise(seed) makes the release repeatable, for tests, and makes NOTHING PRIVATE.
+    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (vfl.launch.purchase.Terms).
 
     Raises the errors of `train`; SpecificationError for a job without two classes, and for a column of another kind.
     """
@@ -150,12 +139,9 @@ def woe(
             bool(indicators(column, declared.missing)) and declared.fill is not None
         )  # of a missing cell, which is filled too
         squares[party] = squares.get(party, 0) + 1 + twice
-    names = [name for own in layout_of(draft).columns.values() for name in own]
-    privacy = Privacy(epsilon=epsilon, delta=delta, noise=noise, smoothness=dict.fromkeys(names, 1.0))
-    where = Where(engine, address, ledger, policies, allow_network_file_system)
     solver = LabelledCounts(squares)
-    outcome = purchase(draft, data, solver, privacy, where, "woe")
-    problem, statement = outcome.plan.problem, outcome.statement
+    outcome = purchase(draft, data, solver, "woe", terms)
+    problem = outcome.plan.problem
     sigma = solver.noise(problem)
     counts = outcome.w.reshape(2, -1)
     at = {name: k for k, name in enumerate(problem.layout.names)}
@@ -172,9 +158,7 @@ def woe(
     return WeightOfEvidence(
         columns=found,
         noise=float(sigma.max()),
-        epsilon=statement.epsilon if statement else math.inf,
-        delta=statement.delta if statement else 0.0,
-        scope="; ".join([*outcome.plan.flags, statement.scope if statement else "no guarantee"]),
+        **cost_of(outcome),
     )
 
 
