@@ -121,6 +121,29 @@ def test_bought_quantiles() -> None:
     assert found.path == pytest.approx(found.charged, rel=1e-6)  # all three columns move from one cell to another
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"a": 1.0, "c": 1.0, "y": 0}, {"a": 1.0, "c": 1.0, "y": 1}),
+        ({"a": 1.0, "c": np.inf, "y": 0}, {"a": -1e300, "c": -1.0, "y": 1}),
+        ({"a": -1.0, "c": 1.0, "y": 1}, {"a": 1.0, "c": -np.inf, "y": 1}),
+    ],
+)
+def test_bought_weights_of_evidence(before: dict[str, Any], after: dict[str, Any]) -> None:
+    def bought(spec: vfl.Job, source: Any, folder: Path) -> None:
+        found = vfl.woe(spec, source, epsilon=1.0, delta=1e-6, engine="inprocess")
+        (folder / "woe").write_text(repr(found))
+
+    columns = {"a": vfl.Binned((0.0,)), "b": vfl.Binned((-0.5, 0.5)), "c": vfl.Binned((0.2,))}
+    draft = replace(job(SKGD), columns=columns, bounds={}, fill={})
+    found = compare(draft, replaced(table(), **before), replaced(table(), **after), run=bought)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert 0 < found.path <= found.charged
+    if before["a"] == after["a"]:  # the label turns: half of the releases move by their whole Δ, the others stay
+        assert found.path == pytest.approx(found.charged / 2.0, rel=1e-4)
+
+
 @pytest.mark.parametrize("cell", [np.nan, None, "x", b"1", 10**400])
 def test_a_refusal_happens_at_its_owner_before_the_run(cell: Any) -> None:
     whole = {name: list(cells) for name, cells in table().items()}
