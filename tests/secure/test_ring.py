@@ -20,7 +20,7 @@ R = sigmoid.residual_bound()
 
 
 @given(st.integers(1, 10**10), st.floats(1e-6, 1e9), st.integers(2, 9))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_bits_are_the_most_that_decode(n, deviation, m):
     def fits(total: int) -> bool:
         return n * R * 2 ** (total - 26) + (m + 1) * 2**52 < 2**63 and Fraction(deviation) * 2**total <= 2**48
@@ -36,7 +36,7 @@ def test_bits_are_the_most_that_decode(n, deviation, m):
 
 
 @given(st.integers(1, 3 * 10**8), st.integers(2, 9), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_adversarial_rows_decode_as_python_integers_and_overflow_with_the_next_bit(n, m, negative):
     """n records whose rows lie in one column at the cap, with the largest residual and the largest draws."""
     try:
@@ -70,7 +70,7 @@ def test_a_small_ring_decodes_exactly_below_half():
     st.dictionaries(st.sampled_from("abcde"), st.floats(1e-8, 1e8), min_size=1, max_size=5),
     st.integers(2**25, 2**27),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_caps_of_all_parties_add_up_to_the_cap_exactly(cap, squares, residual):
     caps = ring.caps(cap, residual, squares)
     r = Fraction(residual, 2**26)
@@ -83,7 +83,7 @@ def test_caps_of_all_parties_add_up_to_the_cap_exactly(cap, squares, residual):
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6), st.sampled_from([1.0, 1e-3, 1e5, 1e200]), st.integers(8, 14))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_integer_rows_keep_the_cap_over_all_columns(seed, p, size, columns):
     rng = np.random.default_rng(seed)
     X = np.asfortranarray(rng.standard_cauchy(size=(50, p)) * size)

@@ -153,6 +153,7 @@ class GramMember:
         self._roles, self.name, self._streams, self._noise, self._rows = roles, name, streams, noise, rows
         self._masked: dict[str, Words] = {}
         self._products: dict[Pair, Words] = {}
+        self._released: set[Pair] = set()
 
     def masked_columns(self, setup: int = 0) -> Words:
         """Return D = Q − U, (p, n) uint64, for every other party."""
@@ -195,8 +196,12 @@ class GramMember:
     def own(self, pair: Pair) -> Integers:
         """Return the noised products of this party's columns, (p, p) int64, symmetric, in steps. The caller books the release.
 
-        Their noise is σ on the diagonal and σ/√2 off it.
+        Their noise is σ on the diagonal and σ/√2 off it. A second request for one release is refused, since other noise on the
+        same products would leave less of both.
         """
+        if pair in self._released or pair.first != pair.second or pair.first != self.name:
+            raise PrivacyError(f"party {self.name!r} was asked for products that are not its own, or for its own twice")
+        self._released.add(pair)
         p = len(self._rows)
         exact = np.zeros((p, p), dtype=np.int64)
         for j in range(p):
