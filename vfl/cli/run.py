@@ -176,9 +176,14 @@ def unused(folder: Path) -> Path:
 
 def show(result: Result, folder: Path, *, as_json: bool, warnings: Sequence[str] = ()) -> None:
     """Print the outcome of a run. warnings : further warnings, added to the JSON."""
+    from vfl.launch.run.wide_bounds import wide_bounds
+
+    wide = wide_bounds(result)
     if as_json:
-        click.echo(json.dumps(summary(result, folder, warnings), ensure_ascii=False))
+        click.echo(json.dumps(summary(result, folder, (*warnings, *wide)), ensure_ascii=False))
         return
+    for warning in wide:
+        click.echo(f"warning: {warning}", err=True)
     click.echo()
     for name, findings in result.findings.items():
         click.echo(f"{name}: {findings}")

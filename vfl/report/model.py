@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vfl.errors import VflError
+from vfl.launch.run.wide_bounds import wide_bounds
 from vfl.problem import INTERCEPT, coordinates_of
 from vfl.report import charts
 from vfl.report.fairness import NAMES as OWN_SECTION
@@ -148,6 +149,18 @@ def importance(facts: Facts) -> Markup | None:
         charts.both(lambda width: charts.spans(width, rows, "change of the margin")),
         charts.parties_key(facts.parties, ("noisekey", "95 % interval, by the noise of the released spread")),
         element("p", IMPORTANCE_NOTE, class_="note"),
+    )
+
+
+def bounds(facts: Facts) -> Markup | None:
+    """Return the columns whose declared bounds are far wider than their released spread; None if there are none."""
+    said = wide_bounds(facts.result)
+    if not said:
+        return None
+    return section(
+        "Wide bounds",
+        element("p", "Noise of the columns' means and spreads grows with their declared bounds."),
+        element("ul", *(element("li", f"{sentence[0].upper()}{sentence[1:]}.") for sentence in said)),
     )
 
 

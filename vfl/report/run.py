@@ -12,7 +12,7 @@ from vfl.report.facts import gathered
 from vfl.report.fairness import fairness
 from vfl.report.guarantee import checks, particulars, promise, tiles, verdict, who
 from vfl.report.markup import Markup, element, page
-from vfl.report.model import choices, coefficients, contribution, findings, importance
+from vfl.report.model import bounds, choices, coefficients, contribution, findings, importance
 from vfl.report.signal import signal
 from vfl.report.spending import spent
 from vfl.version import __version__
@@ -72,6 +72,7 @@ def html(facts: Facts) -> str:
         choices(facts),
         coefficients(facts),
         importance(facts),
+        bounds(facts),
         contribution(facts),
         course(facts),
         checks(facts.report),
