@@ -196,14 +196,16 @@ class TestFile:
 
     def test_unknown_formats_and_fields_are_refused(self) -> None:
         plain = json.loads(certificate().to_json())
-        with pytest.raises(OutputError, match="this vfl reads certificates of format 1, not 2"):
+        with pytest.raises(OutputError, match="this vfl reads certificates of formats 1 and 2, not 3"):
+            Certificate.from_json(json.dumps(plain | {"format": 3}))
+        with pytest.raises(OutputError, match="format 2 is that of training on shares"):
             Certificate.from_json(json.dumps(plain | {"format": 2}))
         with pytest.raises(OutputError, match="is not a certificate"):
             Certificate.from_json(json.dumps(plain | {"guarantee": "total"}))
 
-    # A run has no `selection`; a certificate that charges one needs it (tests/tuning).
+    # A run has no `selection`; a certificate that charges one needs it (tests/tuning). Nor has it a `start` or `trust`.
     @pytest.mark.parametrize(
-        "missing", [f.name for f in dataclasses.fields(Certificate) if f.name not in ("selection", "start")]
+        "missing", [f.name for f in dataclasses.fields(Certificate) if f.name not in ("selection", "start", "trust")]
     )
     def test_no_field_can_be_left_out(self, missing: str) -> None:
         plain = json.loads(certificate().to_json())
