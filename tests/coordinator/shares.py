@@ -13,6 +13,7 @@ from parties.loading import load
 from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
+from vfl.secure.legs import Contribution, receivers, senders
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
@@ -120,3 +121,30 @@ def outcome(transport: Watched, **faults: Any) -> tuple[Outcome, list[Any]]:
     events = list(Coordinator(transport, faults=Faults(**faults)).stream(transport.spec))
     assert isinstance(events[-1], Outcome)
     return events[-1], events
+
+
+WORDS = {
+    "SetUp": "masked columns",
+    "MaskAngles": "masked angles",
+    "DealWaves": "shares of waves",
+    "ShareResidual": "masked residuals",
+    "DealSum": "the dealer's part of sums",
+}
+
+
+def received(transport: Watched, roles: Any) -> list[str]:
+    """Return the rows of a table of all that each participant received in a run, from its transcript."""
+    waiting: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for (to, leg), (_, _, sent) in zip(transport.legs, transport.parcels, strict=True):
+        for sender in senders(leg, to, roles):
+            what, size = waiting[sender, to].pop(0)
+            entry = found.setdefault((to, sender, WORDS[what]), [0, 0])
+            entry[0] += 1
+            entry[1] += size
+        for receiver, parcel in zip(receivers(leg, to, roles), sent, strict=True):
+            waiting.setdefault((to, receiver), []).append((type(leg).__name__, len(parcel)))
+    assert not any(waiting.values())
+    rows = [f"| {to} | {sender} | {what} | {n} | {size:,} |" for (to, sender, what), (n, size) in sorted(found.items())]
+    words = [reply.words for reply in transport.replies if isinstance(reply, Contribution)]
+    return [*rows, f"| coordinator | every party | words of openings | {len(words)} | {sum(map(len, words)):,} |"]

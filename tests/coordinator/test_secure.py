@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import vfl
 from coordinator.iterate import Iterate
 from coordinator.rounds import Lost, Round
-from tests.coordinator.shares import N, Watched, job, outcome, table
+from tests.coordinator.shares import N, Watched, job, outcome, received, table
 from vfl.errors import PrivacyError
 from vfl.messages import Forward, Records, Reply, Select
 from vfl.planning import plan
@@ -223,6 +224,12 @@ class TestViews:
         assert {type(leg) for to, leg in transport.legs if to == "q1"} == {
             *(legs.Meet, legs.Begin, legs.SetUp, legs.MaskAngles, legs.Contribute)
         }  # no holder: q2 has the labels, q0 is the other one
+
+    def test_the_documented_table_is_that_of_a_transcript(self) -> None:
+        transport = Watched(job(3), DATA)
+        outcome(transport)
+        page = (Path(__file__).parents[2] / "docs" / "secure.md").read_text(encoding="utf-8")
+        assert "\n".join(received(transport, _roles(transport))) in page
 
     def test_parties_refuse_queries_about_margins(self) -> None:
         transport = Watched(job(), DATA)
