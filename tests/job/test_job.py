@@ -669,7 +669,7 @@ BAD_FILES: dict[str, tuple[tuple[str, str], type[Exception], str]] = {
         JobFileError,
         (
             "unknown key 'adress' in [ray] (did you mean 'address'?); known: address, pin, resources, ready_seconds, "
-            "party_cpus, parties_per_process"
+            "party_cpus, parties_per_process, shards"
         ),
     ),
     "data of no party": (
