@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parties.session import Credentials, Session
-from vfl.errors import FederationError, PrivacyError
+from vfl.errors import FederationError, PartyLost, PrivacyError
 from vfl.messages.joining import Done
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian
+from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
 from vfl.secure.dealer import Dealer
 from vfl.secure.gram import GramDealer
@@ -50,7 +51,9 @@ class Dealing:
         if isinstance(leg, Meet):
             self._session, self._dealer, self._products = Session(DEALER, leg.session, self._own), None, None
             return self._session.key, []
-        if self._session is None or leg.session != self._session.session:
+        if self._session is None:
+            raise PartyLost("the dealer was restarted and has no keys of the session", DEALER)
+        if leg.session != self._session.session:
             raise FederationError("the dealer was sent a leg of another session than the last one")
         if isinstance(leg, Begin):
             sharing = self._of(leg.n_records)
@@ -88,9 +91,12 @@ class Dealing:
 
     def _sums(self, leg: DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[bytes]:
         query = leg.query
-        if not isinstance(query.event, Gaussian):
-            raise PrivacyError("the dealer was asked to deal for a sum without noise")
+        if not isinstance(query.event, Gaussian) or type(query.clip) is not Clip:
+            raise PrivacyError(
+                "the dealer was asked to deal for a sum without noise, or under another clip than 'norm'"
+            )
         check(query)
+        sharing.require_planned(query.event)
         words: dict[str, list[np.ndarray]] = {owner: [] for owner in owners_of(query)}
         for opening in openings(query, leg.key, leg.setup, leg.version):
             deviations = sharing.deviations(opening.owner, query.clip.cap, query.event.sigma)

@@ -301,6 +301,7 @@ class Holder:
         if getattr(loss, "name", "") != LOSS or type(query.clip) is not Clip or query.batch is not None:
             raise PrivacyError(f"party {self.name!r} was asked for a sum that its job does not share")
         check(query)
+        self._logistic.require_planned(event)
         if leg.setup != setup.number or query.clip.cap != setup.cap:
             raise PrivacyError(f"party {self.name!r} was asked for a sum under another cap than its rows have")
         asked = [(block.party, j) for block in query.blocks for j in range(block.start, block.stop)]

@@ -72,6 +72,7 @@ def sharing_of(
         squares,
         fine,
         biases[fine],
+        min(multipliers),
         rows.versions,
         n * (setup + rows.versions * each),
         n * rows.versions * waves,

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vfl.errors import PrivacyError
 from vfl.secure.ring import RESIDUAL_BITS, caps
 from vfl.secure.roles import DEALER
 from vfl.secure.sigmoid import chosen
@@ -13,12 +14,15 @@ from vfl.secure.sigmoid import chosen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.privacy.events import ReleaseKey
+    from vfl.privacy.events import Gaussian, ReleaseKey
     from vfl.secure.gram import GramBits, Pair
     from vfl.secure.noise import Deviations
     from vfl.secure.ring import Bits
     from vfl.secure.roles import Roles
     from vfl.secure.specification import Secure
+
+SAME = 1e-9
+"""Relative difference of plans made on different machines, whose special functions differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Sharing:
     squares : {party: its share of the squared cap}. fine : whether the series has more terms, for less bias.
     bias : bound on the bias of a sum over the standard deviation that is charged, at margins up to V. It is of the order of
         the largest |x̃|, so that a run is far from it.
+    multiplier : least σ/Δ of the planned releases.
     versions : number of models at which residuals are shared. n_bytes : that travel, of the dealer's waves `n_dealt`.
     """
 
@@ -41,6 +46,7 @@ class Sharing:
     squares: Mapping[str, float]
     fine: bool
     bias: float
+    multiplier: float
     versions: int
     n_bytes: int
     n_dealt: int
@@ -65,6 +71,14 @@ class Sharing:
 
         step = self.bits.step(self.caps(cap)[party])
         return deviations(sigma, step, len(self.roles.parties), self.roles.collude)
+
+    def require_planned(self, event: Gaussian) -> None:
+        """Raise PrivacyError for an event with less noise, over its sensitivity, than any release of the plan.
+
+        Every contributor asks this, so that no message lowers its deviation in steps of a sum, which follows from σ/Δ alone.
+        """
+        if not event.sigma >= self.multiplier * event.sensitivity * (1.0 - SAME):
+            raise PrivacyError("a sum was asked for with less noise than any release of the job's plan has")
 
     def place(self, needed: float) -> int:
         """Return the place of the series for margins of this magnitude; a given margin of the job goes before it."""
