@@ -47,6 +47,7 @@ pytestmark = [
 counting = pytest.mark.filterwarnings("error:private run")
 
 TWO_FITS = "compares two fits on the same data to 1e-2 or better: honest noise differs between them"
+WEIGHTS_CHECK, OF_TWO = "check_class_weight_classifiers", "weighs three classes; class_weight is for two"
 EXPECTED_FAILURES = dict.fromkeys(
     (
         "check_fit_idempotent",
@@ -86,7 +87,8 @@ def numbers(X, seed=1):
 
 
 def expected_failures(estimator):
-    return EXPECTED_FAILURES if estimator.epsilon is not None and estimator.noise is None else {}
+    two_fits = EXPECTED_FAILURES if estimator.epsilon is not None and estimator.noise is None else {}
+    return two_fits | ({WEIGHTS_CHECK: OF_TWO} if isinstance(estimator, vfl.VerticalLogisticRegression) else {})
 
 
 @pytest.mark.filterwarnings(
@@ -103,6 +105,18 @@ def expected_failures(estimator):
 )
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_scikit_learns_check_of_class_weights_holds_for_two_classes(epsilon):
+    """The check itself also fits three classes, whose weights are refused."""
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    y = np.arange(50) % 2
+    noise = None if epsilon is None else vfl.SeededNoise(0)
+    options = {"classes": (0, 1), "bounds": (-4, 4), "class_weight": {0: 1000.0, 1: 0.0001}, "noise": noise}
+    model = vfl.VerticalLogisticRegression(epsilon=epsilon, **options).fit(X, y)
+    assert np.mean(model.predict(X) == 0) > 0.87
 
 
 # Peers
