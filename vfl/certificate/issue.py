@@ -39,7 +39,7 @@ WHO_SEES_WHAT: dict[str, dict[str, str]] = {
         "outsider": "the model and this certificate: (ε, δ)-differentially private",
         "party": "its columns, uniform words, and opened sums with noise. As many parties as may pool, with the coordinator or "
         "without, learn of other columns what (ε, δ) allows, computationally, if all participants are semi-honest; one party "
-        "more, or the dealer with one party, learn residuals: NOT protected",
+        "more learn residuals, and the dealer with one party columns and residuals: NOT protected",
         "coordinator": "opened sums with noise, and sealed texts that it cannot read: (ε, δ), if all participants are "
         "semi-honest",
         "dealer": "its own masks and noise, and opened sums with noise: (ε, δ), with the coordinator or without, if all "

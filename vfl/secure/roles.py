@@ -16,7 +16,8 @@ class Roles:
     """Public roles of a run, and the number of parties that may pool what they saw.
 
     Guarantee. At most `collude` parties, with the coordinator or without, learn the opened sums and no more. The same holds for
-    the dealer, with the coordinator or without. The dealer with a party, or more than `collude` parties, learn the residuals.
+    the dealer, with the coordinator or without. More than `collude` parties learn residuals, and the dealer with a
+    party columns and residuals: it takes the masks off that party's words.
 
     parties : all m parties, in the order that all participants use; 2 ≤ m.
     label : the party with the label.

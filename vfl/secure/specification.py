@@ -18,8 +18,8 @@ class Secure:
 
     Guarantee against semi-honest participants. Up to `collude` parties that pool all they saw, with or without the
     coordinator, learn of the other parties' columns what the opened, noised sums say: the job's (ε, δ), computationally,
-    for neighbours that agree on their own columns. So does the dealer, with or without the coordinator. The dealer
-    together with one party, or collude + 1 parties, learn residuals.
+    for neighbours that agree on their own columns. So does the dealer, with or without the coordinator. More than
+    `collude` parties learn residuals; the dealer together with one party learns columns and residuals.
 
     dealer : 'separate', a participant of its own without columns; or 'coordinator', which must not be run by a party.
     collude : k ≥ 1, less than the number of parties.
