@@ -24,6 +24,8 @@ from vfl.secure.streams import Stream, Streams
 from vfl.secure.version import Opening
 
 N, P = 1500, 2
+NOISE = 2**47
+"""More than any noise of these sessions, with deviations below 2^43.5 steps; a uniform word is below it once in 2^16."""
 LEVEL = 1e-6
 """Probability with which a participant's whole view fails although it is uniform."""
 
@@ -135,7 +137,7 @@ def candidates(run: Session, left: np.ndarray, b: np.ndarray, owner: str) -> lis
     for change in (0, 1):
         Q = run.columns[owner].rows.astype(np.int64)
         Q[0, 0] += change
-        found.append(bool((abs(decoded(left - kernels.products(Q.view(np.uint64), b))) < 2**56).all()))
+        found.append(bool((abs(decoded(left - kernels.products(Q.view(np.uint64), b))) < NOISE).all()))
     return found
 
 
@@ -257,7 +259,7 @@ def test_the_dealers_words_without_their_mask_confirm_residuals(monkeypatch):
         b = run.members[owner].share(version) + received - guess
         b = np.uint64(0) - b
         U = run.members[owner]._streams.again(DEALER, "block", 0, owner, 0, P).words(P, N)
-        assert bool((abs(decoded(dealt - kernels.products(U, b))) < 2**56).all()) is readable
+        assert bool((abs(decoded(dealt - kernels.products(U, b))) < NOISE).all()) is readable
 
 
 def test_masked_columns_sent_to_the_dealer_are_readable_there():
