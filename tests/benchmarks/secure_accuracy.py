@@ -26,7 +26,7 @@ CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "california_housing": (
         problems.california,
         "california-bounds",
-        {"NoisyGram": vfl.NoisyGram(), "NoisyGram, clip ×2": 2.0, "NoisyGram, no row cut": 3.0},
+        {"NoisyGram": 1.0, "NoisyGram, clip ×2": 2.0, "NoisyGram, clip ×3": 3.0},
     ),
 }
 
