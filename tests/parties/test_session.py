@@ -12,6 +12,8 @@ import vfl
 from parties.session import Credentials, Session
 from tests.coordinator.shares import Watched, job, outcome, table
 from vfl.errors import FederationError, PrivacyError
+from vfl.federation.identity import new_identity
+from vfl.messages.joining import SealingKey
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure import legs
 
@@ -62,6 +64,21 @@ def test_keys_of_a_session_stay_in_their_process(copied):
             copied(secret)
     with pytest.raises(TypeError):
         pickle.dumps(a)
+
+
+def test_keys_that_the_coordinator_replaced_are_refused(tmp_path):
+    """With identities, a key needs the signature of its owner, in this session, under its name."""
+    who = {name: new_identity(name, tmp_path) for name in ("a", "b", "c")}
+    certificates = {name: identity.certificate_pem for name, identity in who.items()}
+
+    def made(name, session="run 1"):
+        return Session(name, session, Credentials(("federation",), who[name].key_pem, certificates))
+
+    a, b, unsigned = made("a"), made("b"), Session("b", "run 1", Credentials(("federation",)))
+    for key in (unsigned.key, made("c").key, made("b", "run 2").key, SealingKey(unsigned.key.key, b.key.signature)):
+        with pytest.raises(FederationError, match="not signed by the identity of 'b'"):
+            made("a").begin({"b": key}, ["b"], CryptographicNoise())
+    a.begin({"b": b.key}, ["b"], CryptographicNoise())
 
 
 def test_every_participant_refuses_the_keys_of_its_session_again():
