@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--ledger",
     type=click.Path(),
     metavar="FILE",
-    help="The ledger with the budget of the job's data set, shared by all jobs on it.",
+    help="The ledger with the budget of the job's data set.",
 )
 @NETWORK
 @click.option(
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--warm-start",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="The folder of a run whose released model training starts from; it costs no budget.",
+    help="Start from the released model of the run in this folder; costs no budget.",
 )
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
 @EXPLAIN
