@@ -9,8 +9,9 @@ import ray
 
 from parties.alignment.participant import Alignment
 from parties.dealing import Dealing
-from parties.loading import consented, load, load_rows, open_for, over, shards_of
+from parties.loading import Unchanged, consented, load, load_rows, open_for, over, shards_of
 from parties.prediction import Prediction
+from parties.sources.opening import require_rereadable
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, to_plain
@@ -186,7 +187,9 @@ class PartyActor:
     ) -> None:
         self._shards = shards
         self._started: list[Any] = []
-        self._source: tuple[Policy | None, Index | None, list[tuple[Shard | None, Chosen | None]]] | None = None
+        self._source: tuple[Policy | None, Index | None, list[tuple[Shard | None, Chosen | None]], Unchanged] | None = (
+            None
+        )
         self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
         self._threads = threads
@@ -214,7 +217,8 @@ class PartyActor:
         """Read the party's ids for an alignment, once its owner has agreed to the job."""
         task = self._task
         consented(task, self._policy)
-        self._alignment = Alignment(task, _opened(source), salt=salt, cores=cores, keeping=self._keeping)
+        spec = self._divisible(source)
+        self._alignment = Alignment(task, spec, salt=salt, cores=cores, keeping=self._keeping)
 
     def load(self, source: Any) -> None:
         """Read the party's columns, unless they are loaded. Errors in the data are raised here, at their owner.
@@ -223,30 +227,42 @@ class PartyActor:
         index that the run kept.
         """
         task = self._task
-        if self._loaded is None:
+        if self._loaded is None and self._source is None:
             agreed, index = consented(task, self._policy), None
-            spec = _opened(source)
+            spec = self._divisible(source)
             if task.id is not None:
                 index = self._index(task, spec)
             if not self._shards:
                 self._loaded = load(task, spec, agreed, index=index, threads=self._threads)
                 return
-            ranges = shards_of(task, spec, open_for(task, spec, ids=index is not None), index, len(self._shards))
+            opened = open_for(task, spec, ids=index is not None)
+            unchanged = Unchanged(spec, opened)
             # Every shard's process has files of its own, which it watches itself.
-            self._source = agreed, index, [(shard, chosen and replace(chosen, stamp=None)) for shard, chosen in ranges]
-        elif not self._shards:
-            return
-        self._load_shards(source)
+            ranges = [
+                (shard, chosen and replace(chosen, stamp=None))
+                for shard, chosen in shards_of(task, spec, opened, index, len(self._shards))
+            ]
+            self._source = agreed, index, ranges, unchanged
+        if self._shards:
+            self._load_shards(source)
+
+    def _divisible(self, source: Any) -> Any:
+        """Return the source, after checking that shards can read it, if there are any."""
+        spec = _opened(source)
+        if self._shards:
+            require_rereadable(spec, party=self._name)
+        return spec
 
     def _load_shards(self, source: Any) -> None:
         """Start the shards' actors, and have those load their rows that have none."""
         assert self._source is not None  # noqa: S101 - set by `load`
-        task, (agreed, index, ranges) = self._task, self._source
+        task, (agreed, index, ranges, unchanged) = self._task, self._source
         if not self._started:
             made = ray.remote(RowsActor)
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
         group = Remote(self._started, self._of_shard, _encoded)
         facts = group.fetch(group.start("load", source, Each(r[0] for r in ranges), Each(r[1] for r in ranges)))
+        unchanged.require()
         if self._loaded is None:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parties.alignment.index import file_of, stamp_of
 from parties.alignment.reading import AlignedSource, check_aligned, open_with_ids
 from parties.consent import Policy, policy_of
 from parties.party import Party
@@ -75,10 +76,13 @@ def load(
     """
     agreed = policy if isinstance(policy, Policy) else consented(task, policy)
     opened = open_for(task, source, ids=index is not None)
+    unchanged = Unchanged(source, opened)
     rows = [
         load_rows(task, source, opened, shard, chosen, threads=threads)
         for shard, chosen in shards_of(task, source, opened, index, shards)
     ]
+    if shards > 1:
+        unchanged.require()
     facts = [part.facts() for part in rows]
     return over(task, Here(rows), facts, agreed, alignment="" if index is None else index.hash, own=own)
 
@@ -122,6 +126,29 @@ def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSourc
     # A bare array is in the declared order; the blocks' order is only how columns are stored.
     contents = contents_of(task.schema, task.columns, task.label, task.groups)
     return open_source(source, contents, party=task.party)
+
+
+class Unchanged:
+    """Check that the files of a source stay as they were while several shards read them, each by itself.
+
+    Guarantee. A record that moved within a file meanwhile is in no two shards: `require` raises DataError instead.
+
+    opened : the source (`open_for`). Sources that are no files of this machine are not checked.
+    """
+
+    def __init__(self, source: Any, opened: Source | SparseSource) -> None:
+        self._source = source if file_of(source) else None
+        self._origin = opened.origin
+        self._stamp = self._stamped()
+
+    def require(self) -> None:
+        """Raise DataError if a file has changed."""
+        if self._stamped() != self._stamp:
+            raise self._origin.error("changed while its shards were read: start a new run, or restore it and resume")
+
+    def _stamped(self) -> tuple[tuple[int, int, int], ...]:
+        source = self._source
+        return () if source is None else self._origin.attempt(lambda: stamp_of(source), "cannot be read")
 
 
 def shards_of(

@@ -75,6 +75,22 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
     return tables.open_table(spec, contents, origin)
 
 
+def require_rereadable(spec: Any, *, party: str) -> None:
+    """Check that every process that opens a source finds the same rows in the same order, as shards need.
+
+    Otherwise a record might be in two shards, and add to a sum twice. Raises DataError for a database and the address of an
+    installed source, before anything is read. A function is the owner's own: it has to return the same rows each time.
+    """
+    address = spec.path if isinstance(spec, Csv) else spec
+    if not plugins.is_address(address):
+        return
+    scheme = plugins.scheme_of(address)
+    if plugins.installed(scheme) or scheme not in stores.SCHEMES:
+        raise Origin(party, f"source {plugins.shown(address)!r}").error(
+            "may give its rows in another order to each shard that opens it: write them to a Parquet file, or leave shards at 1"
+        )
+
+
 def read_table(spec: Any, contents: Mapping[str, Content]) -> pa.Table:
     """Read some columns of any source that `open_source` takes into one Arrow table, to simulate several parties.
 

@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse
 
 import vfl
+from parties import loading
 from parties.loading import load
 from parties.rows import Rows
 from parties.storage.dense import Columns
@@ -156,6 +157,26 @@ def test_a_shard_reads_its_rows_of_a_source(kind: str, tmp_path: Path, expected:
     own = {"bank": PARTITION.columns("bank"), "telco": (*PARTITION.columns("telco"), "y")}
     sources = {party: written(tmp_path, kind, {name: columns[name] for name in names}) for party, names in own.items()}
     assert trained(job(), sources, 4).coef_.tobytes() == expected
+
+
+@pytest.mark.parametrize("kind", ["csv", "folder"])
+def test_a_file_that_changes_between_shards_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that moved from the first shard's range to the second's would be in both."""
+    columns, read = table(N), loading.load_rows
+    path = written(tmp_path, kind, {name: columns[name] for name in PARTITION.columns("bank")})
+
+    def moving(*arguments: Any, **options: Any) -> Rows:
+        rows = read(*arguments, **options)
+        file = path if path.is_file() else path / "0.parquet"
+        file.touch()
+        return rows
+
+    monkeypatch.setattr(loading, "load_rows", moving)
+    assert load(job().for_party("bank"), str(path)).n_records == N
+    with pytest.raises(DataError, match=r"party 'bank', file .*: changed while its shards were read"):
+        load(job().for_party("bank"), str(path), shards=2)
 
 
 def test_records_are_divided_evenly() -> None:

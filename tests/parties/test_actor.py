@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from parties import actor
+from tests.coordinator.test_transports import job
+from vfl.errors import DataError
 from vfl.messages import Stored
 
 
@@ -46,3 +48,16 @@ def test_vectors_in_the_call_are_taken_as_they_are(fetched: list[Any]) -> None:
     assert constants.of("labels", inline) is inline
     assert constants.of("labels", None) is None
     assert fetched == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["duckdb:///data/bank.duckdb?table=customers", "warehouse://sales/customers"],
+    ids=["database", "installed"],
+)
+def test_shards_read_no_source_whose_order_may_change(source: str) -> None:
+    """A record could be in two shards, each of which opens the source by itself, and add to one sum twice."""
+    party = actor.PartyActor(job(), "bank", shards=({}, {}))
+    with pytest.raises(DataError, match=r"may give its rows in another order to each shard .* or leave shards at 1"):
+        party.load(source)
+    assert party._source is None
