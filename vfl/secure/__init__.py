@@ -1,1 +1,1 @@
-"""Training on shares: `trust = "secure"`, in which nobody but its owner sees a column, and nobody at all a margin."""
+"""Training on shares, for `trust = "secure"`: only its owner sees a column, and nobody sees a margin."""

@@ -1,4 +1,4 @@
-"""A party's columns as integers: capped rows for sums, and columns in units of their bounds for angles."""
+"""One party's columns as integers: capped rows for the sums, and columns in units of their bounds for the angles."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WEIGHT_BITS = 34
-"""Bits of a coefficient B_j·w_j in units of a period: with the 14 bits of a column they make 48."""
+"""Bits of a coefficient B_j·w_j in units of a period. Together with the 14 bits of a column they give 48."""
 LARGEST_SUM = 2.0**13
-"""Periods that a part of a margin may be long: its 61 bits, and those of its changes, fit in 63."""
+"""Largest part of a margin, in periods. The 61 bits of such a part, and those of its changes, fit in 63."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnColumns:
     """One party's columns for one set-up. They never leave the party.
 
-    Guarantee. Σ_j rows[j, i]² ≤ 4^FX for every record, in integers and over all columns of the party, whatever X holds.
+    Guarantee. For any X, Σ_j rows[j, i]² ≤ 4^FX holds for every record, in integers and over all columns of the party.
 
-    rows : (p, n) int16, rint(2^FX t_i·scale ∘ (x_i − centre)/c_q) with t_i ≤ 1, the same for all columns of a record.
+    rows : (p, n) int16, rint(2^FX t_i·scale ∘ (x_i − centre)/c_q); all columns of a record share one t_i ≤ 1.
     units : (p, n) int16, rint(2^14 x/B).
     centre, bounds : (p,), c_j and B_j ≥ |x_ij|.
-    cut : number of records with t_i < 1; private, for tests.
+    cut : number of records with t_i < 1; private, used by tests alone.
     """
 
     rows: Shorts
@@ -43,14 +43,15 @@ class OwnColumns:
     cut: int
 
     def reach(self, w: Vector) -> float:
-        """Return reach_q = Σ_j (B_j + |c_j|)·|w_j|, the most that the party's part of a margin can be."""
+        """Return reach_q = Σ_j (B_j + |c_j|)·|w_j|, the largest magnitude of the party's part of a margin."""
         return reach(w, self.centre, self.bounds)
 
 
 class OwnAngles:
-    """A party's part of the margins as integers, which follow the model from version to version.
+    """One party's part of the margins as integers, updated from version to version of the model.
 
-    Sums of integers are exact, so that the part does not depend on the way to a model, and a repetition is equal to the bit.
+    Sums of integers are exact. So the part depends on the model alone and not on the models before it, and a repetition
+    returns the same bits.
     """
 
     def __init__(self, columns: OwnColumns) -> None:
@@ -74,7 +75,7 @@ class OwnAngles:
 
 
 def reach(w: Vector, centre: Vector, bounds: Vector) -> float:
-    """Return Σ_j (B_j + |c_j|)·|w_j|; public, since all of it is."""
+    """Return Σ_j (B_j + |c_j|)·|w_j|; public, since all its arguments are public."""
     return float(((np.asarray(bounds) + np.abs(centre)) * np.abs(w)).sum())
 
 
@@ -90,7 +91,7 @@ def own_columns(
     """Return the integers of a party's columns.
 
     X : (n, p), clamped to ±bounds. centre, scale : (p,), of x̃ = scale ∘ (x − centre). cap : c_q of vfl.secure.ring.caps.
-    constant : column of ones whose integer is public (`constant_step`); the other columns share the rest of 4^FX.
+    constant : number of a column of ones, whose integer is public (`constant_step`). The other columns share the rest of 4^FX.
     """
     columns = np.asarray(X.T)
     scale = np.asarray(scale, np.float64) * (2.0**bits.columns / cap)

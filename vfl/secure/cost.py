@@ -1,4 +1,4 @@
-"""Bytes and seconds of a run on shares, by leg, from public numbers alone."""
+"""Bytes and seconds of each step of a run on shares, computed from public numbers alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Speeds:
     """Rates that turn bytes into seconds.
 
     generator : bytes per second of AES-256-CTR in one thread. memory : bytes per second of a pass over an array.
-    link : bytes per second between two participants. hop : seconds for a message of no length.
+    link : bytes per second between two participants. hop : seconds that an empty message takes.
     """
 
     generator: float = 3e9
@@ -29,7 +29,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Bytes that travel in a run, by leg, without the envelopes' few bytes per message."""
+    """Bytes sent in a run, by kind of message, without the few bytes of envelope per message."""
 
     setup: int
     angles: int
@@ -39,7 +39,7 @@ class Cost:
 
     @property
     def total(self) -> int:
-        """Return the bytes of all legs."""
+        """Return the bytes of all messages."""
         return self.setup + self.angles + self.waves + self.residuals + self.openings
 
 
@@ -49,8 +49,8 @@ def logistic(
     """Return the bytes of a logistic run.
 
     widths : {party: columns that are masked}. terms : K. openings : coordinates over all openings, Σ s.
-    versions : {party: versions at which its columns are opened}; the largest entry, or the entry "" if there is one, is the
-        number of all versions T.
+    versions : {party: number of versions at which its columns are opened}. The number of all versions T is the entry "" if
+        there is one, and the largest entry otherwise.
     """
     m, h, n = len(roles.parties), len(roles.holders), n_records
     count = versions.get("", max(versions.values()))
@@ -79,8 +79,8 @@ def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
 def seconds(cost: Cost, speeds: Speeds, n_records: int, terms: int, versions: int, openings: int) -> float:
     """Return the seconds of a logistic run: T(16Kn/generator + 3 hops) + bytes/link + 10n·Σs/memory.
 
-    A holder's column takes 8 bytes of masked words and 2 of integers per record and opening. Waves may be dealt ahead of
-    time, which this bound does not use.
+    A holder's column takes 8 bytes of masked words and 2 bytes of integers, per record and opening. The dealer may deal waves
+    ahead of time; this bound does not assume it.
     """
     waves = versions * (2 * WORD * terms * n_records / speeds.generator + 3.0 * speeds.hop)
     return waves + cost.total / speeds.link + 10.0 * n_records * openings / speeds.memory

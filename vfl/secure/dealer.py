@@ -1,7 +1,7 @@
-"""The dealer: correlated random words for the holders, and its own noise. It owns no data and receives none.
+"""The dealer sends correlated random words to the holders, and adds its own noise. It owns no data and receives none.
 
-Guarantee. It receives nothing but public facts, so that it learns the opened sums at most. What it sends is uniform for each
-receiver.
+Guarantee. The dealer receives only public facts, so it learns at most the opened sums. The words that it sends are uniform
+for each receiver.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from vfl.secure.version import Opening, Version
 
 PANEL = 1 << 15
-"""Words of a column's mask that are expanded at once."""
+"""Number of words of a column's mask that are expanded at a time."""
 
 
 class Dealer:
-    """Deals for one session.
+    """Dealer of one session.
 
-    roles : public. streams : with every party. noise : draws in this process. n_records : n.
+    roles : public. streams : shared with every party. noise : draws in this process. n_records : n.
     """
 
     def __init__(self, roles: Roles, streams: Streams, noise: NoiseSource, n_records: int) -> None:
@@ -43,7 +43,7 @@ class Dealer:
     def waves(self, version: Version, out: Words | None = None) -> Words:
         """Return the last holder's shares of the waves at the masks of the angles, (n, 2K) uint64, for `Roles.supplied`.
 
-        out : array to write them to, since fresh memory takes a third of the time; None: a new one.
+        out : array that receives them; None allocates one, which takes a third of the time.
         """
         table = sigmoid.waves(sigmoid.SERIES[version.place].terms)
         rho = self._rho(version)
@@ -64,7 +64,7 @@ class Dealer:
     def sum(self, opening: Opening, deviations: Deviations) -> Words:
         """Return the dealer's words of an opening for the owner of its block, (s,) uint64.
 
-        With the other holders' words they add up to Uᵀ Σ_h b_h plus the dealer's noise. Without them they are uniform.
+        Together with the other holders' words they add up to Uᵀ Σ_h b_h plus the dealer's noise. Alone they are uniform.
         """
         size, name = opening.size, opening.name
         noise = distributed.drawn(self._noise, opening.key, DEALER, deviations.dealer, size)
@@ -86,7 +86,7 @@ class Dealer:
         return total
 
     def _product(self, opening: Opening) -> Words:
-        """Return Uᵀ Σ_h b_h, with U expanded again from its seed, one panel of records after the other."""
+        """Return Uᵀ Σ_h b_h. U is expanded from its seed again, one panel of records at a time."""
         masks = self._of_version(opening.version)
         owner = opening.owner
         if owner not in masks:

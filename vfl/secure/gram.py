@@ -1,8 +1,8 @@
-"""Products of columns of several parties on shares: the cross blocks of a Gram matrix, each opened once with noise.
+"""Products of columns of two parties on shares: the cross blocks of a Gram matrix, each opened once with noise.
 
-Guarantee. An entry between two parties is opened with noise of variance at least σ² whoever pools what they saw: any parties,
-or the dealer. Payloads are uniform for everyone who lacks the seeds of two participants. A block within one party is computed
-and noised by that party alone, which knows it anyway.
+Guarantee. An entry between two parties is opened with noise. Of that noise, variance at least σ² stays unknown to any parties
+that pool what they saw, and to the dealer. Payloads are uniform for everyone who lacks the seeds of two participants. Each
+party computes and noises the block of its own columns by itself, since it knows that block anyway.
 
     Q_aᵀQ_b  =  Q_aᵀD_b [at a]  +  D_aᵀU_b [at b]  +  U_aᵀU_b [dealt],       D = Q − U
 
@@ -11,10 +11,10 @@ and noised by that party alone, which knows it anyway.
     opening     a, b → coordinator           `cross`              →  `opened_cross`    (p_a, p_b) uint64 per pair
                 party → coordinator          `own`                                     (p, p) int64 per party
 
-a comes before b in `Roles.parties`. The rows u_i, which join c_q 2^−FX Q_i of all parties, have norm at most C, since
-Σ c_q² ≤ C². A label is a column of its party. So replacing a record moves Σ u_i u_iᵀ by at most √2·C² in Frobenius norm: no
-rounding is added, since contributions are integers. Off-diagonal entries count twice in that norm. They are opened with noise
-σ/√2, as vfl.solvers.noisy_gram releases them.
+Party a precedes party b in `Roles.parties`. A row u_i joins c_q 2^−FX Q_i of all parties; its norm is at most C, since
+Σ c_q² ≤ C². A label is a column of its party. So replacing a record moves Σ u_i u_iᵀ by at most √2·C² in Frobenius norm.
+Contributions are integers, so rounding adds nothing to this bound. Off-diagonal entries count twice in that norm. They are
+opened with noise σ/√2, as in vfl.solvers.noisy_gram.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ def gram_caps(cap: float, squares: Mapping[str, float]) -> dict[str, float]:
 def gram_rows(
     X: npt.NDArray[np.float64], centre: Vector, scale: Vector, cap: float, bits: GramBits
 ) -> npt.NDArray[np.int32]:
-    """Return a party's integer rows, (p, n) int32, with ‖Q_i‖² ≤ 4^FX in integers whatever X, (n, p), holds.
+    """Return a party's integer rows, (p, n) int32. For any X, (n, p), they satisfy ‖Q_i‖² ≤ 4^FX in integers.
 
-    scale : (p,), of scale ∘ (x − centre). cap : c_q of `gram_caps`.
+    scale : (p,), as in scale ∘ (x − centre). cap : c_q of `gram_caps`.
     """
     columns = np.asarray(X.T)
     rows = np.empty(columns.shape, dtype=np.int32)
@@ -112,7 +112,7 @@ def gram_rows(
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The block of products between two parties' columns, or within one party's.
+    """Block of the products between the columns of two parties, or among those of one party.
 
     first, second : owners, in the order of `Roles.parties`; equal for a block within one party.
     key : of the release. sigma : σ of the event. step : g_ab.
@@ -126,13 +126,13 @@ class Pair:
 
     @property
     def name(self) -> tuple[str | int, ...]:
-        """Return its part of the name of a stream."""
+        """Return the pair's part of the name of a stream."""
         return ("gram", self.first, self.second, self.key.round, self.key.part, self.key.attempt)
 
     def deviation(self) -> float:
-        """Return the deviation of each of three contributors to an off-diagonal entry, in steps: variance σ²/4 each.
+        """Return the deviation, in steps, with which each of three contributors adds variance σ²/4 to an off-diagonal entry.
 
-        An entry has noise σ/√2 before the factor √2. Two of the three contributors supply it.
+        An off-diagonal entry needs noise σ/√2. Any two of the three contributors supply it.
         """
         found = distributed.deviations(self.sigma / 2.0, self.step, 1, 1).party
         if found < distributed.LEAST_STEPS * math.sqrt(3):
@@ -144,7 +144,7 @@ class GramMember:
     """One party's part in the products.
 
     roles : public. name : of this party. streams : of this session. noise : draws in this process.
-    rows : (p, n) int32, `gram_rows`, the label among them at its party.
+    rows : (p, n) int32, from `gram_rows`; at the label party they include the label.
     """
 
     def __init__(
@@ -196,8 +196,8 @@ class GramMember:
     def own(self, pair: Pair) -> Integers:
         """Return the noised products of this party's columns, (p, p) int64, symmetric, in steps. The caller books the release.
 
-        Their noise is σ on the diagonal and σ/√2 off it. A second request for one release is refused, since other noise on the
-        same products would leave less of both.
+        Their noise is σ on the diagonal and σ/√2 off it. A second request for the same release is refused: fresh noise on the
+        same products could be averaged with the first.
         """
         if pair in self._released or pair.first != pair.second or pair.first != self.name:
             raise PrivacyError(f"party {self.name!r} was asked for products that are not its own, or for its own twice")
@@ -220,7 +220,7 @@ class GramMember:
 
 
 class GramDealer:
-    """The dealer's part in the products. It receives public facts alone.
+    """The dealer's part in the products. It receives only public facts.
 
     widths : {party: p}.
     """
@@ -232,7 +232,7 @@ class GramDealer:
         self._n, self._widths = n_records, dict(widths)
 
     def product(self, pair: Pair, setup: int = 0) -> Words:
-        """Return U_aᵀU_b plus the dealer's noise, less the first party's share of it: (p_a, p_b) uint64, uniform for b."""
+        """Return U_aᵀU_b plus the dealer's noise minus the first party's share: (p_a, p_b) uint64, uniform for b."""
         first, second = (
             self._streams.again(party, "gram", setup, party).words(self._widths[party], self._n)
             for party in (pair.first, pair.second)
@@ -244,7 +244,7 @@ class GramDealer:
 
 
 def opened_cross(first: Words, second: Words) -> Integers:
-    """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab; the words are those of `cross`."""
+    """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab. The words are from `cross`."""
     if first.shape != second.shape or first.dtype != np.uint64 or second.dtype != np.uint64:
         raise FederationError("the words of a block of products have different shapes")
     return decoded(first + second)

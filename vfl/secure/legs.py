@@ -1,8 +1,8 @@
-"""Legs: the calls of the coordinator to participants of a run on shares. Frozen, plain, and public but for what is sealed.
+"""Legs: the calls of the coordinator to the participants of a run on shares. Frozen and plain; public except for sealed parts.
 
-A leg says what to compute. The words that travel between participants accompany it as parcels: texts that the sender has
-sealed for the receiver, so that neither the coordinator nor the object store can read them. The roles, never a leg, decide
-which parcels a participant sends and takes.
+A leg is one such call: it names a computation. Words for other participants are sent along with a leg as parcels. The sender
+seals a parcel for its receiver, so neither the coordinator nor the object store can read it. Roles alone decide which
+parcels a participant sends and takes; a leg cannot change that.
 
 | leg | to | takes, from | sends, to |
 |---|---|---|---|
@@ -56,7 +56,7 @@ class Meet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Begin:
-    """Take the keys of all other participants. n_records : number of records that are trained on."""
+    """Take the keys of all other participants. n_records : number of training records."""
 
     session: str
     n_records: int
@@ -65,10 +65,10 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SetUp:
-    """Cap and round the own columns, and mask them for the holders.
+    """Cap and round the party's own columns, and mask them for the holders.
 
-    number : of the set-up in its session. cap : C. rows : {party: (all its columns, centres, scales)}. blocks : {party:
-    ((start, stop), ...)} that will be opened.
+    number : of the set-up in its session. cap : C. rows : {party: (block of all its columns, centres, scales)}.
+    blocks : {party: ((start, stop), ...)}, the blocks that will be opened.
     """
 
     session: str
@@ -88,9 +88,9 @@ class TakeColumns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskAngles:
-    """Mask the angles of the own part of the margins.
+    """Mask the angles of the party's own part of the margins.
 
-    w : (p,) the party's coefficients on centred columns. clamp : the most that its part of a margin may be; None: any.
+    w : (p,) the party's coefficients on centred columns. clamp : bound on the magnitude of its part of a margin; None: none.
     """
 
     session: str
@@ -109,9 +109,9 @@ class DealWaves:
 
 @dataclass(frozen=True, slots=True)
 class ShareResidual:
-    """Compute the own share of the residuals, and mask it for owners of columns.
+    """Compute the holder's share of the residuals, and mask it for owners of columns.
 
-    first : True for the first leg of its version, with which masked angles and waves come.
+    first : True for the first such leg of a version; masked angles and waves are sent with it.
     """
 
     session: str
@@ -133,9 +133,9 @@ class DealSum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribute:
-    """Book the release of a query, then return the own words of its sums.
+    """Book the release of a query, then return the party's words of its sums.
 
-    fresh : the owners among the blocks' to which the holders have sent masked residuals with this leg.
+    fresh : owners of the query's blocks for which this leg carries masked residuals from the holders.
     """
 
     session: str
@@ -148,14 +148,14 @@ class Contribute:
 
 @dataclass(frozen=True, slots=True)
 class MaskProducts:
-    """Cap and round the own columns, the label among them, and mask them for all other parties."""
+    """Cap and round the party's own columns, including a label, and mask them for all other parties."""
 
     session: str
 
 
 @dataclass(frozen=True, slots=True)
 class TakeProducts:
-    """Take the masked columns of a party. width : number of its columns, the label's among them."""
+    """Take the masked columns of a party. width : number of its columns, including a label."""
 
     session: str
     owner: str
@@ -172,9 +172,9 @@ class DealProducts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContributeProducts:
-    """Book the release of all products, then return the own words of the products with every other party, and the own block.
+    """Book the release of all products, then return the words of the products with every other party, and the own block.
 
-    query : the piece that the release is charged with.
+    query : the piece under which the release is charged.
     """
 
     session: str
@@ -184,7 +184,7 @@ class ContributeProducts:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """Words of an opening, little-endian uint64, block after block. Short of one party's they are uniform."""
+    """Words of an opening, little-endian uint64, block after block. Without the words of any one party they are uniform."""
 
     words: bytes
 
@@ -209,7 +209,7 @@ Leg: TypeAlias = Legs
 
 
 def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
-    """Return the participants that a participant sends a parcel to with this leg, in the order of the parcels."""
+    """Return the participants to which `name` sends a parcel with this leg, in the order of the parcels."""
     match leg:
         case SetUp() | MaskAngles():
             return roles.receivers(name)
@@ -228,7 +228,7 @@ def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
 
 
 def senders(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
-    """Return the participants whose parcels come with this leg, in their order."""
+    """Return the participants whose parcels `name` takes with this leg, in the order of the parcels."""
     match leg:
         case TakeColumns() | TakeProducts():
             return (leg.owner,)
@@ -249,7 +249,7 @@ def owners_of(query: Backward) -> tuple[str, ...]:
 
 
 def openings(query: Backward, key: ReleaseKey, setup: int, version: Version) -> list[Opening]:
-    """Return the opening of each block of a query, with a key of its own."""
+    """Return the opening of each block of a query. Each has its own key."""
     return [
         Opening(block.party, block.start, block.stop, version, replace(key, part=query.part + k), setup)
         for k, block in enumerate(query.blocks)

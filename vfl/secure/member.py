@@ -1,8 +1,8 @@
-"""One party's part in training on shares: owner of columns, holder of residuals, or both. It moves no bytes.
+"""One party's part in training on shares: owner of columns, holder of residuals, or both. It performs no transport.
 
-Guarantee. The payloads that a method returns are uniform words for everyone who lacks the seeds that `Roles` keeps apart, but
-for what their sum at an opening says, which is a noised integer sum. All of them are named by vfl.secure.version, and masked by
-streams that are used once.
+Guarantee. The payloads that a method returns are uniform words for everyone who lacks the seeds that `Roles` keeps apart. Only
+their sum at an opening carries information: a noised integer sum. vfl.secure.version names every payload, and a stream that is
+used once masks it.
 
     set-up      owner → holders     `masked_columns`  →  `take_columns`      (s, n) uint64, once per block and set-up
     angles      party → holders     `masked_angles`   →  `take_angles`       (n,) uint16 per version
@@ -49,7 +49,7 @@ EARLY = "columns on shares are asked for before their set-up"
 
 @dataclass(slots=True)
 class _State:
-    """What a party holds of one version."""
+    """One party's intermediate values for one version."""
 
     angles: Angles | None = None
     own: Angles | None = None
@@ -92,13 +92,13 @@ class Member:
 
     @property
     def holds(self) -> bool:
-        """Return whether this party holds shares of the residuals."""
+        """Return True if this party holds shares of the residuals."""
         return self.name in self._roles.holders
 
     # Set-up
 
     def set_up(self, number: int, columns: OwnColumns) -> None:
-        """Begin a set-up of columns, with a larger number than before, before the first `masked_columns` of it."""
+        """Begin a set-up of columns. Its number is larger than the last one's. Call this before its first `masked_columns`."""
         if number <= self._setup:
             raise PrivacyError("a set-up of columns has a new number: masks of the last one would show a difference")
         if columns.rows.shape[1] != self._n:
@@ -106,7 +106,7 @@ class Member:
         self._setup, self._columns, self._angles = number, columns, OwnAngles(columns)
 
     def masked_columns(self, start: int, stop: int) -> Words:
-        """Return D_S = Q_S − U, (s, n) uint64, for every holder but this party. U is known to this party and the dealer."""
+        """Return D_S = Q_S − U, (s, n) uint64, for every other holder. This party and the dealer know U."""
         rows = self._own().rows[start:stop]
         block = ("block", self._setup, self.name, start, stop)
         self._streams.reserve(DEALER, *block)
@@ -115,7 +115,7 @@ class Member:
         return masked
 
     def take_columns(self, owner: str, setup: int, start: int, stop: int, words: Words) -> None:
-        """Take D_S of another party's block, as a holder; blocks of the owner's earlier set-ups are forgotten."""
+        """Take D_S of another party's block, as a holder, and forget blocks of the owner's earlier set-ups."""
         self._fits(words, stop - start, self._n)
         for block in [block for block in self._masked if block[2] == owner and block[1] != setup]:
             del self._masked[block]
@@ -126,7 +126,7 @@ class Member:
     def masked_angles(self, version: Version, w: Vector, clamp: float | None) -> Angles:
         """Return the angles of this party's part of the margins plus ρ_p modulo 2^16, (n,) uint16, for the other holders.
 
-        w : (p,), this party's coordinates. clamp : of vfl.secure.sigmoid.clamps.
+        w : (p,), this party's coordinates. clamp : from vfl.secure.sigmoid.clamps.
         """
         state = self._state(version)
         series = sigmoid.SERIES[version.place]
@@ -145,7 +145,7 @@ class Member:
         self._add_angles(self._state(version), sender, angles)
 
     def take_waves(self, version: Version, words: Words) -> None:
-        """Take the dealt shares of the waves, as the holder that is `supplied`."""
+        """Take the dealt shares of the waves, as the holder `Roles.supplied`."""
         self._fits(words, self._n, 2 * sigmoid.SERIES[version.place].terms)
         self._state(version).waves = words
 
@@ -158,7 +158,7 @@ class Member:
         return state.share
 
     def masked_residual(self, version: Version, owner: str) -> Words:
-        """Return [r]_h − b_h, (n,) uint64, for another party that owns columns. b_h is known to this holder and the dealer."""
+        """Return [r]_h − b_h, (n,) uint64, for another party that owns columns. This holder and the dealer know b_h."""
         share = self.share(version)
         state = self._state(version)
         if owner not in state.masks:
@@ -178,9 +178,9 @@ class Member:
     # An opening
 
     def contribution(self, opening: Opening, deviations: Deviations) -> Words:
-        """Return this party's words of an opening, (s,) uint64: its part of the sum, its noise and its share of zero.
+        """Return this party's words of an opening, (s,) uint64: its part of the sum, plus its noise and its share of zero.
 
-        The caller books the release first. A second contribution to one opening is refused.
+        The caller books the release first. A second contribution to the same opening is refused.
         """
         size, name = opening.size, opening.name
         total = zero_share(self._streams, self.name, self._roles.parties, name, size)
@@ -197,11 +197,11 @@ class Member:
         return total
 
     def forget(self, version: Version) -> None:
-        """Forget a version: its residuals are not opened again."""
+        """Forget a version, whose residuals will not be opened again."""
         self._states.pop(version, None)
 
     def _part(self, opening: Opening) -> Words:
-        """Return the party's part of Qᵀr, masked by the dealer's part of it."""
+        """Return this party's part of Qᵀr, masked by the dealer's part."""
         version, owner = opening.version, opening.owner
         state = self._state(version)
         if opening.constant is not None:

@@ -1,9 +1,9 @@
-"""Noise that several participants add to one sum, and the price of its rounding.
+"""Noise that several participants add to one sum, and the cost of its rounding in δ.
 
-Guarantee. Each party adds rint N(0, s²) with s² ≥ σ²/m, and the dealer with s² ≥ kσ²/m. Without the noise of any k parties, and
-without that of the dealer, at least σ² is left. A sum of rounded Gaussians is not one rounded Gaussian: the guarantee of the
-Gaussian mechanism holds at δ + `added_delta`, which is below 10^−34000 for every run that `deviations` admits
-(docs/mathematics.md, "Noise of several parties").
+Guarantee. Each party adds rint N(0, s²) with s² ≥ σ²/m, and the dealer adds it with s² ≥ kσ²/m. Take away the noise of any k
+parties, or that of the dealer: the rest still has variance at least σ². A sum of rounded Gaussians is not one rounded Gaussian.
+The guarantee of the Gaussian mechanism therefore holds at δ + `added_delta`. For every run that `deviations` admits,
+`added_delta` is below 10^−34000 (docs/mathematics.md, "Noise of several parties").
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from vfl.types import Integers
 
 LEAST_STEPS = 64
-"""Every deviation is at least this many steps, times √H for H contributors."""
+"""Least deviation in steps, per √H, for H contributors."""
 
 
 class Deviations(NamedTuple):
-    """Deviations of one release, in steps of its sum: of every party, and of the dealer."""
+    """Standard deviations of the noise of each party and of the dealer in one release, in steps of its sum."""
 
     party: float
     dealer: float
 
 
 def deviations(sigma: float, step: float | Fraction, parties: int, collude: int) -> Deviations:
-    """Return the deviations of the contributors for a release with noise σ; PrivacyError outside [64√(m+1), 2^48] steps.
+    """Return the contributors' deviations for a release with noise σ; PrivacyError outside [64√(m+1), 2^48] steps.
 
-    sigma : σ of the event that is charged. step : g > 0, in the same unit. parties : m. collude : k.
+    sigma : σ of the charged event. step : g > 0, in the same unit. parties : m. collude : k.
     """
     variance = (Fraction(sigma) / Fraction(step)) ** 2
     found = Deviations(_root_above(variance / parties), _root_above(variance * collude / parties))
@@ -54,10 +54,10 @@ def drawn(noise: NoiseSource, key: ReleaseKey, who: str, deviation: float, size:
 def tau(least: float, contributors: int) -> float:
     """Return τ = (1 + 2Σ_i exp(−2π²i²·s²/H))^(H−1) − 1, rounded up; half of it bounds a total variation.
 
-    The law of a sum of H rounded Gaussians with deviations at least s steps is, for each opened number and whatever was
-    opened before, within τ/2 in total variation of a function of the continuous Gaussian mechanism's output.
+    Consider a sum of H rounded Gaussians with deviations of at least s steps. For each opened number, and given all numbers
+    opened before, its law is within τ/2 in total variation of a function of the continuous Gaussian mechanism's output.
 
-    least : s > 0. contributors : H ≥ 1, only those whose noise the opponent does not know. Never 0 for H > 1.
+    least : s > 0. contributors : H ≥ 1, only those whose noise the opponent does not know. The result is positive for H > 1.
     """
     rate = 2.0 * math.pi**2 * least**2 / contributors * (1.0 - 1e-12)
     theta, i = 0.0, 1
@@ -71,7 +71,7 @@ def tau(least: float, contributors: int) -> float:
 
 
 def added_delta(epsilon: float, opened: int, tau: float) -> float:
-    """Return (1 + e^ε)·N·τ, which the rounding of N opened numbers adds to δ; twice what the lemma needs."""
+    """Return (1 + e^ε)·N·τ, an addition to δ for the rounding of N opened numbers; it is twice the bound of the lemma."""
     return (1.0 + math.exp(min(epsilon, 700.0))) * opened * tau
 
 

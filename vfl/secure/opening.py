@@ -1,4 +1,4 @@
-"""The coordinator's part: add up the words of all parties, decode the sum, and give it its unit."""
+"""The coordinator's part of an opening: add up the words of all parties and decode the sum."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def opened(roles: Roles, opening: Opening, words: Mapping[str, Words]) -> Integers:
-    """Return the noised sum in its steps, (s,) int64: with all words it is a release, short of one it is uniform.
+    """Return the noised sum in steps, (s,) int64: a release. Without the words of any one party, the rest is uniform.
 
-    Its value is g_q times that, g_q = Bits.step(c_q). words : {party: `Member.contribution`}, of all parties.
+    The value of the sum is g_q times the result, with g_q = Bits.step(c_q). words : {party: `Member.contribution`}.
     """
     if set(words) != set(roles.parties):
         missing = sorted(set(roles.parties) - set(words))

@@ -1,7 +1,7 @@
 """Numbers as words modulo 2^64: the bits of a run, the caps of the parties, and the decoding of an opened sum.
 
-Guarantee. For the bits that `bits` returns, every opened sum decodes to the integer that was summed, whatever the data are. For
-the caps that `caps` returns, one record contributes to all releases of one pass a vector of norm at most C, exactly.
+Guarantee. With the result of `bits`, every opened sum decodes to the exact integer sum, for any data. With the result of
+`caps`, the contributions of one record to all releases of a pass form a vector of norm at most C, exactly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HALF = 1 << 63
 class Bits:
     """Bits after the binary point of an opened sum: F = FX + FC + FT.
 
-    columns : FX, those of the columns, from 8 to 14, so that a scaled column fits in int16.
+    columns : FX, the bits of the columns, from 8 to 14, so that a scaled column fits in int16.
     """
 
     columns: int
@@ -64,7 +64,7 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
 
     n_records : n. parties : m.
     residual : R, the bound on an integer residual, in steps of 2^−26 (vfl.secure.sigmoid.residual_bound).
-    deviation : max over parties and releases of σ/c_q, in which `caps` returns c_q.
+    deviation : max over parties and releases of σ/c_q, with c_q from `caps`.
 
     F is the largest number ≤ 40 with n·R·2^FX + (m + 1)·2^52 < 2^63 and 2^F·σ/c_q ≤ 2^48.
     """
@@ -80,7 +80,7 @@ def bits(n_records: int, residual: int, deviation: Fraction | float, parties: in
 
 
 def exact(n_records: int, residual: int, columns: int, parties: int) -> bool:
-    """Return whether every sum with its noise decodes: n·R·2^FX + (m + 1)·2^52 < 2^63."""
+    """Return True if every noised sum decodes exactly: n·R·2^FX + (m + 1)·2^52 < 2^63."""
     largest = (n_records * residual << columns) + (parties + 1) * LARGEST_DRAW
     return largest < _HALF
 
@@ -88,8 +88,8 @@ def exact(n_records: int, residual: int, columns: int, parties: int) -> bool:
 def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, float]:
     """Return c_q for every party, c_q² ∝ squares_q, with Σ_q (c_q·R·2^−26)² ≤ C² in exact arithmetic.
 
-    A party shrinks its rows until ‖Q_i‖² ≤ 4^FX, so that a record's contributions to disjoint blocks of all parties, with
-    residuals |r_i| ≤ R·2^−26, have joint norm at most C: a pass has Δ = 2C.
+    A party shrinks its rows until ‖Q_i‖² ≤ 4^FX. With residuals |r_i| ≤ R·2^−26, the contributions of a record to disjoint
+    blocks of all parties then have joint norm at most C, so a pass has Δ = 2C.
 
     cap : C. squares : public, for instance ΣB_j²; positive.
     """
@@ -104,7 +104,7 @@ def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, f
 
 
 def covers(cap: float, residual: int, caps: Mapping[str, float]) -> bool:
-    """Return whether Σ_q (c_q·R·2^−26)² ≤ C², in exact arithmetic."""
+    """Return True if Σ_q (c_q·R·2^−26)² ≤ C², in exact arithmetic."""
     joint = sum((Fraction(own) ** 2 for own in caps.values()), start=Fraction(0))
     return joint * residual * residual <= Fraction(cap) ** 2 * (1 << 2 * RESIDUAL_BITS)
 

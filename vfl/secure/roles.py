@@ -1,4 +1,4 @@
-"""Roles of a run on shares: who holds the residuals, who deals, and who adds noise."""
+"""Roles in a run on shares: the holders of residuals, the dealer, and the contributors of noise."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DEALER = "dealer"
 class Roles:
     """Public roles of a run, and the number of parties that may pool what they saw.
 
-    Guarantee. At most `collude` parties, with the coordinator or without, learn the opened sums and no more. The same holds for
-    the dealer, with the coordinator or without. More than `collude` parties learn residuals, and the dealer with a
-    party columns and residuals: it takes the masks off that party's words.
+    Guarantee. Up to `collude` parties, with or without the coordinator, learn the opened sums and no more. The same holds for
+    the dealer, with or without the coordinator. More than `collude` parties together learn residuals. The dealer together
+    with a party learns columns and residuals, since the dealer can unmask the words that this party received.
 
-    parties : all m parties, in the order that all participants use; 2 ≤ m.
+    parties : all m parties, in the order that all participants use; m ≥ 2.
     label : the party with the label.
     collude : k, 1 ≤ k < m.
     """
@@ -41,13 +41,13 @@ class Roles:
 
     @property
     def holders(self) -> tuple[str, ...]:
-        """Return the k + 1 parties that hold shares of residuals: the label party, then the first others."""
+        """Return the k + 1 parties that hold shares of residuals: the label party, then the first k of the others."""
         others = [party for party in self.parties if party != self.label]
         return (self.label, *others[: self.collude])
 
     @property
     def supplied(self) -> str:
-        """Return the holder that receives its shares of the waves as words; the others expand theirs from seeds."""
+        """Return the holder to which the dealer sends its shares of the waves as words; the others expand theirs from seeds."""
         return self.holders[-1]
 
     def receivers(self, owner: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Roles:
         return tuple(holder for holder in self.holders if holder != owner)
 
     def summed(self, owner: str) -> tuple[str, ...]:
-        """Return the parties among which the dealer shares its part of a sum: the owner first, then the other holders."""
+        """Return the parties among which the dealer splits its part of a sum: the owner first, then the other holders."""
         return (owner, *self.receivers(owner))
 
     @property

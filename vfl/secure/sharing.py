@@ -1,4 +1,4 @@
-"""Public facts of one run on shares, which every participant derives from the job and n by itself."""
+"""Public facts of one run on shares. Every participant derives them from the job and n by itself."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from vfl.secure.specification import Secure
 
 SAME = 1e-9
-"""Relative difference of plans made on different machines, whose special functions differ."""
+"""Largest relative difference between plans of different machines, since their special functions differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """Roles, bits and caps of a run of logistic regression on shares.
 
-    bits : of an opened sum. residual : R, the bound on an integer residual over all series that the run may use,
-        which are at `places`.
-    squares : {party: its share of the squared cap}. fine : whether the series has more terms, for less bias.
-    bias : bound on the bias of a sum over the standard deviation that is charged, at margins up to V. It is of the order of
-        the largest |x̃|, so that a run is far from it.
+    bits : of an opened sum. places : of all series that the run may use. residual : R, the bound on an integer residual over
+        these series.
+    squares : {party: its share of the squared cap}. fine : True for a series with more terms, which has less bias.
+    bias : bound on the bias of a sum at margins up to V, divided by the charged standard deviation. It assumes columns as
+        large as the largest |x̃|, so runs stay far below it.
     multiplier : least σ/Δ of the planned releases.
-    versions : number of models at which residuals are shared. n_bytes : that travel, of the dealer's waves `n_dealt`.
+    versions : number of models at which residuals are shared. n_bytes : bytes sent; `n_dealt` of them are the dealer's waves.
     """
 
     secure: Secure
@@ -53,7 +53,7 @@ class Sharing:
 
     @property
     def price(self) -> float:
-        """Return the noise of an opened sum over the noise that is charged."""
+        """Return the noise of an opened sum as a multiple of the charged noise."""
         return self.roles.price
 
     @property
@@ -73,15 +73,16 @@ class Sharing:
         return deviations(sigma, step, len(self.roles.parties), self.roles.collude)
 
     def require_planned(self, event: Gaussian) -> None:
-        """Raise PrivacyError for an event with less noise, over its sensitivity, than any release of the plan.
+        """Raise PrivacyError for an event with a smaller ratio σ/Δ than all releases of the plan.
 
-        Every contributor asks this, so that no message lowers its deviation in steps of a sum, which follows from σ/Δ alone.
+        The ratio alone determines a contributor's deviation in steps of a sum. Every contributor checks it, so no message can
+        lower that deviation.
         """
         if not event.sigma >= self.multiplier * event.sensitivity * (1.0 - SAME):
             raise PrivacyError("a sum was asked for with less noise than any release of the job's plan has")
 
     def place(self, needed: float) -> int:
-        """Return the place of the series for margins of this magnitude; a given margin of the job goes before it."""
+        """Return the place of the series for margins of this magnitude; `margin` in the job takes precedence."""
         return chosen(self.secure.margin or needed, fine=self.fine)
 
     def stated(self) -> dict[str, Any]:
@@ -107,9 +108,10 @@ CUTS = (
 class GramSharing:
     """Roles, bits and caps of one release of all products of columns on shares.
 
-    Whoever pools what they saw, at least σ² of an entry's noise is left: two parties and the dealer draw half of it each.
+    Guarantee. Two parties and the dealer each draw noise of half the variance σ² of an entry. Of this noise, at least σ² stays
+    unknown to any parties that pool what they saw, and to the dealer.
 
-    sigma : σ of the event. widths : {party: its columns, the label's among them}.
+    sigma : σ of the event. widths : {party: number of its columns, including a label}.
     bits : of a column. cap : C, the norm of a row over all parties, with its label. squares : {party: its part of C²}.
     label_scale, label_centre : t and c of the label t(y − c), the last column of its party.
     """
@@ -127,7 +129,7 @@ class GramSharing:
 
     @property
     def price(self) -> float:
-        """Return the noise of a product between two parties' columns over the noise that is charged: √1.5."""
+        """Return the noise of a product of two parties' columns as a multiple of the charged noise: √1.5."""
         return math.sqrt(1.5)
 
     def caps(self) -> dict[str, float]:
@@ -137,7 +139,7 @@ class GramSharing:
         return gram_caps(self.cap, self.squares)
 
     def pair(self, first: str, second: str, key: ReleaseKey) -> Pair:
-        """Return the block of products between two parties, or within one."""
+        """Return the block of products between two parties' columns, or among one party's."""
         from vfl.secure.gram import Pair  # loads compiled loops
 
         caps, order = self.caps(), self.roles.parties

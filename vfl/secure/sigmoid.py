@@ -1,7 +1,7 @@
 """The logistic function as a short Fourier series, and the integer tables that shares of residuals are computed with.
 
-Guarantee. An integer residual is at most `residual_bound` in magnitude for every angle and every dealt number: the series is
-periodic, so that its bound does not depend on the margins, and hence not on w.
+Guarantee. An integer residual is at most `residual_bound` in magnitude for every angle and every dealt number. The series is
+periodic, so this bound holds for all margins and hence for every w.
 
     r = ½ + π(v) − t,  t ∈ {0, 1},      π(v) = Σ_{f≤K} c_f sin(2πfv/L) ≈ 1/(1 + e^(−v)) − ½  for |v| ≤ V
 
@@ -10,8 +10,8 @@ One period is 2^16 angles. With the public sum δ of masked angles and the mask 
     2^26 π = Σ_f P_f(δ)·C_f(ρ) − Q_f(δ)·S_f(ρ),     P, Q = rint(2^14 c_f (sin, cos)(2πfδ/2^16)),
                                                      C, S = rint(2^12 (cos, sin)(2πfρ/2^16))
 
-The coefficients are integers in steps of 2^−30, and all tables follow from them by integer arithmetic, so that every
-participant has the same tables on every machine: holders with different tables would open noise.
+The coefficients are integers in steps of 2^−30. All tables follow from them by integer arithmetic, so every participant has
+the same tables on every machine. Holders with different tables would open meaningless numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROUNDING = 0.5 + 2.0**-12
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One approximation: best in the maximum norm on |v| ≤ V among series with K terms, period L and sup|π| ≤ 0.501.
+    """Approximation with the least maximum error on |v| ≤ V among series with K terms, period L and sup|π| ≤ 0.501.
 
     margin : V. period : L. coefficients : (c_1, ..., c_K) in steps of 2^−30.
     error : η ≥ max_{|v| ≤ V} |π(v) − (1/(1 + e^(−v)) − ½)|. largest : ≥ sup |π|.
@@ -62,7 +62,7 @@ class Series:
 
     @property
     def rounding(self) -> float:
-        """Return E, which bounds the error of a residual from rounded tables.
+        """Return E, a bound on the error of a residual that is due to rounded tables.
 
         With errors e of P or Q and e′ of C or S, at most h steps each, a term changes by at most
         2^FC |c_f| h √2 + 2^FT h √2 + 2h² steps of 2^−26, since |sin| + |cos| ≤ √2.
@@ -119,7 +119,7 @@ SERIES: tuple[Series, ...] = (
         0.50099,
     ),
 )
-"""All series, by margin, then by terms. A run names them by their place here."""
+"""All series, ordered by margin, then by number of terms. A run refers to a series by its place here."""
 
 
 def chosen(needed: float, *, fine: bool = False) -> int:
@@ -131,9 +131,9 @@ def chosen(needed: float, *, fine: bool = False) -> int:
 
 
 def residual_bound(places: Iterable[int] | None = None) -> int:
-    """Return R, the bound on an integer residual in steps of 2^−26 over all series that a run may use; None: all of them.
+    """Return R, the bound on an integer residual in steps of 2^−26 over the series of a run; None stands for all series.
 
-    The columns are scaled once, and the series changes with w, so that a run needs the largest bound of its series.
+    Columns are scaled once, but the series changes with w. A run therefore needs the largest bound of its series.
     """
     used = list(range(len(SERIES)) if places is None else places)
     largest = max(SERIES[place].bound for place in used)
@@ -141,11 +141,11 @@ def residual_bound(places: Iterable[int] | None = None) -> int:
 
 
 def clamps(series: Series, reaches: Mapping[str, float]) -> dict[str, float | None]:
-    """Return for every party the magnitude to which it clamps its part of a margin; None without a clamp.
+    """Return the magnitude to which each party clamps its part of a margin; None without a clamp.
 
-    If Σ reach > V, a party's part is at most V·reach_q/Σ reach, so that a margin is within ±V: beyond L/2 its sign would
-    flip, and near L/2 the residual of a certain record would be that of an undecided one. It adds to bias, never to
-    sensitivity.
+    If Σ reach > V, each party clamps its part to V·reach_q/Σ reach, so a margin stays within ±V. Without the clamp, the sign
+    of a margin beyond L/2 would flip, and a confident margin near L/2 would get the residual of an undecided one. A clamp
+    adds bias but no sensitivity.
 
     reaches : {party: reach_q}, reach_q = Σ_j (B_j + |c_j|)·|w_j| over centred columns, plus |intercept| at the label party.
     """
@@ -166,7 +166,7 @@ def error(series: Series, parties: int, spread: float) -> float:
 
 @lru_cache(maxsize=1)
 def fine_sine() -> npt.NDArray[np.int64]:
-    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64: the same on every machine, since no entry is near a half-integer."""
+    """Return rint(2^30 sin(2πa/2^16)), (2^16,) int64. It is equal on every machine: no entry is near a half-integer."""
     quarter = np.rint(2.0**FINE * np.sin(np.arange(ANGLES // 4 + 1) * (2.0 * math.pi / ANGLES))).astype(np.int64)
     half = np.concatenate([quarter, quarter[-2:0:-1]])
     return np.concatenate([half, -half])
@@ -205,6 +205,6 @@ def _turned(f: int, by: int) -> npt.NDArray[np.int64]:
 
 
 def _rounded(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
-    """Return values/2^bits rounded to the nearest, halves away from 0, so that the sine stays odd."""
+    """Return values/2^bits rounded to the nearest integer, halves away from 0, so that the sine stays odd."""
     magnitude = (np.abs(values) + (1 << (bits - 1))) >> bits
     return np.where(values < 0, -magnitude, magnitude)

@@ -1,4 +1,4 @@
-"""Secure part of a job: who deals, how many parties may collude, and up to which margin the sigmoid is exact."""
+"""Secure part of a job: the dealer, the number of parties that may collude, and the margins with an exact sigmoid."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ DEALERS = (SEPARATE, COORDINATOR)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secure:
-    """Threat model of trust='secure'. Public, and part of the job's digest: owners consent to it.
+    """Threat model of trust='secure'. It is public and part of the job's digest, so owners consent to it.
 
-    Guarantee against semi-honest participants. Up to `collude` parties that pool all they saw, with or without the
-    coordinator, learn of the other parties' columns what the opened, noised sums say: the job's (ε, δ), computationally,
-    for neighbours that agree on their own columns. So does the dealer, with or without the coordinator. More than
-    `collude` parties learn residuals; the dealer together with one party learns columns and residuals.
+    Guarantee against semi-honest participants. Up to `collude` parties may pool all they saw, with or without the coordinator.
+    From the opened, noised sums they learn about the other parties' columns what the job's (ε, δ) allows, computationally, for
+    neighbours that agree on their own columns. The same holds for the dealer, with or without the coordinator. More than
+    `collude` parties learn residuals. The dealer together with one party learns columns and residuals.
 
-    dealer : 'separate', a participant of its own without columns; or 'coordinator', which must not be run by a party.
+    dealer : 'separate', a further participant without columns; or 'coordinator', which must not be run by a party.
     collude : k ≥ 1, less than the number of parties.
-    margin : V, the |margin| up to which the sigmoid is exact; None takes it from the model by a public rule, anew for each
-        version. It affects the bias of training, never privacy.
+    margin : V, the |margin| up to which the sigmoid is exact. None derives it from each version of the model by a public rule.
+        It affects the bias of training, never privacy.
     """
 
     dealer: str = SEPARATE

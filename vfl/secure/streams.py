@@ -1,8 +1,8 @@
 """Streams of words that two participants share, each used once; and shares of zero.
 
-Guarantee. A stream is uniform and independent of every other stream for everyone without its seed, up to the security of
-X25519, HKDF-SHA256 and AES-256-CTR. A name is used once in a session, and every session has new keys, so that no stream
-masks two texts. `Streams` refuses a name that was used, a fork and a copy.
+Guarantee. For everyone without its seed, a stream is uniform and independent of every other stream, up to the security of
+X25519, HKDF-SHA256 and AES-256-CTR. A name is used once in a session, and every session has new keys, so no stream masks two
+texts. `Streams` refuses a name that was used before, use in a forked process, and copies.
 
     seed of a pair       vfl.security.sealing.Sealer.seeds, from X25519 and HKDF-SHA256
     key of a stream      HKDF-SHA256(seed, info = name), 32 bytes for AES-256 in counter mode from 0
@@ -43,7 +43,7 @@ Name = tuple[str | int, ...]
 
 
 class Stream:
-    """Words of one stream, in order. Use it in one thread of the process that opened it."""
+    """Words of one stream, in order. Use it in one thread, and only in the process that opened it."""
 
     __slots__ = ("_encryptor", "_process")
 
@@ -52,7 +52,7 @@ class Stream:
         self._process = os.getpid()
 
     def fill(self, out: Words) -> Words:
-        """Overwrite a contiguous array of words with the next ones of the stream, and return it."""
+        """Overwrite a contiguous array with the next words of the stream, and return it."""
         if os.getpid() != self._process:
             raise PrivacyError("Stream: opened before a fork; parent and child would use the same mask")
         if out.dtype != _LITTLE_ENDIAN or not out.flags.c_contiguous:
@@ -70,7 +70,7 @@ class Stream:
         return self.fill(np.empty(shape, dtype=np.uint64))
 
     def short(self, count: int) -> npt.NDArray[np.uint16]:
-        """Return the next `count` 16-bit numbers, uint16; the rest of their last word is not used."""
+        """Return the next `count` 16-bit numbers, uint16; the rest of the last word is discarded."""
         return self.words(-(-count // 4)).view(np.uint16)[:count]
 
     def __reduce__(self) -> NoReturn:
@@ -100,7 +100,7 @@ class Streams:
     def once(self, other: str, *name: str | int) -> Stream:
         """Return the stream of that name, from its beginning. Raises PrivacyError if the name was used before."""
         key = self._key(other, name)
-        mark = key[:16]  # of a pseudorandom key: equal marks are equal names
+        mark = key[:16]  # the key is pseudorandom: equal marks mean equal names
         if mark in self._used:
             raise PrivacyError(
                 f"a stream shared with {other!r} was asked for twice ({'|'.join(map(str, name))}): a mask used twice hides "
@@ -110,13 +110,13 @@ class Streams:
         return Stream(key)
 
     def reserve(self, other: str, *name: str | int) -> None:
-        """Note that the mask of `again` is put on its text now. Raises PrivacyError if it was put on one before."""
+        """Note that the mask of `again` now masks its text. Raises PrivacyError if it masked a text before."""
         self.once(other, "again", *name)
 
     def again(self, other: str, *name: str | int) -> Stream:
-        """Return a stream that its owner reads more than once to take one mask off, never to put it on another text.
+        """Return a stream that may be read repeatedly, to remove one mask, but never to mask another text.
 
-        For the masks of columns: their text is fixed by the name, which holds the number of the set-up.
+        For the masks of columns: the name includes the number of the set-up and so determines the text.
         """
         return Stream(self._key(other, ("again", *name)))
 
@@ -130,11 +130,11 @@ class Streams:
 
 
 def zero_share(streams: Streams, own: str, parties: Iterable[str], name: Name, count: int) -> Words:
-    """Return the party's share of zero, (count,) uint64: the shares of all parties add up to 0 modulo 2^64.
+    """Return the party's share of zero, (count,) uint64. The shares of all parties add up to 0 modulo 2^64.
 
-    All but one of them are uniform for everyone who lacks the seeds of two parties, the dealer and the coordinator included.
+    All shares but one are uniform for everyone who lacks the seeds of two parties, including the dealer and the coordinator.
 
-    parties : all of them, the own one included; all call this with the same name.
+    parties : all parties, including `own`. All of them call this with the same name.
     """
     total = np.zeros(count, dtype=np.uint64)
     for other in parties:

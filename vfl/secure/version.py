@@ -1,4 +1,4 @@
-"""Names of what a run on shares does: a version is one model, an opening is one noised sum at a version."""
+"""Names in a run on shares: a version stands for one model, an opening for one noised sum at a version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Version:
     """One model at which residuals are shared.
 
-    model : `digest_of` the whole model. attempt : 0, then one more whenever its legs are repeated with new masks.
+    model : `digest_of` the whole model. attempt : 0, plus one for each repetition with new masks.
     place : of the series in vfl.secure.sigmoid.SERIES.
     """
 
@@ -29,7 +29,7 @@ class Version:
 
     @property
     def name(self) -> tuple[str | int, ...]:
-        """Return its part of the name of a stream."""
+        """Return the version's part of the name of a stream."""
         return ("version", self.model, self.place, self.attempt)
 
 
@@ -37,9 +37,9 @@ class Version:
 class Opening:
     """One noised sum Σ_i Q_ij r_i over a block of one owner.
 
-    owner : party with the columns. start, stop : the block among its columns. key : the release's, new in every attempt.
-    setup : number of the set-up of columns. version : its residuals.
-    constant : public integer of a block that is one column of ones; None otherwise.
+    owner : party with the columns. start, stop : the block among its columns. key : of the release, new in every attempt.
+    setup : number of the set-up of columns. version : of the residuals.
+    constant : public integer of the entries, if the block is one column of ones; None otherwise.
     """
 
     owner: str
@@ -57,7 +57,7 @@ class Opening:
 
     @property
     def block(self) -> tuple[str | int, ...]:
-        """Return the block's part of the name of a stream, with the number of its set-up."""
+        """Return the block's part of the name of a stream, which includes the number of its set-up."""
         return ("block", self.setup, self.owner, self.start, self.stop)
 
     @property
@@ -68,7 +68,7 @@ class Opening:
 
 
 def digest_of(w: Mapping[str, Vector], others: Iterable[str] = ()) -> str:
-    """Return a digest of a model, by party, and of other public facts that the angles depend on."""
+    """Return a digest of a model {party: w_q} and of other public facts on which the angles depend."""
     hashed = hashlib.sha256(b"vfl model on shares, version 1")
     for party in sorted(w):
         values = np.ascontiguousarray(w[party], dtype="<f8").tobytes()

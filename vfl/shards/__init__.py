@@ -1,7 +1,7 @@
-"""Row shards: the cut of n records into S consecutive ranges, and calls to one object per range.
+"""Row shards: n records are cut into S consecutive ranges, and one object per range is called.
 
-The sums that a party releases are sums of whole numbers, so the sum over all shards is the same integer whatever S is.
-Per-record vectors are computed row by row, so a cut changes no bit of them either.
+A party releases sums of whole numbers, so the sum over all shards is the same integer for every S. Per-record vectors are
+computed row by row, so a cut changes no bit of them either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Records start..stop of n, at positions from 0 in their common order: range `number` of a cut."""
+    """Range `number` of a cut: records start to stop − 1 of n, numbered from 0 in their common order."""
 
     number: int
     start: int
@@ -31,12 +31,12 @@ class Shard:
 
     @property
     def whole(self) -> bool:
-        """Return True if it holds all records."""
+        """Return True if the shard holds all records."""
         return self.size == self.n_records
 
 
 def cut(n_records: int, shards: int) -> tuple[Shard, ...]:
-    """Return the cut of n records into shards whose sizes differ by at most one; every participant computes the same one.
+    """Cut n records into shards whose sizes differ by at most one. Every participant computes the same cut.
 
     Raises SpecificationError for more shards than records.
     """
@@ -47,13 +47,13 @@ def cut(n_records: int, shards: int) -> tuple[Shard, ...]:
 
 
 class Each(tuple[Any, ...]):
-    """An argument of a call to all members of a group: one value for each."""
+    """Argument of a call to all members of a group: one value per member."""
 
     __slots__ = ()
 
 
 class Group(Protocol):
-    """Objects of one class, one per shard, which are called at the same time."""
+    """Objects of one class, one per shard, called at the same time."""
 
     @property
     def size(self) -> int:
@@ -65,19 +65,19 @@ class Group(Protocol):
         ...
 
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
-        """Return the answers; an exception of a member is raised here."""
+        """Return the answers, or raise an exception that a member raised."""
         ...
 
     def vectors(self, method: str, *arguments: Any) -> Each:
         """Call a method of all members that returns a per-record vector, and wait for it.
 
-        Return the vectors, or references to them; an exception of a member is raised here.
+        Return the vectors or references to them, or raise an exception that a member raised.
         """
         ...
 
 
 class Here:
-    """Group of objects in this process, called one after the other."""
+    """Group of objects in this process, called one after another."""
 
     def __init__(self, members: Sequence[Any]) -> None:
         self.members = tuple(members)
@@ -92,7 +92,7 @@ class Here:
         return Each(getattr(member, method)(*given(arguments, k)) for k, member in enumerate(self.members))
 
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
-        """Return the answers, which are here already."""
+        """Return the answers, which are in this process already."""
         return list(answers)
 
     def vectors(self, method: str, *arguments: Any) -> Each:
@@ -101,9 +101,10 @@ class Here:
 
 
 class Remote:
-    """Group of Ray actors. Vectors are passed on to other actors by reference and never read here.
+    """Group of Ray actors. This process passes vectors to other actors by reference and never reads them.
 
-    wait : reads one answer of a member, given its number and the reference. encode : plain form of an argument.
+    wait : function of a member's number and a reference that waits for the answer. encode : returns the plain form of an
+        argument.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Remote:
         return Each(ask.remote(*own) for ask, own in self._calls(method, arguments))
 
     def fetch(self, answers: Sequence[Any]) -> list[Any]:
-        """Wait for all answers. A member that answers with an error does not keep the others from finishing."""
+        """Wait for all answers, also after an error. Then raise the first error, if there is one."""
         found, failed = [], None
         for k, answer in enumerate(answers):
             try:
@@ -138,7 +139,7 @@ class Remote:
         return found
 
     def vectors(self, method: str, *arguments: Any) -> Each:
-        """Return references to the vectors. A member answers `done`, then the vector, so that its loss is noticed here."""
+        """Return references to the vectors. Each member returns `done` before its vector, so its loss is noticed here."""
         pairs = [ask.options(num_returns=2).remote(*own) for ask, own in self._calls(method, arguments)]
         self.fetch([done for done, _ in pairs])
         return Each(vector for _, vector in pairs)

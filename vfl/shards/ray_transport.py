@@ -1,4 +1,4 @@
-"""Answers of Ray actors, with the loss of an actor as a PartyLost."""
+"""Answers of Ray actors. The loss of an actor is raised as PartyLost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vfl.errors import PartyLost, VflError
 
 
 def answer_of(name: str, ref: Any, timeout: float) -> Any:
-    """Wait for one answer of an actor. Errors that it raised pass through unchanged; its loss becomes a PartyLost."""
+    """Wait for one answer of an actor. Raise its own errors unchanged, and PartyLost if the actor is lost."""
     try:
         return ray.get(ref, timeout=timeout)
     except RayTaskError as error:
