@@ -1,6 +1,6 @@
-"""The public model in the place of margins: all that the coordinator of trust='secure' keeps between queries.
+"""Public model, which replaces the margins under trust='secure': the only state of the coordinator between queries.
 
-Guarantee. Nothing here has an entry per record: w, the shift and the version are functions of released values.
+Guarantee. No value here has an entry per record: w, the shift and the version are functions of released values.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 PUBLIC = ("add", "reset")
-"""Targets that change the model; other targets name vectors that only margins keep."""
+"""Targets that change the model. Other targets name vectors that exist only with margins."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """A public model: margins are Σ_q X_q w_q + shift.
 
-    w : {party: (p_q,) its coefficients}. shift : −c·w where columns are centred at c.
+    w : {party: (p_q,) its coefficients}. shift : −c·w for columns centred at c.
     """
 
     w: Mapping[str, Vector]
@@ -39,10 +39,10 @@ class Model:
 class Iterate:
     """The model that queries change, with the interface of margins (coordinator.state).
 
-    Parties answer what concerns the columns of one owner alone: moments, ranges, tallies of labels. A gradient is put to
-    all parties, which open its noised sum (coordinator.secure). Queries that change margins change the model here.
+    Queries about the columns of one owner are sent to that owner: moments, ranges, tallies of labels. A gradient is sent to
+    all parties, which open its noised sum (coordinator.secure). Queries that otherwise change margins change the model.
 
-    layout : of the coordinates. n_records : number of records that are trained on. label : the party with the labels.
+    layout : of the coordinates. n_records : number of training records. label : the party with the labels.
     """
 
     def __init__(self, layout: Layout, n_records: int, label: str) -> None:
@@ -52,7 +52,7 @@ class Iterate:
         self.model = Model({party: np.zeros(size) for party, size in self._sizes.items()})
 
     def state(self) -> Model:
-        """Return the model, for `restore`; it is replaced, never changed in place."""
+        """Return the model, for `restore`. Updates replace it and never change it in place."""
         return self.model
 
     def restore(self, state: Model) -> None:
@@ -60,7 +60,7 @@ class Iterate:
         self.model = state
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return the queries to the parties, a gradient to all of them as it is; PrivacyError for what shares cannot do."""
+        """Return the query of each party; all parties get a gradient unchanged. PrivacyError for queries that need margins."""
         match query:
             case Moments() | Ranges():
                 return query.shares()
@@ -76,11 +76,11 @@ class Iterate:
                 raise PrivacyError(f"trust='secure' shows margins to nobody, so {type(query).__name__} has no answer")
 
     def records(self, query: Query) -> Records:
-        """Return nothing: parties are shown no per-record vector."""
+        """Return no vector: parties see no per-record vector."""
         return Records()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Change the model as a query changes margins. PrivacyError for a reply with an entry per record."""
+        """Apply to the model the change that a query makes to margins. PrivacyError for a reply with an entry per record."""
         if any(reply.vector is not None for reply in replies.values()):
             self._refuse()
         if isinstance(query, Forward) and query.target in PUBLIC:
@@ -89,12 +89,12 @@ class Iterate:
             self._repeat(query, query.replayed)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Accept no vector. Raises PrivacyError if there is one."""
+        """Raise PrivacyError if there is a vector."""
         if list(vectors):
             self._refuse()
 
     def tally(self, query: Tally) -> NoReturn:
-        """Raise PrivacyError: there are no margins to add up a statistic over."""
+        """Raise PrivacyError: without margins there is no statistic of them."""
         self._refuse()
 
     def _move(self, query: Forward) -> None:
@@ -106,7 +106,7 @@ class Iterate:
         self.model = Model(w, shift + sum(query.shifts.get(party, 0.0) for party in query.coordinates))
 
     def _repeat(self, query: Descend, released: tuple[Vector, ...]) -> None:
-        """Repeat the updates of an earlier process, in the order and with the roundings of the executor's single steps."""
+        """Repeat the updates of an earlier process, with the order and the rounding of the executor's single steps."""
         own = {party: start.copy() for party, start in query.start.items()}
         for step, u in zip(query.ordered(), released, strict=True):
             party = step.block.party

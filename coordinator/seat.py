@@ -1,4 +1,4 @@
-"""Handles of parties that share one worker process of a simulation, used like the handles of actors of their own."""
+"""Handles of parties that share one worker process of a simulation. They are used like handles of Ray actors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """One method of one party, called in the process that it shares."""
+    """One method of one party, called in the party's shared process."""
 
     process: Any
     party: str
@@ -23,16 +23,16 @@ class _Method:
         return (self.chosen or self.process.call).remote(self.party, self.name, *arguments)
 
     def options(self, **options: Any) -> _Method:
-        """Return the method with Ray's options; only generators stream their returns."""
+        """Return the method with Ray's options. Only generators stream their results."""
         method = self.process.stream if options.get("num_returns") == "streaming" else self.process.call
         return replace(self, chosen=method.options(**options))
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One party's place in a process of several (parties.actor.Shared).
+    """Handle of one party in a process that several parties share (parties.actor.Shared).
 
-    number : of the process, by which parties know that they are lost together.
+    number : of the process. Parties with the same number are lost together.
     """
 
     process: Any = field(repr=False)
@@ -46,12 +46,12 @@ class Seat:
 
 
 def process_of(actor: Any) -> Any:
-    """Return the handle of the process in which a party runs: its own actor, or the one that it shares."""
+    """Return the handle of the process in which a party runs: its own actor, or the shared one."""
     return actor.process if isinstance(actor, Seat) else actor
 
 
 def together(actors: Mapping[str, Any], party: str) -> tuple[str, ...]:
-    """Return the parties that are lost with this one, itself first."""
+    """Return the parties that are lost together with this one, which is the first of them."""
     own = actors[party]
     if not isinstance(own, Seat):
         return (party,)

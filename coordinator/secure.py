@@ -1,8 +1,8 @@
-"""Training on shares at the coordinator: it runs the legs of each gradient and opens the noised sum.
+"""The coordinator's part of training on shares: it sends the legs of each gradient and opens the noised sum.
 
 Guarantee. The coordinator holds the public model, sealed parcels that it cannot read, and the words of openings, which add
-up to noised sums. It never asks for labels. Each opening is charged before its first leg. If a leg is lost, nothing is
-released, the charge stays, and the session ends: the next attempt has new keys, a new set-up and new streams.
+up to noised sums. It never asks for labels. Each opening is charged before its first leg is sent. If a leg fails, nothing is
+released, the charge stays, and the session ends. The next attempt has new keys, a new set-up and new streams.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class Centred(NamedTuple):
-    """A public model on centred columns. w : {party: (p,)}. needed : V, from its coefficients. reach : {party: reach_q}."""
+    """Public model on centred columns. w : {party: (p,)}. needed : V that its coefficients need. reach : {party: reach_q}."""
 
     w: Mapping[str, Vector]
     needed: float
@@ -67,9 +67,9 @@ class Centred(NamedTuple):
 
 
 class SecureTransport:
-    """Transport of a run on shares around a transport of queries and legs.
+    """Transport of a run on shares. It wraps a transport of queries and legs.
 
-    iterate : the public model, which gradients are computed at. plan : of the run.
+    iterate : the public model at which gradients are computed. plan : of the run.
     """
 
     def __init__(self, inner: Legs, iterate: Iterate, plan: Plan) -> None:
@@ -103,16 +103,16 @@ class SecureTransport:
         raise PrivacyError("trust='secure' asks nobody for labels")
 
     def together(self, party: str) -> Collection[str]:
-        """Return the participants that are lost with this one, itself first."""
+        """Return the participants that are lost together with this one, which is the first of them."""
         return (party,) if party == DEALER else self._inner.together(party)
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Return the greeting of a lost participant that is back; it has no keys of the session, which ends."""
+        """Return the greeting of a lost participant that is back. It has no keys of the session, so the session ends."""
         self._session = ""
         return self._inner.revive(party, seconds)
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> Mapping[str, Reply]:
-        """Open a gradient, or put another query to its parties."""
+        """Open a gradient, or send any other query to its parties."""
         query = next(iter(shares.values()), None)
         try:
             if isinstance(query, Backward) and isinstance(self._sharing, GramSharing):
@@ -131,12 +131,12 @@ class SecureTransport:
         return self._sharing
 
     def _piece(self, query: Backward, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
-        """Return one piece of the products, which are all opened with the first: one charge pays for them."""
+        """Return one piece of the products. The first piece opens all products, under one charge."""
         batch = query.batch
         if not isinstance(batch, Piece):
             raise PrivacyError("products of columns are opened in the pieces of their solver alone")
         if self._gram is None:
-            # Each piece follows two rounds after the one before it; a resumed run names the release after the first.
+            # Consecutive pieces are two rounds apart. The release has the key of the first piece, also in a resumed run.
             self._gram = self._products(replace(key, round=key.round - 2 * batch.number), sharing)
         column = self._gram[:, batch.number - 1] if batch.number else self._gram[:, -1]
         parts = zip(query.blocks, query.scales, strict=True)
@@ -207,7 +207,7 @@ class SecureTransport:
         return {owner: Reply(tuple(sums)) for owner, sums in released.items()}
 
     def _meet(self) -> None:
-        """Begin a session: new keys of all participants, which are handed to all."""
+        """Begin a session: collect a new key from each participant, and send the keys to all."""
         self._sessions += 1
         self._setups = 0
         self._session = f"{self._run} {self._sessions}"
@@ -226,7 +226,7 @@ class SecureTransport:
         self._collected()
 
     def _set_up(self, query: Backward) -> SetUp:
-        """Return the set-up of the query's columns; mask them anew where cap, centres or scales have changed."""
+        """Return the set-up of the query's columns. Begin a new one, with new masks, if cap, centres or scales have changed."""
         rows: Rows
         if query.capped is not None:
             rows = query.capped.rows
@@ -276,14 +276,14 @@ class SecureTransport:
         return Centred(w, needed, reaches)
 
     def _share(self, model: Centred, setup: SetUp, owners: tuple[str, ...]) -> tuple[Version, tuple[str, ...]]:
-        """Share the residuals at a model, unless they are; return their version, and the owners that get them now."""
+        """Share the residuals at a model unless they are shared; return their version, and the owners that receive them now."""
         place = self._logistic.place(model.needed)
         known, version = self._version, Version(digest_of(model.w, [str(setup.number)]), place)
         roles, session = self._roles, self._session
         if known is not None and replace(known, attempt=0) == version:
             version = known
         else:
-            # A model that comes back after another one is shared again, with other masks.
+            # A model that recurs after a different one is shared again, with new masks.
             first, times = version, self._shared.get(version, 0)
             version, self._shared[first] = replace(first, attempt=times), times + 1
             self._version = None
@@ -300,7 +300,7 @@ class SecureTransport:
         return version, fresh
 
     def _post(self, to: str, leg: Leg) -> None:
-        """Send a leg with the parcels that it takes, and keep those that it sends."""
+        """Send a leg together with its receiver's parcels, and keep the parcels that the receiver sends."""
         parcels = [self._parcels[sender, to].pop(0) for sender in senders(leg, to, self._roles)]
         names = receivers(leg, to, self._roles)
         answer, sent = self._inner.post(to, leg, parcels, len(names))
@@ -309,7 +309,7 @@ class SecureTransport:
         self._waiting.append((to, answer))
 
     def _collected(self) -> dict[str, object]:
-        """Wait for all legs that were sent, in their order; return the last reply of each participant."""
+        """Wait for the replies to all sent legs, in order; return the last reply of each participant."""
         waiting, self._waiting = self._waiting, []
         return self._inner.collect(waiting)
 

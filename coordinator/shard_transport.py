@@ -1,4 +1,4 @@
-"""Transport to parties whose rows are in shards: vectors travel from shard to shard, never through the coordinator."""
+"""Transport to parties whose rows are in shards. Shards send vectors to one another, never through the coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ShardTransport(RayTransport):
-    """Transport to the heads of parties whose rows are in shards. Vectors are references, which the shards exchange."""
+    """Transport to the head of each party whose rows are in shards. It passes on references; shards exchange the vectors."""
 
     def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> dict[str, Reply]:
         """Send each share to its party, all at the same time."""

@@ -1,7 +1,7 @@
 """Margins in row shards.
 
-Shard k of the margins exchanges vectors with shard k of each party. The coordinator passes on references, and adds up the
-shards' exact sums: it holds no per-record vector.
+Shard k of the margins exchanges vectors with shard k of each party. The coordinator passes references on and adds up the
+exact sums of the shards. It holds no per-record vector.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class ShardMargins:
-    """Margins of one shard. It keeps the state before a query itself, so that the coordinator never holds it."""
+    """Margins of one shard. The shard itself keeps the state before a query, so the coordinator never holds it."""
 
     _margins: Margins
     _before: State
 
     def load(self, labels: Vector, split: Split | None, shard: Shard, place: Place, n_margins: int = 1) -> None:
-        """Take the labels of the shard's records, (n,) with the held-out ones. n_margins : as for `Margins`."""
+        """Take the labels of the shard's records, (n,), including held-out records. n_margins : as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
         self._margins = Margins(labels, held_out, place, n_margins)
 
@@ -44,7 +44,7 @@ class ShardMargins:
         return self._margins.tally(query)
 
     def keep(self, target: str, pieces: Sequence[Vector]) -> None:
-        """Keep what the coordinator drew for these records, if there is a piece."""
+        """Keep the vector that the coordinator drew for these records, if `pieces` holds one."""
         self._margins.absorb(target, pieces)
 
     def take(self, target: str, *vectors: Vector) -> None:
@@ -52,7 +52,7 @@ class ShardMargins:
         self._margins.absorb(target, vectors)
 
     def mark(self) -> None:
-        """Keep the state that queries change, for `undo`."""
+        """Keep the present state, for `undo`."""
         self._before = self._margins.state()
 
     def undo(self) -> None:
@@ -61,7 +61,7 @@ class ShardMargins:
 
 
 class MarginShards:
-    """The margins of all records, with the methods of `Margins`, over one `ShardMargins` per shard."""
+    """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`."""
 
     def __init__(
         self, shards: Group, labels: Sequence[Any], split: Split | None, n_records: int, n_margins: int = 1
@@ -77,16 +77,16 @@ class MarginShards:
 
     @property
     def n_records(self) -> int:
-        """Return n, the number of records that are trained on."""
+        """Return n, the number of training records."""
         return sum(self.counts)
 
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
+        """Return the sum of the query's statistic over its part of the records. It has no noise: pass it only to `release`."""
         total: Integers | Vector = functools.reduce(np.add, self._ask("tally", query))
         return total
 
     def state(self) -> None:
-        """Have each shard keep its state, for `restore`."""
+        """Make each shard keep its state, for `restore`."""
         self._shards.start("mark")
 
     def restore(self, state: None) -> None:
@@ -94,21 +94,21 @@ class MarginShards:
         self._ask("undo")
 
     def records(self, query: Query) -> Each | Records:
-        """Return the per-record vectors that the parties see for this query, of each shard, or references to them."""
+        """Return, per shard, the per-record vectors that the parties see for this query, or references to them."""
         return self._shards.start("records", query)
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return the share of each party that the query is put to."""
+        """Return each queried party's share of the query."""
         return query.shares()
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Have each shard add up its pieces of the replies' vectors, in the same order, and take in the sum."""
+        """Make each shard add up its pieces of the replies' vectors, in the same order, and take in the sum."""
         vectors: list[Any] = [reply.vector for reply in replies.values() if reply.vector is not None]
         if vectors:
             self._ask("take", query.target, *vectors)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Keep what the coordinator drew for every record: one piece per shard, of which one exists at a time."""
+        """Keep a vector that the coordinator drew for all records. It is made piece by piece, one piece per shard."""
         for k, piece in enumerate(vectors):
             self._ask("keep", target, Each([piece] if k == j else [] for j in range(self._shards.size)))
 

@@ -1,4 +1,4 @@
-"""State that queries read and change at the coordinator, the same for every trust setting."""
+"""Interface of the coordinator's state, which queries read and change, for every trust setting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class State(Protocol):
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the number of records that are trained on, of each shard: (n,) where there is one."""
+        """Return the number of training records per shard; (n,) for a single shard."""
         ...
 
     def state(self) -> Any:
@@ -28,21 +28,21 @@ class State(Protocol):
         ...
 
     def shares(self, query: Query) -> Mapping[str, Query]:
-        """Return the share of each party that the query is put to; {} for one that changes this state alone."""
+        """Return each queried party's share of the query; {} for a query that only changes this state."""
         ...
 
     def records(self, query: Query) -> Any:
-        """Return the per-record vectors that the parties see for this query; of each shard, or references to them."""
+        """Return the per-record vectors that the parties see for this query, or references to them per shard."""
         ...
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
-        """Change the state as the query and its replies say."""
+        """Apply the change of a query and of the replies to it."""
         ...
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Take the n-vector that a query drew at the coordinator, in one piece for each shard."""
+        """Take the n-vector that the coordinator drew for a query, in one piece per shard."""
         ...
 
     def tally(self, query: Tally) -> Integers | Vector:
-        """Return the sum of a statistic over this state, without noise: for `release` only."""
+        """Return the sum of a statistic over this state. It has no noise: pass it only to `release`."""
         ...

@@ -1,7 +1,7 @@
 """The dealer of a run on shares, as a participant without columns.
 
-Guarantee. It receives public facts alone, and sends words that are uniform for their receiver. It adds its noise to every
-opened sum. It derives roles, bits and caps from the job and n.
+Guarantee. The dealer receives only public facts, and sends words that are uniform for their receiver. It adds its noise to
+every opened sum. It derives roles, bits and caps from the job and n.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Dealing:
-    """Answers the legs to the dealer. job : that all participants have; it names the dealer's noise too."""
+    """Answers the legs to the dealer. job : the one that all participants have; it also names the source of the noise."""
 
     name = DEALER
 
@@ -45,7 +45,7 @@ class Dealing:
         self._sharing: tuple[int, Sharing | GramSharing] | None = None
 
     def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
-        """Return the reply to a leg, and the parcels for its receivers. No parcel comes to the dealer."""
+        """Return the reply to a leg, and the parcels for its receivers. The dealer itself receives no parcels."""
         if parcels:
             raise FederationError("the dealer was sent a parcel, and it takes none")
         if isinstance(leg, Meet):

@@ -1,9 +1,9 @@
 """A party of a run on shares: it masks its columns, holds shares of residuals, and adds noise to every opened sum.
 
-Guarantee. The party sends uniform words, and for each opened sum its noise, its share of zero and its part of the sum: the
-sum of all parties' words is the noised sum that was charged, and short of one it is uniform. Before it draws noise it checks
-cap and event of the release, whoever owns the block, and writes the release to its owner's book. It derives roles, bits and
-caps from the job that its owner has agreed to, never from a message.
+Guarantee. The party sends uniform words. For each opened sum it sends its part of the sum plus its noise and its share of zero.
+The words of all parties add up to the noised sum that was charged; without those of any one party they are uniform. Before it
+draws noise, the party checks cap and event of the release for every block, also for those of other parties, and writes the
+release to its owner's book. It derives roles, bits and caps from the job to which its owner has agreed, never from a message.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LOSS = "logistic"
 class Holder:
     """Answers the legs of a run on shares over one party's columns.
 
-    job : the job that the owner has agreed to. columns, noise, labels, book : as of parties.party.Party.
+    job : the job to which the owner has agreed. columns, noise, labels, book : as for parties.party.Party.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Holder:
 
     @property
     def sharing(self) -> Sharing | GramSharing:
-        """The public facts of the run."""
+        """Public facts of the run."""
         if self._plan.sharing is None:
             raise PrivacyError(f"party {self.name!r} was asked to share what its job does not share")
         return self._plan.sharing
 
     @property
     def _logistic(self) -> Sharing:
-        """The facts of logistic regression."""
+        """Public facts of a run of logistic regression."""
         if not isinstance(self.sharing, Sharing):
             raise PrivacyError(
                 f"party {self.name!r} was asked to share residuals, and its job shares products of columns"
@@ -106,7 +106,7 @@ class Holder:
         return self.sharing
 
     def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
-        """Return the reply to a leg, and the parcels for `receivers` of it. parcels : from `senders` of the leg."""
+        """Return the reply to a leg, and the parcels for its `receivers`. parcels : from its `senders`."""
         if isinstance(leg, Meet):
             self._session, self._streams = Session(self.name, leg.session, self._own), None
             self._member, self._setup, self._gram = None, None, None
@@ -181,7 +181,7 @@ class Holder:
             self._member = Member(roles, self.name, streams, self._noise, leg.n_records, labels)
 
     def _set_up(self, leg: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[bytes]:
-        """Cap the own rows, whatever w will be, and mask them; keep them for a later session of the same shape."""
+        """Cap the party's own rows, for every later w, and mask them. Keep the rows for later sessions of the same shape."""
         sharing = self._logistic
         block, centre, scale = leg.rows[self.name]
         whole = self._plan.problem.layout.whole()[self.name]
@@ -228,7 +228,7 @@ class Holder:
         session: Session,
         parcels: dict[str, bytes],
     ) -> Contribution:
-        """Book the release, then return the words of the products with each other party, in order, and the own block."""
+        """Book the release, then return the words of the products with each other party, in order, then the own block."""
         own = leg.query.shares().get(self.name)
         planned = getattr(self._plan.solver, "piece", None)
         if planned is None or own is None or to_plain(leg.query) != to_plain(planned(self._plan.problem, 0)):
@@ -254,7 +254,7 @@ class Holder:
         return Contribution(np.concatenate(found).astype("<u8", copy=False).tobytes())
 
     def _gram_rows(self, sharing: GramSharing) -> np.ndarray:
-        """Return the own integer rows, the label t(y − c) after the columns."""
+        """Return the party's integer rows: its columns, then the label t(y − c)."""
         width = sharing.widths[self.name]
         X = np.empty((width, self._columns.n_records))
         for j in range(self._columns.n_coordinates):
@@ -290,9 +290,10 @@ class Holder:
         return Contribution(np.concatenate(found).astype("<u8", copy=False).tobytes())
 
     def _admitted(self, query: Backward, leg: Contribute) -> Gaussian:
-        """Return the event of a release that the set-up and the charge pay for; raise PrivacyError for any other query.
+        """Return the event of a release that the set-up and the charge cover; raise PrivacyError for any other query.
 
-        The set-up bounds a record's contribution to all columns of all parties by C, so that a charge pays for disjoint blocks.
+        The set-up bounds by C the joint contribution of a record to all columns of all parties. So one charge covers disjoint
+        blocks.
         """
         setup, event = self._of_setup(), query.event
         if not isinstance(event, Gaussian):
@@ -317,7 +318,7 @@ class Holder:
         return event
 
     def _admit_to_pass(self, query: Backward, event: Gaussian, asked: list[tuple[str, int]]) -> None:
-        """Note the coordinates that a charge pays for, each once, over all parties."""
+        """Note the coordinates of all parties that a charge has covered; a charge covers each of them once."""
         cap = query.capped
         if cap is None or cap.paid is None:
             raise PrivacyError(f"party {self.name!r} was asked for a block of a pass that nothing was charged for")
@@ -327,7 +328,7 @@ class Holder:
         charged, shape, made = self._opened.setdefault(cap.paid.key, (cap.paid.event, self._shape(), set()))
         if charged != cap.paid.event:
             raise PrivacyError(f"party {self.name!r} was asked to change the charge within a pass")
-        if shape != self._shape():  # rows of two set-ups have no joint cap
+        if shape != self._shape():  # no joint cap holds for rows of two different set-ups
             raise PrivacyError(f"party {self.name!r} was asked to change the cap or the scale within a pass")
         if self._noise.private and not made.isdisjoint(asked):
             raise PrivacyError(
@@ -336,7 +337,7 @@ class Holder:
         made.update(asked)
 
     def _shape(self) -> bytes:
-        """Return cap, centres and scales of the set-up's rows, of all parties."""
+        """Return the cap, and the centres and scales of all parties' rows, as bytes of the set-up."""
         setup = self._of_setup()
         parts = [np.float64(setup.cap).tobytes()]
         for party in self.sharing.roles.parties:

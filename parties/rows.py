@@ -1,7 +1,7 @@
-"""Rows of one party in one process: the sums over them that its releases need, and the vectors that margins need.
+"""Some rows of one party, in one process: exact sums over them for releases, and per-record vectors for margins.
 
-Nothing here draws noise, charges or refuses a release: parties.party does, once for all rows of the party. What these
-methods return must therefore reach that class or the margins only.
+Results are without noise, so they must reach only parties.party or the margins. This module draws no noise, and charges and
+refuses no release: parties.party does so once for all rows of the party.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 UNIT_GRID = 2.0**-GRID_BITS
 WITH_LABELS = {"logistic": LOGISTIC, "multinomial": MULTINOMIAL}
-"""Losses whose residuals are capped from margins and labels; those of others from the residuals."""
+"""Losses whose residuals are capped by means of margins and labels. Other losses need the residuals alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """Public facts about some rows of a party: the numbers of trained and held-out records, and of coordinates."""
+    """Public facts about some rows of a party: numbers of training records, held-out records and coordinates."""
 
     n_trained: int
     n_held_out: int
@@ -47,9 +47,10 @@ class RowFacts:
 
 @dataclass(slots=True, eq=False)
 class _Visit:
-    """A visit in progress: the margins so far, and the block whose update X_S Δ they still lack.
+    """Visit in progress: the present margins, and the block whose update X_S Δ is not yet added to them.
 
-    entered : (n,) margins before the visit. v : (n,) margins so far. bounds : of residuals, under a record cap.
+    entered : (n,) margins before the visit. v : (n,) present margins. bounds : of residuals, under a record cap.
+    pending : the block.
     """
 
     query: Descend
@@ -64,12 +65,12 @@ class _Visit:
 class Rows:
     """Some rows of a party's columns, with the kernels of the kind that they are stored as.
 
-    columns : its features in canonical order, scaled, the intercept last if it owns it; of the records trained on.
+    columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
     labels : y of all of these records, at the label party.
     held_out, groups : as for `Party`.
     threads : number of threads of the kernels; it changes no result.
-    first, n_trained : position of the first of these records among all n_trained records trained on; None for all.
-    n_margins : margins per record, one for each class under multinomial loss. A column then has as many coordinates.
+    first, n_trained : position of the first of these records among all n_trained training records; None if these are all.
+    n_margins : margins per record, one per class under multinomial loss. A column then has one coordinate per class.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Rows:
         self._visit: _Visit | None = None
 
     def afresh(self) -> Rows:
-        """Return the same rows without anything that a run left."""
+        """Return the same rows without the state of a run."""
         return Rows(
             self._party,
             self.columns,
@@ -119,14 +120,14 @@ class Rows:
         return RowFacts(self.columns.n_records, held_out, self._coordinates.n_coordinates)
 
     def labels(self) -> Vector:
-        """Return y of these records, for margins only."""
+        """Return y of these records. Pass it only to margins."""
         if self.y is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
         return self.y
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell, here and below
     def sums(self, query: Query, records: Records) -> list[Sums]:
-        """Return the exact sum over these rows behind each release of a query that computes all of them from one r."""
+        """Return the exact sum over these rows for each release of a query whose releases all use the same r."""
         match query:
             case Descend():
                 r = _required(records.weights)
@@ -152,9 +153,9 @@ class Rows:
 
     @np.errstate(all="ignore")
     def vector(self, query: Query, records: Records, deltas: Sequence[Vector] = ()) -> Vector:
-        """Return the per-record vector that a query asks for, (n,), for margins only.
+        """Return the per-record vector that a query asks for, (n,). Pass it only to margins.
 
-        deltas : Δ of each step of a Descend whose releases are known.
+        deltas : Δ of each step of a Descend, once its releases are known.
         """
         match query:
             case Descend():
@@ -183,7 +184,7 @@ class Rows:
     def enter(self, query: Descend, records: Records) -> Sums:
         """Begin a visit and return the sum of its first step.
 
-        Under a record cap, residuals of squared loss take the place of the margins, so that no step reads the labels.
+        Under a record cap, squared loss keeps residuals instead of margins, so that no step reads the labels.
         """
         entered, y = self._entered(query, records), _required(records.labels)
         bounds = None
@@ -197,7 +198,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def step(self, number: int, delta: Vector, shift: Any) -> Sums:
-        """Add X_S Δ + shift of the step before to the margins and return the sum of this step, in one pass."""
+        """Add X_S Δ + shift of the previous step to the margins, and return this step's sum, in one pass over the records."""
         visit = self._visiting()
         step = visit.steps[number]
         X = self._block(step.block)
@@ -209,7 +210,7 @@ class Rows:
 
     @np.errstate(all="ignore")
     def leave(self, delta: Vector, shift: Any) -> Vector:
-        """Add X_S Δ + shift of the last step; return the visit's change of the margins, (n,), for margins only."""
+        """Add X_S Δ + shift of the last step, and return the visit's change of the margins, (n,). Pass it only to margins."""
         visit, self._visit = self._visiting(), None
         self._kernels.forward(visit.pending, delta, visit.v, shift, threads=self._threads)
         visit.v -= visit.entered
@@ -221,16 +222,16 @@ class Rows:
         return self._visit
 
     def _entered(self, query: Descend, records: Records) -> Vector:
-        """Return margins, or residuals of squared loss under a record cap."""
+        """Return the margins, or the residuals for squared loss under a record cap."""
         entered = _required(records.margins)
         if query.capped is not None and query.weighting.kernel == "squared":
             return entered - _required(records.labels)
         return entered
 
     def _sum(self, block: Block, centre: Vector, scale: Vector, clip: Clip, r: Vector, bounds: Vector | None) -> Sums:
-        """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid where there is a clip.
+        """Return Σ_i clip(scale ∘ r_i (x_{i,S} − c)), in multiples of the clip's grid if there is a clip.
 
-        bounds : under a record cap, the most that each r_i may be; there the block is not clipped by itself.
+        bounds : largest |r_i| per record under a record cap, which replaces the clip of the single block; None without one.
         """
         X = self._block(block)
         if clip.finite:
@@ -281,7 +282,7 @@ class Rows:
         return plain
 
     def _geometry(self, centre: Vector, scale: Vector, clip: Clip) -> Geometry:
-        """Return the geometry of a clipped sum, after a check that the sum over all n records stays an exact integer."""
+        """Check that the sum over all n records stays an exact integer, and return the geometry of the clipped sum."""
         inverse_grid(clip.cap, clip.grid, self._n_trained)
         return Geometry(centre, scale, clip.cap, clip.grid)
 
@@ -298,7 +299,7 @@ class Rows:
         return np.concatenate(parts)
 
     def _singles(self, query: Select, block: Block, r: Vector) -> Sums:
-        """Return the sum of each coordinate, (s,), clipped by itself."""
+        """Return the sum of each coordinate, (s,). Each coordinate is clipped separately."""
         centre, scale, clip, X = query.centres[self._party], query.scales[self._party], query.clip, self._block(block)
         if clip.finite:
             sums: Integers = self._kernels.singles(
@@ -337,7 +338,7 @@ class Rows:
         return self.held_out
 
     def _weights(self, query: Backward, records: Records) -> Vector:
-        """Return r, set to 0 outside the query's batch. Disjoint batches then need no trust in the coordinator."""
+        """Return r, with 0 outside the query's batch, so that disjoint batches need no trust in the coordinator."""
         r = _required(records.weights)
         if query.batch is None:
             return r

@@ -1,4 +1,4 @@
-"""One participant's keys of a session on shares: sealed parcels, and streams shared with each other participant."""
+"""One participant's keys in a session on shares, for sealed parcels and for streams shared with each other participant."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 SHARED = ReleaseKey(-1)
-"""Key of seeded masks; no release has it."""
+"""Key of seeded masks. No release uses it."""
 
 
 class Credentials:
-    """A participant's identity across organisations; without one, keys of a session are unsigned.
+    """A participant's identity across organisations. Without an identity, the keys of a session are unsigned.
 
-    context : names the federation. key_pem : private key. certificates : {participant: certificate}.
+    context : name of the federation. key_pem : private key. certificates : {participant: certificate}.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Credentials:
 
 
 class Session:
-    """Keys of one session. They are made anew after every loss, so that no mask of an earlier session is used again.
+    """Keys of one session. Every loss of a participant starts a new session with new keys, so no mask is used again.
 
     name : of the participant. session : of the session.
     """
@@ -55,11 +55,11 @@ class Session:
         self._begun = False
 
     def begin(self, keys: Mapping[str, SealingKey], others: Sequence[str], noise: NoiseSource) -> Streams:
-        """Meet all other participants, and return the streams shared with them.
+        """Exchange keys with all other participants, and return the streams shared with them.
 
-        A session begins once: streams that were made again from its keys would not know which masks were used, so PrivacyError.
-        The rounding of residuals depends on the masks. With seeded noise, which is not private, the masks are seeded too, so
-        that a run repeats itself to the bit.
+        A session begins once; a second call raises PrivacyError, since new streams from the same keys would not know which
+        masks were used. The rounding of residuals depends on the masks. Under seeded noise, which is not private, the masks
+        are seeded too, so that a repeated run returns the same bits.
         """
         if self._begun:
             raise PrivacyError(f"{self.name!r} was sent the keys of one session twice, which would repeat its masks")
@@ -83,7 +83,7 @@ class Session:
         return self._sealer.seal(to, f"{self.name} {label}", plain.reshape(-1).view(np.uint8).data)
 
     def open(self, sender: str, label: str, parcel: bytes, kind: Any, *shape: int) -> npt.NDArray[Any]:
-        """Return the words that a participant sealed for this one, in that shape. Raises FederationError."""
+        """Return the words that `sender` sealed for this participant, in the given shape. Raises FederationError."""
         words = np.frombuffer(
             self._sealer.open(sender, f"{sender} {label}", parcel), dtype=np.dtype(kind).newbyteorder("<")
         )

@@ -1,12 +1,12 @@
-"""Passes for K margins per record: the kernels of one margin, once for each class, under one cap for all classes.
+"""Passes for K margins per record. They run the kernels of one margin per class, under one cap for all classes.
 
-Guarantee. A record contributes ρ_i ⊗ z_{i,S}: K residuals times the block's products z = scale ∘ (x − c). With
-‖ρ_i‖ ≤ limits_i its norm is at most limits_i·‖z_{i,S}‖, so the bounds of vfl.kernels.dense hold for the s·K coordinates of a
-block as they do there for s: the cap is joint over the classes. All classes of a column have the same centre and scale;
-others are refused, since the bound would not hold for them.
+Guarantee. A record contributes ρ_i ⊗ z_{i,S}: K residuals times the block's scaled columns z = scale ∘ (x − c). With
+‖ρ_i‖ ≤ limits_i its norm is at most limits_i·‖z_{i,S}‖. So the bounds that vfl.kernels.dense states for s coordinates hold here
+for the s·K coordinates of a block: the cap is joint over the classes. All classes of a column must have the same centre and
+scale, since the bound needs it; other geometries are refused.
 
-Vectors of margins and residuals are (K·n,), one class after the other. Vectors of coordinates hold the K classes of one
-column after the other, (s·K,).
+Vectors of margins and residuals are (K·n,), one class after another. Vectors of coordinates are (s·K,), one column after
+another, each with its K classes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassKernels:
-    """The functions of vfl.kernels.dense for K classes, over the kernels of the columns' kind.
+    """The functions of vfl.kernels.dense for K classes. They call the kernels for dense or sparse columns.
 
     kernels : vfl.kernels.dense or vfl.kernels.sparse. classes : K.
-    nothing : a block of no columns.
+    nothing : a block without columns.
     """
 
     kernels: Any
@@ -55,8 +55,8 @@ class ClassKernels:
         """Add X_prev Δ + shift to v, in place; return Σ_i rint(ρ_i ⊗ z_i/g), (s·K,), with ‖ρ_i‖ ≤ limits_i.
 
         v : (K·n,) margins for MULTINOMIAL, residuals for WEIGHTS.
-        bounds : vfl.kernels.dense.bounds_of the limits, (n,) the most that the norm of a record's K residuals may be. For
-            MULTINOMIAL the cap is without bias at the true probabilities (vfl.kernels.geometry.capped).
+        bounds : vfl.kernels.dense.bounds_of the limits; a limit, (n,), is the largest norm of a record's K residuals. For
+            MULTINOMIAL the cap adds no bias at the true probabilities (vfl.kernels.geometry.capped).
         """
         self.forward(X_prev, delta, v, shift, threads=threads)
         if loss == MULTINOMIAL:
@@ -73,7 +73,7 @@ class ClassKernels:
         return np.stack(sums, axis=1).ravel()
 
     def gradient(self, X: Any, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1) -> Integers:
-        """Return Σ_i rint(clip_κ(r_i ⊗ z_i)/g), (s·K,): the norm of the K residuals is held within κ/‖z_i‖ of the block."""
+        """Return Σ_i rint(clip_κ(r_i ⊗ z_i)/g), (s·K,). The norm of the K residuals is capped at κ/‖z_i‖ of the block."""
         limits = record_limits(self.record_norms(X, geometry.centre, geometry.scale), geometry.cap)
         bounds = bounds_of(limits, y, loss)
         return self.capped_step(self.nothing, np.zeros(0), 0.0, v.copy(), loss, X, geometry, bounds, threads=threads)
@@ -98,7 +98,7 @@ class ClassKernels:
     def plain_gradient(
         self, X: Any, v: Vector, y: Vector, loss: int, geometry: Geometry, *, threads: int = 1
     ) -> Vector:
-        """Return Σ_i r_i ⊗ z_i, (s·K,) float64: no clip, no grid, hence nothing private about it."""
+        """Return Σ_i r_i ⊗ z_i, (s·K,) float64. It is not private: it has no clip and no grid."""
         if loss == MULTINOMIAL:
             v = self._residuals(v, y, np.full(y.size, np.inf), threads)
         else:
@@ -127,7 +127,7 @@ class ClassKernels:
     def forward(self, X: Any, delta: Vector, v: Vector, shift: Any = 0.0, *, threads: int = 1) -> Vector:
         """Add X Δ_k + shift_k to the margins of every class k, in place, and return v, (K·n,).
 
-        shift : one number, or (K,) of the classes.
+        shift : one number for all classes, or (K,).
         """
         shifts = np.broadcast_to(np.asarray(shift, dtype=np.float64), (self.classes,))
         by_class = np.ascontiguousarray(delta.reshape(-1, self.classes).T)
@@ -136,7 +136,7 @@ class ClassKernels:
         return v
 
     def record_norms(self, X: Any, centre: Vector, scale: Vector) -> Vector:
-        """Return Σ_j t_ij², (n,), over the columns: the classes share them."""
+        """Return Σ_j t_ij², (n,), over the columns. All classes share these norms."""
         at = self._of_columns(Geometry(centre, scale))
         norms: Vector = self.kernels.record_norms(X, at.centre, at.scale)
         return norms

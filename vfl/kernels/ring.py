@@ -1,7 +1,7 @@
 """Passes over records on shares: products and sums of words modulo 2^64, exact for every input.
 
-Arrays of columns are (s, n), one contiguous row per column; words are uint64. Each function runs in one thread: threads that
-split the records were slower than one thread per array. The loops are compiled on first use and cached.
+Arrays of columns are (s, n), one contiguous row per column; words are uint64. Each function runs in one thread, since several
+threads that split the records were slower than one thread per array. The loops are compiled on first use and cached.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOO_LARGE = "the model's coefficients are too large for the angles of a run on s
 
 
 def products(columns: Columns | Words, words: Words) -> Words:
-    """Return Σ_i columns[j, i]·words[i] modulo 2^64, (s,); columns are int16, int32 or words."""
+    """Return Σ_i columns[j, i]·words[i] modulo 2^64, (s,). columns : int16, int32 or words."""
     _fit(columns, words)
     sums = np.zeros(len(columns), dtype=np.uint64)
     (loops.dot_words if columns.dtype == np.uint64 else loops.dot)(columns, words, sums)
@@ -40,7 +40,7 @@ def products(columns: Columns | Words, words: Words) -> Words:
 
 
 def cross_products(left: Columns | Words, right: Words) -> Words:
-    """Return Σ_i left[j, i]·right[l, i] modulo 2^64, (p, q); left holds int32, int16 or words."""
+    """Return Σ_i left[j, i]·right[l, i] modulo 2^64, (p, q). left : int32, int16 or words."""
     _fit(left, right)
     sums = np.zeros((len(left), len(right)), dtype=np.uint64)
     loops.cross(left, right, sums)
@@ -63,7 +63,7 @@ def residual_shares(table: Shorts, angles: Angles, words: Words, out: Words | No
 def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
     """Replace words by table[angles[i], f] − words[i, f] modulo 2^64, in place, and return them.
 
-    words : (n, 2K), the sum of the other shares; afterwards the share that completes them to the table's entries.
+    words : (n, 2K), the sum of the other shares. On return, adding it to that sum gives the entries of the table.
     """
     _fit_table(table, angles, words)
     loops.dealt(table, angles, words)
@@ -71,7 +71,7 @@ def last_shares(table: Shorts, angles: Angles, words: Words) -> Words:
 
 
 def add_products(columns: Shorts, weights: Integers, parts: Integers) -> None:
-    """Add Σ_j columns[j, i]·weights[j] to parts, (n,) int64, in place; modulo 2^64, so that sums of changes are exact.
+    """Add Σ_j columns[j, i]·weights[j] to parts, (n,) int64, in place and modulo 2^64, so that sums of changes are exact.
 
     columns : `unit_columns`. weights : (p,) int64, in 2^−34 of a period. parts : in 2^−48 of a period.
     """
@@ -110,7 +110,7 @@ def capped_rows(
 ) -> int:
     """Write Q = rint(t_i·scale ∘ (x_i − centre)) with t_i ≤ 1 and Σ_j Q_ij² ≤ limit in integers; return the number of t_i < 1.
 
-    A row that is not finite becomes 0, which counts as cut.
+    A row that is not finite becomes 0 and counts as cut.
 
     X : (p, n). scale : (p,), in steps. limit : ≥ 0, such that its root fits in the type of `out`, (p, n).
     """

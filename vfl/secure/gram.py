@@ -1,8 +1,9 @@
 """Products of columns of two parties on shares: the cross blocks of a Gram matrix, each opened once with noise.
 
-Guarantee. An entry between two parties is opened with noise. Of that noise, variance at least σ² stays unknown to any parties
-that pool what they saw, and to the dealer. Payloads are uniform for everyone who lacks the seeds of two participants. Each
-party computes and noises the block of its own columns by itself, since it knows that block anyway.
+Guarantee. An entry between two parties is opened with noise. Of this noise, at least the charged part stays unknown to the
+dealer, and to any parties that pool what they saw without one of the two owners. Payloads are uniform for everyone who lacks
+the seeds of two participants. Each party computes and noises the block of its own columns by itself, since it knows that block
+anyway.
 
     Q_aᵀQ_b  =  Q_aᵀD_b [at a]  +  D_aᵀU_b [at b]  +  U_aᵀU_b [dealt],       D = Q − U
 

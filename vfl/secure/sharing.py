@@ -108,8 +108,8 @@ CUTS = (
 class GramSharing:
     """Roles, bits and caps of one release of all products of columns on shares.
 
-    Guarantee. Two parties and the dealer each draw noise of half the variance σ² of an entry. Of this noise, at least σ² stays
-    unknown to any parties that pool what they saw, and to the dealer.
+    Guarantee. An entry between two parties has noise from both of them and the dealer, each with half of the charged variance.
+    So at least the charged noise stays unknown to the dealer, and to any parties that pool what they saw without one owner.
 
     sigma : σ of the event. widths : {party: number of its columns, including a label}.
     bits : of a column. cap : C, the norm of a row over all parties, with its label. squares : {party: its part of C²}.

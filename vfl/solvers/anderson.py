@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 WINDOW = 10
-"""Passes between two extrapolations. All make the same steps in the same order, so that each is the same map."""
+"""Passes between two extrapolations. All of them take the same steps in the same order, so they are the same map."""
 ENOUGH = 3
-"""Iterates from which a limit can be estimated."""
+"""Least number of iterates from which a limit can be estimated."""
 SINGULAR = 1e-10
-"""Moves below this share of the largest singular value are rounding errors or repetitions of others."""
+"""Directions below this share of the largest singular value are ignored: they are rounding errors or repetitions."""
 FAR = 1e-6
 """A run at a standstill continues if the extrapolation moves a coordinate by more than this share of the largest one."""
 ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 MESSAGES = 4
-"""Queries per extrapolation, at the most: the loss, new margins, the loss there, and the old margins again."""
+"""Most queries per extrapolation: the loss, new margins, the loss there, and the old margins again."""
 
 
 def accelerated(solver: SkGD, problem: Problem) -> bool:
-    """Return True for a run to the optimum: without privacy and clips, with a tolerance and passes in a fixed order."""
+    """Return True for a run to the optimum: no privacy, no clips, a tolerance, and passes in a fixed order."""
     fixed = solver.sampling in ("shuffled", "cyclic", "full") and solver.iterate == "last"
     return not problem.private and solver.tol is not None and solver.clip == math.inf and fixed
 
 
 def extrapolated(iterates: Vector, unit: Vector) -> Vector:
-    """Return the limit of a linear iteration, estimated from its first iterates: (p,), exact once they span its errors.
+    """Return the limit of a linear iteration, (p,), estimated from its iterates. It is exact once they span the errors.
 
-    With moves d_k = w_{k+1} − w_k, it minimises ‖Σ c_k d_k‖ over Σ c_k = 1 and returns Σ c_k w_{k+1}, by least squares on the
-    differences of the moves (Anderson 1965; for coordinate descent Bertrand & Massias 2021, Alg. 1).
+    Let d_k = w_{k+1} − w_k. Among coefficients with Σ c_k = 1, least squares on the differences of the d_k finds those that
+    minimise ‖Σ c_k d_k‖; the limit is Σ c_k w_{k+1} (Anderson 1965; for coordinate descent Bertrand & Massias 2021, Alg. 1).
 
     iterates : (K + 1, p), K ≥ 2. unit : (p,) √M_j, which makes the columns' units irrelevant.
     """
@@ -56,9 +56,9 @@ def extrapolated(iterates: Vector, unit: Vector) -> Vector:
 
 
 class Acceleration:
-    """Extrapolates the iterates of every WINDOW passes, and of a standstill, if this does not raise the objective.
+    """Extrapolates the iterates after every WINDOW passes and at a standstill, unless this raises the objective.
 
-    Coordinate descent needs O(κ) passes on columns of condition number κ; extrapolated, about √κ.
+    On columns of condition number κ, coordinate descent needs O(κ) passes, and about √κ with extrapolation.
     """
 
     def __init__(self, problem: Problem, unit: Vector, present: Presence, *, on: bool) -> None:
@@ -71,7 +71,7 @@ class Acceleration:
         self._jumped = False
 
     def before(self, number: int, θ: Vector) -> Generator[Query, Released, bool]:
-        """Record the iterate before a pass; return True if θ was extrapolated in place, and Xθ with it."""
+        """Record the iterate before a pass; return True if θ and Xθ were extrapolated, in place."""
         if not self._on or number == self._pass:
             return False
         self._pass = number
@@ -83,11 +83,11 @@ class Acceleration:
         return self._jumped
 
     def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
-        """Return True if a run at a standstill may be far from its limit: small moves prove nothing for collinear columns."""
+        """Return True if a run at a standstill may be far from its limit, as small moves may be with collinear columns."""
         if self._jumped and len(self._iterates) < ENOUGH:
             return True  # a few more passes show whether the last extrapolation reached the limit
         self._jumped = yield from self._moved(θ, least=FAR)
-        self._iterates = []  # of this order of blocks, the pass that ends here is not complete
+        self._iterates = []  # the pass that ends here is incomplete in this order of blocks
         return self._jumped
 
     def _moved(self, θ: Vector, least: float) -> Generator[Query, Released, bool]:
@@ -108,6 +108,6 @@ class Acceleration:
         return False
 
     def _objective(self, θ: Vector) -> Generator[Query, Released, float]:
-        """Return F(θ), un-noised: the parties are not asked, since margins hold Xθ."""
+        """Return F(θ) without noise. No party is asked, since the margins hold Xθ."""
         ((total,),) = yield Unnoised(Losses(self._problem.loss), None)
         return float(total) / self._problem.n_records + self._problem.penalty_of(θ)

@@ -1,4 +1,4 @@
-"""Records of each class in every bin of one-hot columns, released for `vfl.woe`."""
+"""Private counts of each class in every bin of one-hot columns, for `vfl.woe`."""
 
 from __future__ import annotations
 
@@ -27,30 +27,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ones:
-    """The weighting r_i = 1, for sums of the columns alone."""
+    """Weighting r_i = 1, for plain sums of columns."""
 
     kernel: ClassVar[str] = ""
 
     def __call__(
         self, margins: Vector, labels: Vector, kept: Mapping[str, Vector]
     ) -> tuple[Vector, Mapping[str, Vector]]:
-        """Return r, (n,); it reads no label and replaces no state."""
+        """Return r, (n,), without reading labels or replacing state."""
         return np.ones(len(margins)), {}
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledCounts:
-    """Two releases per party, all together μ-GDP with the whole budget: per bin the sum S of y_i/2 and the number C of records.
+    """Two releases per party, jointly μ-GDP for the whole budget: per bin, the sum S of y_i/2 and the number C of records.
 
     A record is in one bin of each of a party's columns, so its row x_i has ‖x_i‖ ≤ R with R² = `squares[party]`, and
-    ‖y_i x_i/2‖ ≤ R/2. Replacing one record moves S by at most 2·R/2, attained when the label turns and the bins stay, and C by
-    at most 2R. Rows are clipped at these norms (`Clip`), so that this holds whatever the party's data are. With Q parties there
-    are 2Q Gaussian releases, each with noise z·Δ and z = √(2Q)/μ. Then positives C/2 + S and negatives C/2 − S have
-    independent noise.
+    ‖y_i x_i/2‖ ≤ R/2. Replacing one record moves S by at most 2·R/2, attained when the label changes and the bins do not. It
+    moves C by at most 2R. Rows are clipped at these norms (`Clip`), so both bounds hold for any data of the party. Q parties
+    make 2Q Gaussian releases, each with noise z·Δ and z = √(2Q)/μ. The count of positives is C/2 + S, that of negatives
+    C/2 − S, and their noise is independent.
 
-    S is the negative gradient of logistic loss at w = 0, so the owner of a column receives −y_i/2 per record: each label.
+    S is the negative gradient of logistic loss at w = 0. The owner of a column therefore receives −y_i/2 per record, that is,
+    each label.
 
-    The schedule returns (2p,): the positives, then the negatives, in the order of the coordinates.
+    The schedule returns (2p,): the counts of positives, then those of negatives, in the order of the coordinates.
 
     squares : {party: largest ‖x_i‖² of the declared columns}.
     """
@@ -64,7 +65,7 @@ class LabelledCounts:
     clip: ClassVar[float] = math.inf
 
     def resolve(self, problem: Problem) -> LabelledCounts:
-        """Return the same solver: nothing is left open."""
+        """Return this solver: it has no open options."""
         return self
 
     def _asked(self, problem: Problem) -> list[tuple[Block, Weighting, Clip, Gaussian | None]]:
@@ -86,7 +87,7 @@ class LabelledCounts:
         return tuple((event, 1) for *_, event in self._asked(problem) if event is not None)
 
     def schedule(self, problem: Problem) -> Schedule:
-        """Release the sums at w = 0; counts are post-processing."""
+        """Release the sums at w = 0, and compute the counts by post-processing."""
         p = problem.layout.n_coordinates
         found = np.zeros((2, p))
         for number, (block, weighting, clip, event) in enumerate(self._asked(problem)):
@@ -105,11 +106,11 @@ class LabelledCounts:
         return np.sqrt(squares)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
-        """Return a sentence on the noise of a count."""
+        """Return a sentence about the noise of the counts."""
         return (
             f"counts of positives and of negatives per bin, with noise of up to {self.noise(problem).max():.3g} records.",
         )
 
     def round_trips(self, problem: Problem) -> int:
-        """Return one per release."""
+        """Return the number of releases: one round trip each."""
         return len(self._asked(problem))

@@ -1,10 +1,10 @@
-"""Local page on the jobs, runs and ledgers of a folder: `vfl ui`. It only reads.
+"""Local page about the jobs, runs and ledgers of a folder, for `vfl ui`. It only reads.
 
-The page shows what the commands plan, verify, report and ledger show: public facts, and values released with noise. It opens
+The page shows the same as the commands plan, verify, report and ledger: public facts, and values released with noise. It reads
 no party's data, no timing, and no file of a running tune.
 
-    folder   jobs, runs and ledgers below a folder; nothing else can be asked for
-    live     rounds and ε of a run at work, from its log and its ledger
+    folder   jobs, runs and ledgers below a folder, the only things that a request can name
+    live     rounds and ε of a running run, from its log and its ledger
     pages    HTML of every page
     server   HTTP on the loopback address, with a token in the URL
 """

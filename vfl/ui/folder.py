@@ -1,7 +1,7 @@
-"""Jobs, runs, tunes and ledgers below a folder, found by the names and first bytes of their files.
+"""Jobs, runs, tunes and ledgers below a folder, recognised by the names and contents of their files.
 
-A page can only ask for what is found here, by its path relative to the folder: no request names a file. Symbolic links are
-neither followed nor listed, so that everything found lies below the folder.
+A request can only name something that is found here, by its path relative to the folder; it can name no other file. Symbolic
+links are neither followed nor listed, so everything found lies below the folder.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DEPTH, MOST = 4, 2000
-"""Levels of folders that are searched, and the largest number of folders."""
+"""Depth of the search in levels of folders, and the largest number of folders searched."""
 SKIPPED = ("node_modules", "site-packages", "__pycache__")
 MAGIC = b"SQLite format 3\x00"
 TABLE = "[partition"
-"""Every job file holds a table whose heading begins so."""
+"""Beginning of a table heading that every job file contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Paths by their name in the folder, with '/' between its parts; names sort as the pages list them.
+    """Paths by their name in the folder, with '/' between the parts of a name, in the order in which pages list them.
 
-    jobs : job files. runs : folders of runs that train or have trained. tunes : folders of unfinished tunes.
-    ledgers : files of ledgers, without the runs' own.
+    jobs : job files. runs : folders of running and finished runs. tunes : folders of unfinished tunes.
+    ledgers : files of ledgers, except those inside the folders of runs.
     """
 
     jobs: dict[str, Path] = field(default_factory=dict)
@@ -62,7 +62,7 @@ def find(root: Path, ledgers: Sequence[Path] = ()) -> Found:
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield folders with the names of their regular files, in order. The inside of a run or a tune is not entered."""
+    """Yield folders in order, with the names of their regular files. Folders inside a run or a tune are skipped."""
     for where, folders, names in os.walk(root):
         folder = Path(where)
         files = sorted(name for name in names if not (folder / name).is_symlink())
@@ -89,7 +89,7 @@ def _holds(path: Path, text: bytes, limit: int) -> bool:
 
 
 def ledger_of(run: Path, named: str | None, known: Sequence[Path]) -> Path | None:
-    """Return the ledger of a run: its own, or one of the known ones if the run's log names it. No other file is opened."""
+    """Return the ledger of a run: its own, or a known one that the run's log names. No other file is opened."""
     if (own := run / checkpoint.LEDGER).is_file() and not own.is_symlink():
         return own
     return next((path for path in known if named is not None and path.resolve() == Path(named).resolve()), None)

@@ -1,6 +1,6 @@
 """Progress of a run, read from its log and its ledger while another process writes them. Nothing is locked or written.
 
-The log holds released values only. A line is taken as it stands: the report and `vfl verify` check the chain of hashes.
+The log holds released values only. This module does not check the chain of hashes; the report and `vfl verify` do.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 KERNEL = Path("/proc/locks")
 REST = 10.0
-"""ε is computed again after this many times the seconds that it took: a long chain takes a while to verify."""
+"""Wait between two computations of ε, as a multiple of the last one's duration: verifying a long chain takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """State of a run.
 
-    state : 'finished', 'running', 'interrupted' (no process holds its log), or 'unreadable'. A finished run has no numbers
-        here: its certificate states them.
-    rounds : queries answered. of : the largest number of them by the plan; None if not known.
-    epsilon : ε of all charges so far at the plan's δ; None without privacy, or if no ledger is at hand (`why`).
-    cap : ε of the whole plan. resumed : how often the run was resumed.
+    state : 'finished', 'running', 'interrupted' (no process has locked its log), or 'unreadable'. A finished run has no
+        numbers here; its certificate states them.
+    rounds : number of answered queries. of : the plan's upper limit for them; None if unknown.
+    epsilon : ε of all charges so far at the plan's δ; None without privacy, or if the ledger cannot be read (`why`).
+    cap : ε of the whole plan. resumed : number of times that the run was resumed.
     """
 
     state: str
@@ -57,7 +57,7 @@ class Progress:
 
     @property
     def said(self) -> str:
-        """The state in a line of words."""
+        """State in one line of text."""
         rounds = f"round {self.rounds:,}" + ("" if self.of is None else f" of at most {self.of:,}")
         resumed = {0: "", 1: ", resumed once"}.get(self.resumed, f", resumed {self.resumed} times")
         return f"{self.state}: {rounds}{resumed}"
@@ -65,7 +65,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Watched:
-    """One run, whose log is read on from where the last reading ended."""
+    """One run. Each reading of its log continues at the end of the last one."""
 
     folder: Path
     _at: int = 0
@@ -79,7 +79,7 @@ class Watched:
     _again: float = 0.0
 
     def progress(self, known: Sequence[Path] = ()) -> Progress:
-        """Return the state of the run now. known : ledgers that may be opened beside the run's own."""
+        """Return the present state of the run. known : ledgers that may be opened in addition to the run's own."""
         if (self.folder / MODEL).exists():
             return Progress("finished")
         try:
@@ -144,7 +144,7 @@ class Watched:
 
 
 def _locked(path: Path) -> bool:
-    """Return True if a process holds the log. On Linux the kernel's table is read, since a lock of ours would be in the way."""
+    """Return True if a process has locked the log. On Linux, read the kernel's table: a test lock could block the run."""
     try:
         ending = f":{path.stat().st_ino}"
         with KERNEL.open(encoding="ascii") as table:

@@ -36,7 +36,7 @@ POLICY = (
     f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_DIGEST}'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""One script may run, that of `SCRIPT`, even if foreign markup should get into a page."""
+"""Policy under which only `SCRIPT` may run, even if foreign markup were to get into a page."""
 
 
 def page(title: str, base: str, *body: Child) -> str:
@@ -58,12 +58,12 @@ def page(title: str, base: str, *body: Child) -> str:
 
 
 def link(base: str, kind: str, name: str, said: str | None = None) -> Markup:
-    """Return a link to the page of something found."""
+    """Return a link to the page of a job, run or ledger."""
     return element("a", said or name, href=f"{base}{kind}/{quote(name, safe='/')}")
 
 
 def overview(base: str, root: Path, found: Found, live: Mapping[str, Progress]) -> str:
-    """Return the list of everything found. live : state of each run."""
+    """Return the page that lists everything found. live : state of each run."""
     runs: list[tuple[Child, ...]] = [
         (link(base, "run", name), *_run_cells(base, name, folder, live[name])) for name, folder in found.runs.items()
     ]
@@ -90,7 +90,7 @@ def _listed(heading: str, head: tuple[str, ...], rows: list[tuple[Child, ...]], 
 
 
 def _run_cells(base: str, name: str, folder: Path, progress: Progress) -> tuple[Child, ...]:
-    """Return state, ε and measures of a run, as its files claim them: only its own page verifies them."""
+    """Return state, ε and measures of a run as its files claim them. Only the page of the run verifies them."""
     if progress.state != "finished":
         return (watched(base, name, progress), _of_cap(progress), "")
     try:
@@ -110,7 +110,7 @@ def _measures(folder: Path) -> str:
 
 
 def watched(base: str, name: str, progress: Progress) -> Markup:
-    """Return the state of a run in a line, which the script keeps up to date while the run is at work."""
+    """Return the state of a run in one line. The script updates it while the run is running."""
     at = f"{base}live/{quote(name, safe='/')}"
     return element("span", progress.said, data_live=at, data_state=progress.state, data_show="said")
 

@@ -1,13 +1,13 @@
-"""HTTP server of `vfl ui`: on the loopback address, behind a token, for reading alone.
+"""HTTP server of `vfl ui`: read-only, on the loopback address, protected by a token.
 
 A request is answered if all of this holds:
 
-* it came to 127.0.0.1, the only address that is bound;
-* its Host header names this address and port, so that no other site's name can be rebound to it;
-* its path begins with the token, which is drawn at every start, and compared in constant time;
-* its method is GET or HEAD: there is no other.
+* it was sent to 127.0.0.1, the only address that is bound;
+* its Host header names this address and port, so no other site can reach the server by rebinding its own name;
+* its path begins with the token, which is drawn at every start and compared in constant time;
+* its method is GET or HEAD, the only ones implemented.
 
-A path names something that `vfl.ui.folder.find` found, or nothing.
+A path can only name something that `vfl.ui.folder.find` found.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 KEPT = 8
-"""Number of finished runs whose facts are kept: verification takes seconds for some."""
+"""Number of finished runs whose verified facts are kept, since verification can take seconds."""
 
 
 class Refused(Exception):
-    """Status of a request that has no page, with a sentence."""
+    """Raised for a request that has no page, with its HTTP status and a sentence."""
 
     def __init__(self, status: HTTPStatus, said: str) -> None:
         super().__init__(said)
@@ -86,8 +86,8 @@ class Site:
     def answer(self, path: str, query: Mapping[str, str]) -> tuple[str, str]:
         """Return (content type, text) of a path below the base; raise Refused if there is none."""
         kind, _, name = path.partition("/")
-        with self._lock:  # the pages share what they have read
-            if kind != "live":  # polled each second, of runs that a page has found
+        with self._lock:  # the pages share cached state
+            if kind != "live":  # each second, for runs that a page has already found
                 self._found = find(self.root, self._ledgers)
             found = self._found
             if not path:
@@ -143,7 +143,7 @@ class Site:
         return pages.ledger(self.base, name, SqliteLedger(_named(found.ledgers, name), readonly=True).show())
 
     def _gathered(self, found: Found, folder: Path) -> Facts:
-        """Return the verified facts of a finished run, from memory while its files and its ledger stay as they are."""
+        """Return the verified facts of a finished run. They are cached until its files or its ledger change."""
         ledger = ledger_of(folder, _ledger_named(folder), tuple(found.ledgers.values()))
         files = sorted(path for path in folder.iterdir() if path.is_file())
         state = [(path, stat.st_mtime_ns, stat.st_size) for path in (*files, ledger) if path for stat in [path.stat()]]
@@ -206,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         for name, value in HEADERS.items():
             self.send_header(name, value)
-        with contextlib.suppress(ConnectionError):  # the browser went elsewhere
+        with contextlib.suppress(ConnectionError):  # the browser has closed the connection
             self.end_headers()
             if with_body:
                 self.wfile.write(body)
@@ -232,9 +232,9 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     """Server of one folder; `serve_forever` answers until `shutdown`.
 
-    root : the folder. port : 0 takes a free one. ledgers : of runs here, that lie elsewhere.
+    root : the folder. port : 0 chooses a free one. ledgers : files outside the folder to which its runs were charged.
 
-    Raises OutputError for a folder or a ledger that is not there, or a port that cannot be taken.
+    Raises OutputError for a missing folder or ledger, or a port that cannot be bound.
     """
 
     daemon_threads: ClassVar[bool] = True  # type: ignore[misc]
@@ -256,5 +256,5 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Address of the overview. Whoever has it can read all pages, from this machine."""
+        """Address of the overview. Anyone on this machine who has it can read all pages."""
         return f"http://{HOST}:{self.server_port}{self.site.base}"
