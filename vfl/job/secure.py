@@ -1,4 +1,4 @@
-"""Jobs that trust='secure' offers: refusals of all others, before any data, each in a sentence."""
+"""Check that trust='secure' offers a job. Others are refused before any data are read, each with a sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def require_offered(job: Job) -> None:
-    """Raise SpecificationError, or PrivacyError where the guarantee is concerned, unless the job can be trained on shares."""
+    """Raise SpecificationError unless the job can be trained on shares, or PrivacyError where the guarantee is concerned."""
     secure, partition, privacy = job.secure, job.partition, job.privacy
     if job.trust != "secure" or secure is None:
         return

@@ -1,4 +1,4 @@
-"""Memory, bytes and time of a run for each node, predicted from public facts and constants of a machine."""
+"""Memory, bytes and time of each node of a run, predicted from public facts and the constants of a machine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 DOUBLE = 8
 PARTY_VECTORS = 6
-"""n-vectors beside a party's columns: labels, limits and bounds of residuals, margins, their copy, and X_S Δ."""
+"""n-vectors of a party in addition to its columns: labels, limits and bounds of residuals, margins, their copy, and X_S Δ."""
 MARGIN_VECTORS = 6
 """n-vectors of the coordinator: margins, labels, norms, limits, a reply, and the new margins."""
 STORE_VECTORS = 4
 """n-vectors in the object store of a machine: labels, limits, margins and a reply."""
 USABLE = 0.8
-"""Share of a machine's memory that a run may take: Ray ends processes beyond 0.95, and others need some."""
+"""Share of a machine's memory that a run may use. Ray ends processes beyond 0.95, and other programs need some."""
 INPROCESS, RAY, CLUSTER = "inprocess", "ray", "cluster"
 TRANSPORTS = (INPROCESS, RAY, CLUSTER)
 
@@ -48,7 +48,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """Cost of one node, or of one process on a shared machine. memory, received, sent : bytes; seconds : its own computing."""
+    """Cost of one node, or of one process on a shared machine. memory, received, sent : bytes; seconds : of computing."""
 
     name: str
     memory: float
@@ -59,9 +59,9 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a run. Each number is within a factor of 2 of what a quiet machine with measured constants takes.
+    """Cost of a run. On a quiet machine with measured constants, each number is right within a factor of 2.
 
-    nodes : of a machine alone, its processes; of a cluster, its machines. parts : {part of the time: seconds}. seconds : of
+    nodes : the machines of a cluster, or the processes on one machine. parts : {part of the time: seconds}. seconds : of
     all rounds. start : seconds before the first round, without loading.
     """
 
@@ -72,12 +72,12 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Return the sum of the parts: parties of a sweep work one after the other."""
+        """Return the sum of the parts, since the parties of a sweep work one after another."""
         return sum(self.parts.values())
 
     @property
     def memory(self) -> float:
-        """Return the bytes that the largest machine of the run needs: all processes on one machine, or the largest node."""
+        """Return the bytes that the largest machine needs: those of all processes on one machine, or of the largest node."""
         each = [node.memory for node in self.nodes]
         return max(each) if self.transport == CLUSTER else sum(each)
 
@@ -95,14 +95,14 @@ def cost_of(
 
     The time of a run is the sum of
         kernels   updates · n/S · update_seconds / threads
-        vectors   visits · 16 n/S bytes, margins out and X_S Δ back
-        margins   visits · 24 n/S bytes of memory traffic, to add X_S Δ
+        vectors   visits · 16 n/S bytes: margins to the party, X_S Δ back
+        margins   visits · 24 n/S bytes of memory traffic to add X_S Δ
         messages  visits · trip_seconds
         releases  releases · release_seconds
 
     transport : 'inprocess'; 'ray', all processes on this machine; or 'cluster', a machine per party and shard.
-    shards : S, the parts by rows of every party's columns and of the margins, on machines of their own.
-    threads : that a party computes with. processes : that the parties share on one machine; None is one per party.
+    shards : S, the number of row ranges of every party's columns and of the margins, each on a separate machine.
+    threads : number per party. processes : number that the parties share on one machine; None means one per party.
     """
     if transport not in TRANSPORTS:
         raise SpecificationError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
@@ -147,7 +147,7 @@ def cost_of(
 
 
 def sizes_of(plan: Plan) -> Sizes:
-    """Return the sizes of a planned run. A run without privacy is counted to its last pass, which it seldom makes."""
+    """Return the sizes of a planned run. Without privacy they count all passes up to the limit, which a run seldom reaches."""
     problem, solver = plan.problem, plan.solver
     layout = problem.layout
     widths = {party: block.stop - block.start for party, block in layout.whole().items()}
@@ -159,7 +159,7 @@ def sizes_of(plan: Plan) -> Sizes:
         passes = (last(problem) if last is not None else None) or getattr(solver, "passes", None) or 1
         updates = passes * layout.n_coordinates
     itemsize = int(np.dtype(plan.job.storage).itemsize)
-    # A pass that is charged as one release still draws noise for each of its blocks.
+    # A pass charged as one release still draws noise for each of its blocks.
     releases = max(sum(count for _, count in counted), updates if problem.private else 0)
     return Sizes(
         n_records=plan.n_records,
@@ -172,7 +172,7 @@ def sizes_of(plan: Plan) -> Sizes:
 
 
 def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
-    """Return sentences for a job that outgrows a machine like this one, with a placement that fits; () if it fits."""
+    """Return sentences that name a placement for a job that needs more memory than `machine` has; () if the job fits."""
     room = USABLE * machine.memory
     here = cost_of(sizes, machine).memory
     if here <= room:
@@ -199,7 +199,7 @@ def advice(sizes: Sizes, machine: Machine) -> tuple[str, ...]:
 
 
 def table(cost: Cost) -> str:
-    """Return the cost as text: a line per node, then the parts of the time."""
+    """Return the cost as text: one line per node, then the parts of the time."""
     width = max(len(node.name) for node in cost.nodes)
     lines = [f"{cost.transport}: {duration(cost.seconds)} of rounds, {duration(cost.start)} to start"]
     lines += [
@@ -211,7 +211,7 @@ def table(cost: Cost) -> str:
 
 
 def size(count: float) -> str:
-    """Return bytes in words."""
+    """Return a number of bytes as text, with its unit."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= factor:
             return f"{count / factor:.3g} {unit}"
@@ -219,7 +219,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in words."""
+    """Return a number of seconds as text, with its unit."""
     for unit, factor in (("days", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2.0 * factor:
             return f"{seconds / factor:.3g} {unit}"

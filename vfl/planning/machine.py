@@ -1,6 +1,6 @@
-"""Measured constants of a machine, from which costs are predicted; `vfl doctor --measure` stores them.
+"""Measured constants of a machine, for the prediction of costs. `vfl doctor --measure` measures and stores them.
 
-They are kept in `vfl/machine.json` under $XDG_STATE_HOME or ~/.local/state. They describe hardware and software, not data.
+The file is `vfl/machine.json` under $XDG_STATE_HOME or ~/.local/state. The constants describe hardware and software, not data.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Machine:
     """Cost constants. The presets were measured on two cores of a server of 2024 with Ray 2.60.
 
     cores : number of cores. memory : bytes.
-    update_seconds : of one record in one coordinate update, on one core.
-    release_seconds : of charging, noising and logging one release.
-    copy_bytes_a_second : of adding two vectors, reads and writes counted.
-    trip_seconds, vector_bytes_a_second : of a Ray round trip without payload, and of vectors that travel in it, between
+    update_seconds : time per record of one coordinate update, on one core.
+    release_seconds : time to charge, noise and log one release.
+    copy_bytes_a_second : rate of adding two vectors, counting reads and writes.
+    trip_seconds, vector_bytes_a_second : time of a Ray round trip without payload, and rate of vectors sent in it, between
         processes of one machine.
-    link_trip_seconds, link_bytes_a_second : the same between nodes. One machine cannot measure them.
+    link_trip_seconds, link_bytes_a_second : the same between nodes. One machine alone cannot measure them.
     worker_bytes : memory of a worker process before it loads data. worker_seconds : processor time of its start.
-    start_seconds : of starting Ray.
+    start_seconds : time to start Ray.
     measured : version of vfl that measured the machine; "" for the presets.
     """
 
@@ -64,10 +64,10 @@ class Machine:
             kept: Any = json.loads(path.read_text(encoding="utf-8"))
             return cls(**kept)
         except (ValueError, TypeError, SpecificationError):
-            return found  # of another version, or damaged: `vfl doctor --measure` writes it anew
+            return found  # the file is damaged or from another version: `vfl doctor --measure` rewrites it
 
     def store(self) -> Path:
-        """Keep the constants for later plans on this machine; return the path of the file."""
+        """Store the constants for later plans on this machine, and return the path of the file."""
         path = stored_at()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
@@ -75,7 +75,7 @@ class Machine:
 
 
 def stored_at() -> Path:
-    """Return the path of this machine's constants."""
+    """Return the path of the file with this machine's constants."""
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     # The XDG base directory specification says to ignore a relative path.
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "vfl" / "machine.json"

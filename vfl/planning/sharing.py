@@ -1,4 +1,4 @@
-"""The part of a plan that trust='secure' adds: roles, bits, bias and traffic, from public facts alone."""
+"""Part of a plan for trust='secure': roles, bits, bias and traffic, derived from public facts alone."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 SLACK = 1.001
-"""Factor over 2C that covers the sensitivity of a clip, rounding to its grid included."""
+"""Factor such that SLACK·2C covers the sensitivity of a clip, including the rounding to its grid."""
 TYPICAL_MARGIN = 8.0
-"""V for which a plan states bias and traffic, where the job gives none."""
+"""V for which a plan states bias and traffic if the job gives none."""
 LARGEST_BIAS = 0.5
-"""Bias over σ beyond which a run uses more terms."""
+"""Largest ratio of bias to σ; beyond it, a run uses more terms."""
 
 
 def sharing_of(
     job: Job, problem: Problem, solver: Solver, trained: Sequence[tuple[Event, int]]
 ) -> Sharing | GramSharing | None:
-    """Return the facts of a run on shares; None for other runs. Raises SpecificationError or PrivacyError if it cannot run.
+    """Return the public facts of a run on shares; None for other runs. SpecificationError or PrivacyError if it cannot run.
 
     solver : resolved. trained : its releases.
     """
@@ -80,7 +80,7 @@ def sharing_of(
 
 
 def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Products) -> GramSharing:
-    """Return the facts of one release of all products of columns."""
+    """Return the public facts of one release of all products of columns."""
     from vfl.secure.gram import gram_bits, gram_caps  # loads compiled loops
 
     if secure.margin is not None:
@@ -103,9 +103,9 @@ def _of_products(secure: Secure, roles: Roles, problem: Problem, products: Produ
 
 
 def _bias(problem: Problem, parties: Sequence[str], place: int, size: float, residual: int, found: Bits) -> float:
-    """Return a bound on the bias of a sum over C, at margins up to V, times 1/2: over 2C it is that of σ/z.
+    """Return a bound on the bias of a sum at margins up to V, divided by 2C = σ/z.
 
-    n·(error of a residual)·size, plus n·r_max·2^−(FX + 1) for the rounding of rows.
+    It is half of n·(error of a residual)·size + n·r_max·2^−(FX + 1); the second term is for the rounding of rows.
     """
     series = SERIES[place]
     residuals = error(series, len(parties), series.margin) * size

@@ -1,4 +1,4 @@
-"""Solvers on shares: those that trust='secure' offers, and the shape of the sums that they open."""
+"""Solvers that trust='secure' offers, and the public facts about the sums that they open."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Solver
 
 OFFERED = {"logistic": ("SkGD", "CD", "GD"), "squared": ("NoisyGram",)}
-"""Solvers that need nothing but sums of residuals times columns, or products of columns, by loss."""
+"""Solvers per loss that need only sums of residuals times columns, or products of columns."""
 FEW_CUT = 2.0
-"""Two thirds of the longest row at least, so that few rows are cut. Chosen on one data set, California housing at ε = 1, among
-1, 2 and 3."""
+"""Factor of the default clip. The clip is then at least two thirds of the longest row, so few rows are cut. The factor was
+chosen among 1, 2 and 3 on one data set, California housing at ε = 1."""
 NEEDS = {
     "GCD": "scores of all coordinates",
     "SGD": "secret batches",
@@ -33,11 +33,11 @@ NEEDS = {
     "SCD": "a dual state",
     "OutputPerturbation": "an un-noised end",
 }
-"""What solvers need of margins that shares do not give."""
+"""Reasons why shares do not suffice, per solver."""
 
 
 def why_not(solver: Solver, loss: str) -> str:
-    """Return what a solver with a loss needs that shares do not give; '' if trust='secure' offers them."""
+    """Return the reason why shares do not suffice for a solver with a loss; '' if trust='secure' offers them."""
     if solver.name in OFFERED.get(loss, ()):
         return ""
     if solver.name in NEEDS:
@@ -52,7 +52,7 @@ def why_not(solver: Solver, loss: str) -> str:
 def resolved(solver: Solver, problem: Problem) -> Solver:
     """Return a solver with every option decided for a run on shares.
 
-    A default clip of NoisyGram is FEW_CUT times that of trust='trusted', where all columns of a row are cut by one factor.
+    The default clip of NoisyGram is FEW_CUT times that of trust='trusted', which cuts all columns of a row by one factor.
     """
     found = solver.resolve(problem)
     if (
@@ -67,11 +67,11 @@ def resolved(solver: Solver, problem: Problem) -> Solver:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The sums of a run on shares, from public facts.
+    """Public facts about the sums of a run on shares.
 
-    squares : {party: its part of the squared cap}: its coordinates where they are scaled by √M_j, else ΣB_j².
-    size : of a typical scaled column over C. versions : number of models at which residuals are shared.
-    together : True if all parties move at one model, False if one party does.
+    squares : {party: its part of the squared cap}: its number of coordinates if they are scaled by √M_j, otherwise ΣB_j².
+    size : of a typical scaled column, divided by C. versions : number of models at which residuals are shared.
+    together : True if sums over all parties' columns are opened at each model, False if over one party's.
     """
 
     squares: Mapping[str, float]
@@ -103,10 +103,10 @@ def rows_of(solver: Solver, problem: Problem) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The one release of all products of columns, from public facts.
+    """Public facts about the one release of all products of columns.
 
-    clip : C. squares : {party: ΣB_j², with the label's at its party}. label_scale, label_centre : of t(y − c). event : of the
-    release. first : the query that it is charged with.
+    clip : C. squares : {party: ΣB_j², plus the label's term at its party}. label_scale, label_centre : t and c of t(y − c).
+    event : of the release. first : the query under which the release is charged.
     """
 
     clip: float

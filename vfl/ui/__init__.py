@@ -4,7 +4,7 @@ The page shows the same as the commands plan, verify, report and ledger: public 
 no party's data, no timing, and no file of a running tune.
 
     folder   jobs, runs and ledgers below a folder, the only things that a request can name
-    live     rounds and ε of a running run, from its log and its ledger
+    live     rounds and ε of a run in progress, from its log and its ledger
     pages    HTML of every page
     server   HTTP on the loopback address, with a token in the URL
 """

@@ -110,7 +110,7 @@ def _measures(folder: Path) -> str:
 
 
 def watched(base: str, name: str, progress: Progress) -> Markup:
-    """Return the state of a run in one line. The script updates it while the run is running."""
+    """Return the state of a run in one line. The script updates it while the run is in progress."""
     at = f"{base}live/{quote(name, safe='/')}"
     return element("span", progress.said, data_live=at, data_state=progress.state, data_show="said")
 
