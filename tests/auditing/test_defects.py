@@ -125,7 +125,7 @@ def secret_batch_reused(patch: Patch) -> None:
     true, drawn = Sample.answer, []
 
     def answer(self: Sample, *given: Any) -> Any:
-        drawn.append(drawn[-1] if len(drawn) % 2 else true(self, *given)[1])
+        drawn.append(drawn[-1] if len(drawn) % 2 else list(true(self, *given)[1]))
         return (), drawn[-1]
 
     patch.setattr(Sample, "answer", answer)

@@ -12,6 +12,7 @@ import parties.party
 import vfl
 from coordinator.executor import Executor
 from parties.party import Party
+from parties.rows import Rows
 from tests.neighbours.harness import Comparison, compare
 from tests.neighbours.setting import RECORD, job, replaced, table, turned
 from vfl.launch.run.checkpoint import Checkpoint
@@ -45,15 +46,15 @@ def test_a_halved_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_clip_that_skips_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = Party._sum
+    true = Rows._sum
 
-    def unclipped(self: Party, block: Any, centre: Any, scale: Any, clip: Clip, r: Any, *rest: Any) -> Any:
+    def unclipped(self: Rows, block: Any, centre: Any, scale: Any, clip: Clip, r: Any, *rest: Any) -> Any:
         others, only = r.copy(), r.copy()
         others[RECORD], only[np.arange(len(r)) != RECORD] = 0.0, 0.0
         free = true(self, block, centre, scale, replace(clip, cap=np.inf), only, *rest)
         return true(self, block, centre, scale, clip, others, *rest) + np.rint(free / clip.grid).astype(np.int64)
 
-    monkeypatch.setattr(Party, "_sum", unclipped)
+    monkeypatch.setattr(Rows, "_sum", unclipped)
     assert blames(found(vfl.SkGD(passes=2, clip=0.05, sweep="block", sampling="full")), "path mu^2 is", "is charged")
 
 

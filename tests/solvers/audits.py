@@ -83,11 +83,11 @@ def play(scene: Scene, world: World, seed: int, given: Tape | None = None, drawn
         tape.chosen[key] = best
         return best
 
-    def sample(query: Any, n: int, noise: Any, key: Any) -> Any:
+    def sample(query: Any, counts: tuple[int, ...], noise: Any, key: Any) -> Any:
         if given is None:
-            tape.samples[key] = true_sample(query, n, noise, key)[1]
-            return (), tape.samples[key]
-        return (), np.r_[drawn, given.samples[key][1:]]
+            (tape.samples[key],) = true_sample(query, counts, noise, key)[1]
+            return (), [tape.samples[key]]
+        return (), [np.r_[drawn, given.samples[key][1:]]]
 
     actors, start = {}, 0
     for party in PARTITION.parties:
