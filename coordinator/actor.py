@@ -62,13 +62,13 @@ class RayMeters:
 
 
 class MarginsActor(ShardMargins):
-    """Actor that holds one shard of the margins. Labels and limits are stored once, for all parties and visits."""
+    """Actor that holds one shard of the margins. It stores labels and limits once, for all parties and visits."""
 
     def __init__(self) -> None:
         self._constants = Constants()
 
     def records(self, query: Query) -> Records:
-        """Return the vectors of a query; references where most queries have the same."""
+        """Return the vectors of a query, or references for vectors that most queries share."""
         records = super().records(query)
         labels: Any = self._constants.of("labels", records.labels)
         limits: Any = self._constants.of("limits", records.limits)
@@ -130,7 +130,7 @@ class CoordinatorActor:
         return next(self._events)
 
     def _margins(self, labels: Sequence[Any], split: Split | None, n_records: int, n_margins: int = 1) -> MarginShards:
-        """Start an actor for each shard of the margins; it ends with this one."""
+        """Start one actor per shard of the margins. These actors end with this one."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
         return MarginShards(Remote(started, self._of_margins), labels, split, n_records, n_margins)
 

@@ -27,7 +27,7 @@ HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
 
 
 class Place(NamedTuple):
-    """Place of some records: position of the first among all n trained ones, and among all held-out ones."""
+    """Position of the first of some records among all n training records, and among all held-out records."""
 
     first: int
     n_trained: int
@@ -35,12 +35,12 @@ class Place(NamedTuple):
 
 
 class Margins:
-    """Xw (n,), starting at w = 0, and the labels y (n,) of the records that are trained on.
+    """Xw (n,), starting at w = 0, and the labels y (n,) of the training records.
 
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
     place : of these records, if they are one shard; None for all records.
-    n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after the other.
+    n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after another.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Margins:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the number of trained records of each shard, of which there is one here."""
+        """Return the number of training records per shard: (n,), since there is one shard."""
         return (len(self._labels),)
 
     @np.errstate(all="ignore")  # nobody may learn of one record's overflow, here and below

@@ -31,14 +31,14 @@ PAUSE_SECONDS = 0.2
 
 
 class Constants:
-    """Vectors that most queries share: each is stored once, and its reference is sent."""
+    """Vectors that most queries share. Each is stored once; queries carry a reference to it."""
 
     def __init__(self) -> None:
         self._stored: dict[str, tuple[Vector, Stored]] = {}
         self._n_stored = 0
 
     def of(self, name: str, vector: Vector | None) -> Vector | Stored | None:
-        """Return the vector as it is sent: itself if it is small."""
+        """Return the form in which the vector is sent: a reference, or the vector itself if it is small."""
         if vector is None or vector.nbytes <= INLINE_BYTES:
             return vector
         known = self._stored.get(name)
@@ -111,17 +111,17 @@ class RayTransport:
         return replies
 
     def together(self, party: str) -> tuple[str, ...]:
-        """Return the parties of the party's process, itself first."""
+        """Return the parties that run in the party's process; this party is the first of them."""
         return together(self._actors, party)
 
     def post(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[Any, Sequence[Any]]:
-        """Send a leg and return at once; parcels are references, so that they travel between the actors alone."""
+        """Send a leg and return at once. Parcels are references, so actors send them directly to each other."""
         actor = self._dealer if to == DEALER else self._actors[to]
         refs = actor.leg.options(num_returns=1 + count).remote(to_plain(leg), *parcels)
         return (refs[0], refs[1:]) if count else (refs, ())
 
     def collect(self, answers: Sequence[tuple[str, Any]]) -> dict[str, object]:
-        """Wait for replies in the order of their legs, so that a loss is that of the first participant that was lost."""
+        """Wait for replies in the order of their legs, so that PartyLost names the first participant that was lost."""
         told = {}
         for name, ref in answers:
             told[name] = answer_of(name, ref, self._timeout)

@@ -56,10 +56,10 @@ def _opened(source: Any) -> Any:
 
 
 class Shared:
-    """Actor that hosts several parties of a simulation in one process; each is the `PartyActor` that it would be alone.
+    """Actor that hosts several parties of a simulation in one process. Each party is an ordinary `PartyActor`.
 
-    It protects no party from another, so it is for one owner's simulations. Results are the same to the bit. A lost process
-    loses all of its parties.
+    It protects no party from another, so it is only for simulations by one owner. Results are bit-identical to those of
+    separate processes. If the process is lost, all of its parties are lost.
 
     members : {party: arguments of its `PartyActor`}.
     """
@@ -86,9 +86,9 @@ def _encoded(argument: Any) -> Any:
 
 
 class RowsActor:
-    """Actor that holds one shard of a party's rows. The party's actor starts it and is the only one that calls it.
+    """Actor that holds one shard of a party's rows. Only the party's actor starts it and calls it.
 
-    After a restart by Ray it has no rows, and the party's actor has it load them again.
+    After Ray restarts this actor, it has no rows; the party's actor then makes it load them again.
     """
 
     def __init__(self, task: PartyTask, threads: int) -> None:
@@ -101,7 +101,7 @@ class RowsActor:
         return __version__
 
     def load(self, source: Any, shard: Shard, chosen: Chosen | None) -> RowFacts:
-        """Read the rows of the shard, unless they are loaded. Errors in the data are raised here, at their owner."""
+        """Read the rows of the shard unless they are loaded. Errors in the data are raised here, at the owner of the data."""
         if self._loaded is None:
             spec = _opened(source)
             opened = open_for(self._task, spec, ids=chosen is not None)
@@ -109,15 +109,15 @@ class RowsActor:
         return self._loaded.facts()
 
     def labels(self) -> tuple[bool, Vector]:
-        """Return y of these records, for margins only; see `Remote.vectors`."""
+        """Return y of these records. Pass it only to margins; see `Remote.vectors`."""
         return True, self._rows.labels()
 
     def sums(self, query: Plain, records: Records) -> list[Sums]:
-        """Return the sums behind the releases of a query."""
+        """Return the exact sums for the releases of a query."""
         return self._rows.sums(from_plain(query, Query), self._read(records))
 
     def vector(self, query: Plain, records: Records, deltas: tuple[Vector, ...]) -> tuple[bool, Vector]:
-        """Return a per-record vector, for margins only."""
+        """Return a per-record vector. Pass it only to margins."""
         return True, self._rows.vector(from_plain(query, Query), self._read(records), deltas)
 
     def enter(self, query: Plain, records: Records) -> Sums:
@@ -131,7 +131,7 @@ class RowsActor:
         return self._rows.step(number, delta, shift)
 
     def leave(self, delta: Vector, shift: float) -> tuple[bool, Vector]:
-        """Return the visit's change of the margins, for margins only."""
+        """Return the visit's change of the margins. Pass it only to margins."""
         return True, self._rows.leave(delta, shift)
 
     @property
@@ -147,16 +147,16 @@ class RowsActor:
 
 
 class Constants:
-    """Vectors that stay the same from query to query, each fetched when it is new.
+    """Vectors that stay the same over many queries. A vector is fetched only when it is new.
 
-    Ray would make a new array of it in each call, and the bounds of residuals would be computed anew in each visit.
+    Otherwise Ray would make a new array in each call, and the bounds of residuals would be computed again in each visit.
     """
 
     def __init__(self) -> None:
         self._fetched: dict[str, tuple[int, Vector]] = {}
 
     def of(self, name: str, given: Vector | Stored | None) -> Vector | None:
-        """Return the vector that is given, or that is stored."""
+        """Return a given vector unchanged, or fetch a stored one."""
         if not isinstance(given, Stored):
             return given
         if name not in self._fetched or self._fetched[name][0] != given.number:
@@ -247,14 +247,14 @@ class PartyActor:
             self._load_shards(source)
 
     def _divisible(self, source: Any) -> Any:
-        """Return the source, after checking that shards can read it, if there are any."""
+        """Return the source. If there are shards, first check that they can read it."""
         spec = _opened(source)
         if self._shards:
             require_rereadable(spec, party=self._name)
         return spec
 
     def _load_shards(self, source: Any) -> None:
-        """Start the shards' actors, and have those load their rows that have none."""
+        """Start the shards' actors, and make those without rows load them."""
         assert self._source is not None  # noqa: S101 - set by `load`
         task, (agreed, index, ranges, unchanged) = self._task, self._source
         if not self._started:
@@ -267,7 +267,7 @@ class PartyActor:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
 
     def _of_shard(self, number: int, ref: Any) -> Any:
-        """Return the answer of one shard; its loss is the loss of the party."""
+        """Return the answer of one shard. Loss of the shard counts as loss of the party."""
         try:
             return answer_of(self._name, ref, SHARD_SECONDS)
         except PartyLost as lost:
@@ -351,7 +351,7 @@ class PartyActor:
     def answer_over(self, query: Plain, key: Plain, records: list[Any]) -> tuple[Plain, list[Any] | None, int]:
         """Return the reply to a share and, by shard, references to its vector; also the number of trained records.
 
-        records : a reference to the vectors of each shard, which is passed on unread.
+        records : one reference per shard to its vectors, passed on unread.
         """
         party = self._party
         reply = party.answer(from_plain(query, Query), Each(records), from_plain(key, ReleaseKey))
@@ -359,7 +359,7 @@ class PartyActor:
         return to_plain(replace(reply, vector=None)), pieces, party.n_trained
 
     def leg(self, leg: Plain, *parcels: bytes) -> Any:
-        """Return the reply to a leg of a run on shares, and the parcels that go with it, each an object of its own."""
+        """Return the reply to a leg of a run on shares, and its parcels as separate objects."""
         return _sent(*self._party.leg(_leg_of(leg), parcels))
 
     def _aligning(self) -> Alignment:
@@ -369,7 +369,7 @@ class PartyActor:
 
 
 class DealerActor:
-    """The dealer of a run on shares: an actor without columns."""
+    """Dealer of a run on shares: an actor without columns."""
 
     def __init__(self, job: Job) -> None:
         self._dealing = Dealing(job)
@@ -379,7 +379,7 @@ class DealerActor:
         return __version__
 
     def leg(self, leg: Plain, *parcels: bytes) -> Any:
-        """Return the reply to a leg, and the parcels that go with it."""
+        """Return the reply to a leg, and its parcels as separate objects."""
         return _sent(*self._dealing.leg(_leg_of(leg), parcels))
 
 
@@ -388,5 +388,5 @@ def _leg_of(plain: Plain) -> Any:
 
 
 def _sent(reply: object, parcels: Sequence[bytes]) -> Any:
-    """Return what a call with 1 + len(parcels) results returns."""
+    """Return the results of a call that has 1 + len(parcels) of them."""
     return (to_plain(reply), *parcels) if parcels else to_plain(reply)

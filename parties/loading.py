@@ -96,7 +96,7 @@ def over(
     alignment: str = "",
     own: Credentials | None = None,
 ) -> Party:
-    """Return the party over rows that are loaded, with its owner's book where the policy keeps one.
+    """Return the party for loaded rows, with its owner's book if the policy keeps one.
 
     agreed : the owner's policy (`consented`). facts : of each shard. own : as for `load`.
     """
@@ -120,20 +120,20 @@ def over(
 
 
 def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSource:
-    """Open a party's source for its columns; ids : also for the id column."""
+    """Open a party's source for its columns. ids : True to read the id column too."""
     if ids:
         return open_with_ids(task, source)
-    # A bare array is in the declared order; the blocks' order is only how columns are stored.
+    # A bare array has the declared order; the order of the blocks is only that of storage.
     contents = contents_of(task.schema, task.columns, task.label, task.groups)
     return open_source(source, contents, party=task.party)
 
 
 class Unchanged:
-    """Check that the files of a source stay as they were while several shards read them, each by itself.
+    """Check that the files of a source do not change while several shards read them separately.
 
-    Guarantee. A record that moved within a file meanwhile is in no two shards: `require` raises DataError instead.
+    Guarantee. No record is in two shards because it moved within a file meanwhile: `require` raises DataError instead.
 
-    opened : the source (`open_for`). Sources that are no files of this machine are not checked.
+    opened : the source (`open_for`). Only files of this machine are checked.
     """
 
     def __init__(self, source: Any, opened: Source | SparseSource) -> None:

@@ -36,9 +36,9 @@ MOST_RECORDS = 1 << 31
 PER_VALUE = 64
 """Bytes of an answer for each vector or number that it holds, beside the vectors' entries."""
 PARCEL = "parcel "
-"""Name of the vectors that hold sealed parcels, before their number."""
+"""Prefix of the names of vectors that hold sealed parcels; the number of the parcel follows."""
 MOST_TERMS, MOST_WORDS = 16, 1 << 26
-"""Largest number of terms of the sigmoid; bytes of the words of an opening."""
+"""Largest number of terms of the sigmoid, and of bytes of the words of an opening."""
 WITH_VECTOR = (Forward, Descend, RecordNorms, Groups)
 """Queries that are answered with an n-vector."""
 
@@ -122,11 +122,11 @@ class FederationTransport:
         return replies
 
     def together(self, party: str) -> tuple[str, ...]:
-        """Return the party alone: each runs at its own organisation."""
+        """Return the party alone, since each runs at its own organisation."""
         return (party,)
 
     def post(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[Any, Sequence[Any]]:
-        """Send a leg once its parcels are here and the participant has answered the legs before; return at once.
+        """Queue a leg and return at once. It is sent when its parcels are here and the participant has answered earlier legs.
 
         Parcels pass through the coordinator, sealed for their receiver.
         """
