@@ -110,7 +110,7 @@ class Party:
         alignment: str = "",
         holder: Holder | None = None,
     ) -> Party:
-        """Return the party over the shards of its rows: objects with the methods of `Rows`, here or in other processes.
+        """Return the party for shards of its rows, which are objects with the methods of `Rows` in this or other processes.
 
         It holds no record itself, and its releases are the same to the bit for any number of shards.
 
@@ -143,7 +143,7 @@ class Party:
 
     @property
     def rows(self) -> Rows:
-        """The rows of a party that holds all of them in this process."""
+        """Rows of a party that holds all its rows in this process."""
         if not isinstance(self._shards, Here) or self._shards.size > 1:
             raise DataError(f"party {self.name!r} holds its rows in shards")
         rows: Rows = self._shards.members[0]
@@ -176,7 +176,7 @@ class Party:
         return None if self._book is None else self._book.costs()
 
     def labels(self) -> Any:
-        """Return y, (n,), or its pieces by shard. Only the margins may ask for it, and nobody in a run on shares."""
+        """Return y, (n,), or its pieces by shard. Only the margins may ask for y; in a run on shares, nobody may."""
         if self._holder is not None:
             raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
         return self._piece(self._shards.vectors("labels"))
@@ -283,18 +283,18 @@ class Party:
         return tuple(deltas)
 
     def _sums(self, query: Query, records: Each) -> list[Sums]:
-        """Return the sums over all rows that the releases of a query need, in their order."""
+        """Return the sum over all rows for each release of a query, in the order of the releases."""
         return [_added(sums) for sums in zip(*self._asked("sums", query, records), strict=True)]
 
     def _total(self, method: str, *arguments: Any) -> Sums:
-        """Return the sum of what the shards return."""
+        """Return the sum of the shards' results."""
         return _added(self._asked(method, *arguments))
 
     def _asked(self, method: str, *arguments: Any) -> list[Any]:
         return self._shards.fetch(self._shards.start(method, *arguments))
 
     def _vector(self, query: Query, records: Each, deltas: tuple[Vector, ...] = ()) -> Any:
-        """Return the per-record vector of a query, for margins only."""
+        """Return the per-record vector of a query. Pass it only to margins."""
         return self._piece(self._shards.vectors("vector", query, records, deltas))
 
     def _piece(self, pieces: Each) -> Any:
@@ -347,7 +347,7 @@ class Party:
         return query.rules[self.name](w, np.asarray(sums * grid, dtype=np.float64))
 
     def _tally(self, query: Tally, key: ReleaseKey) -> Vector:
-        """Release a statistic of the labels alone, which this party holds."""
+        """Release a statistic of this party's labels alone."""
         if self.n_records > self.n_trained:
             raise PrivacyError(
                 f"party {self.name!r} tallies labels of records that are all trained on, and some are held out"
@@ -375,7 +375,7 @@ class Party:
 
 
 def _added(sums: Sequence[Sums]) -> Sums:
-    """Return the total of the shards' sums: exact for whole numbers, to rounding for a run without a clip."""
+    """Return the total of the shards' sums. It is exact for whole numbers, and exact up to rounding without a clip."""
     return functools.reduce(np.add, sums)
 
 

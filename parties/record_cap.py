@@ -1,4 +1,4 @@
-"""A party's own checks of a record cap: what one charge pays for, and how much a record may contribute.
+"""A party's own checks of a record cap: the blocks that one charge covers, and the bound on a record's contribution.
 
 `OwnCap` is for the head of the party, which sees all of its releases. `OwnBounds` is for each shard of its rows.
 """

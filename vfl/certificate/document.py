@@ -271,7 +271,7 @@ def _is_names(value: Any) -> bool:
 
 PARTICIPANTS = ("outsider", "party", "coordinator", "dealer")
 OPTIONAL = ("selection", "start", "trust")
-"""Fields that a file leaves out where they are empty."""
+"""Fields that a file omits if they are empty."""
 TRUST: Mapping[str, Callable[[Any], bool]] = {
     "mode": lambda v: v == "secure",
     "participants": lambda v: v == "semi-honest",

@@ -32,21 +32,21 @@ PRESETS = Machine()
 
 
 class Echo:
-    """An actor that returns what it is given, changed."""
+    """Actor that returns a changed copy of a vector."""
 
     def answer(self, vector: Any) -> Any:
         """Return the vector plus one."""
         return vector + 1.0
 
     def process(self) -> tuple[float, float]:
-        """Return the bytes that a worker of vfl holds, and the processor seconds that it has taken."""
+        """Return the bytes of memory of a vfl worker, and the processor seconds that it has used."""
         import parties.actor  # noqa: F401  # the cost of importing it is what is measured
 
         return resident(), time.process_time()
 
 
 def resident() -> float:
-    """Return the bytes that this process holds; the preset where the system does not tell."""
+    """Return the bytes of memory of this process, or the preset if the system does not report them."""
     try:
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return float(int(pages) * os.sysconf("SC_PAGE_SIZE"))
@@ -55,7 +55,7 @@ def resident() -> float:
 
 
 def measure(*, ray: bool = True) -> Machine:
-    """Return this machine's constants; those between nodes stay presets, which one machine cannot measure.
+    """Return this machine's constants. Those between nodes stay presets, since one machine cannot measure them.
 
     ray : start a local Ray too, which takes some seconds; without it, its constants are the presets.
     """
@@ -69,7 +69,7 @@ def measure(*, ray: bool = True) -> Machine:
 
 
 def _least(run: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """Return the least seconds of a call, after one that is not counted: other programs only ever add time."""
+    """Return the least seconds of several calls, after one that is not counted. Other programs can only add time."""
     run()
     taken = []
     for _ in range(TIMES):

@@ -1,4 +1,4 @@
-"""One release about columns, as a run of its own: the common part of `private_bounds`, `private_quantiles` and `woe`."""
+"""One release about columns in a separate run: the common part of `private_bounds`, `private_quantiles` and `woe`."""
 
 from __future__ import annotations
 

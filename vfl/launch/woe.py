@@ -65,7 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class WeightOfEvidence:
-    """Weights of evidence found by `woe`. They are public from now on.
+    """Weights of evidence found by `woe`. They are released and therefore public.
 
     columns : {column: its Evidence}. noise : largest standard deviation of the noise of a count.
     epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.

@@ -1,4 +1,4 @@
-"""Rows of measures beside their baselines, for the report and the card."""
+"""Rows of measures with their baselines, for the report and the card."""
 
 from __future__ import annotations
 

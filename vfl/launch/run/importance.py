@@ -1,4 +1,4 @@
-"""Importance of features from released values alone: the reach of each coefficient over the released spread of its column."""
+"""Importance of features, from released values alone: each coefficient times the released spread of its column."""
 
 from __future__ import annotations
 

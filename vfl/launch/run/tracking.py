@@ -38,7 +38,7 @@ class Tracked:
 
 
 def tracked(result: Result) -> Tracked:
-    """Return what a tracker may hold of a run. It costs no privacy: all of it is public or released.
+    """Return the values of a run that a tracker may hold. They cost no privacy: all are public or released.
 
     Raises OutputError if a signed certificate does not fit the model.
     """
