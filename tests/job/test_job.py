@@ -41,6 +41,10 @@ def job(**options: Any) -> vfl.Job:
     return vfl.Job(**(given | options))
 
 
+def train_nothing(spec: Any = None, **options: Any) -> vfl.Result:
+    return vfl.train(job() if spec is None else spec, {}, engine="inprocess", **options)
+
+
 def bounds_without(column: str) -> dict[str, tuple[float, float]]:
     return {c: b for c, b in BOUNDS.items() if c != column}
 
@@ -335,6 +339,25 @@ BAD_JOBS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
             ("diagnostics", "no", "diagnostics must be True or False, not 'no'"),
             ("name", None, "name must be text, not None"),
             ("dataset", 7, "dataset must be text, or None, not 7"),
+        )
+    },
+    **{
+        f"classes = {value!r}": (
+            lambda value=value: job(loss="multinomial", classes=value),
+            SpecificationError,
+            f'classes must be a list of all labels, ["A", "B", "C"], not {value!r}',
+        )
+        for value in (3, "abc")
+    },
+    **{
+        f"train with {options}": (lambda options=options: train_nothing(**options), SpecificationError, said)
+        for options, said in (
+            (
+                {"spec": "job.toml"},
+                "job must be a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment), not 'job.toml'",
+            ),
+            ({"placement": 2}, "placement must be vfl.Placement(...), or None, not 2"),
+            ({"faults": 3}, "faults must be vfl.job.faults.Faults(...), or None, not 3"),
         )
     },
     **{

@@ -89,3 +89,7 @@ def test_other_models_have_no_points(result: vfl.Result) -> None:
         train(columns=COLUMNS | {"age": vfl.Numeric(bounds=(18, 90), fill=40)}).scorecard()
     with pytest.raises(SpecificationError, match="odds is a positive number, not 0"):
         result.scorecard(odds=0)
+    with pytest.raises(SpecificationError, match=r"woe must be what vfl.woe returned, or None, not 5"):
+        result.scorecard(woe=5)  # type: ignore[arg-type]
+    with pytest.raises(SpecificationError, match="digits must be a whole number, not 'a'"):
+        result.scorecard(digits="a")  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Print margin, prediction and, under logistic loss, probability of the model in the folder RUN for every record.
+    """Print margin, prediction and, under logistic or multinomial loss, probability for every record, by the model in RUN.
 
     The margin is the linear score, before it becomes a class or a number. If the job aligns records by ids, these records
     are aligned too: the ids are printed, and records that a party lacks are left out.

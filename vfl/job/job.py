@@ -148,6 +148,8 @@ class Job:
                 raise SpecificationError(
                     'multinomial loss needs all labels that may occur, from public knowledge: classes = ["A", "B", "C"]'
                 )
+            listed = not isinstance(given, str) and hasattr(given, "__iter__")
+            require("classes", given, 'a list of all labels, ["A", "B", "C"]', fits=listed)
             object.__setattr__(self, "classes", ClassLabel(given if isinstance(given, tuple) else tuple(given)).classes)
             self._check_multinomial()
         elif self.classes is not None:

@@ -34,7 +34,8 @@ def starting_from(job: Job, model: Result | str | Path | None) -> Job:
     own, other = loss_of(job.loss).name, loss_of(result.job.loss).name
     if own != other:
         raise SpecificationError(
-            f"the model to start from was trained with {other} loss, and the job has {own} loss: their margins differ"
+            f"the model to start from was trained with {other} loss, and the job has {own} loss: "
+            "start from a model of the job's loss"
         )
     certificate = result.certificate
     start = Start(model=certificate.model_digest, coefficients=result.original, private=certificate.private)

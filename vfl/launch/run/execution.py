@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 from coordinator.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Made
+from vfl.arguments import require
 from vfl.errors import SpecificationError
+from vfl.job import Job
+from vfl.job.faults import Faults
+from vfl.job.placement import Placement
 from vfl.launch.engines import dispatch
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.place import Organisations, across, place_of, require_one_margin
@@ -27,9 +31,6 @@ if TYPE_CHECKING:
     from coordinator.budget import Reserved
     from coordinator.rounds import Lost, Round
     from vfl.alignment import Aligned, Aligning
-    from vfl.job import Job
-    from vfl.job.faults import Faults
-    from vfl.job.placement import Placement
     from vfl.launch.engines.place import Place
     from vfl.planning import Plan
     from vfl.security.signatures import SigningKey
@@ -72,6 +73,19 @@ def settings_of(
     identity: str | Path | None = None,
 ) -> Settings:
     """Return the settings of a new run, from the options of `vfl.launch.train.train`; refuse those that do not fit."""
+    require(
+        "job",
+        job,
+        "a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment)",
+        fits=isinstance(job, Job),
+    )
+    require(
+        "placement",
+        placement,
+        "vfl.Placement(...), or None",
+        fits=placement is None or isinstance(placement, Placement),
+    )
+    require("faults", faults, "vfl.job.faults.Faults(...), or None", fits=faults is None or isinstance(faults, Faults))
     budget = new_budget(job, ledger, allow_network_file_system=allow_network_file_system)
     if address is None and job.privacy is not None:
         budget.find()  # before processes start and records are aligned

@@ -68,5 +68,8 @@ def read_model(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise OutputError(f"{str(folder / MODEL)!r} is damaged: {error}") from error
     if not isinstance(model, dict) or model.get("format") != FORMAT:
-        raise OutputError(f"this vfl reads models of format {FORMAT}; {str(folder)!r} holds another")
+        raise OutputError(
+            f"this vfl reads models of format {FORMAT}; {str(folder / MODEL)!r} is of another, or damaged: "
+            "restore a copy, or read it with the vfl that wrote it"
+        )
     return model

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vfl.arguments import require, require_whole
 from vfl.columns import Boolean, Categorical, canonical_category, indicators
 from vfl.errors import SpecificationError
 from vfl.features import Binned, own_of
@@ -80,6 +81,9 @@ def scorecard_of(
     for name, value in (("points_to_double", points_to_double), ("odds", odds)):
         if not (math.isfinite(value) and value > 0):
             raise SpecificationError(f"scorecard: {name} is a positive number, not {value!r}")
+    require("woe", woe, "what vfl.woe returned, or None", fits=woe is None or hasattr(woe, "columns"))
+    if digits is not None:
+        require_whole("digits", digits)
     factor = points_to_double / math.log(2.0)
     sign = 1.0 if positive_is_high else -1.0
     coefficient = dict(zip(result.feature_names, map(float, result.coef_), strict=True))
