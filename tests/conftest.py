@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 PARTIES = ("bank", "telco", "hospital", "clinic", "lab")
 
+DEFAULT_MARKS = "not slow and not faults"
+"""The marks of the whole suite, as in pyproject.toml; other marks run in one process."""
+
 MOST_WORKERS = 8
 """More processes do not help: the tests that share a Ray run one after another."""
 
@@ -33,8 +36,8 @@ os.environ |= {
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one worker per core for the whole suite; run chosen files and slow tests in this process."""
-    whole = config.args == config.getini("testpaths") and config.option.markexpr == "not slow"
+    """Return one worker per core for the whole suite; run chosen files and other marks in this process."""
+    whole = config.args == config.getini("testpaths") and config.option.markexpr == DEFAULT_MARKS
     return min(len(os.sched_getaffinity(0)), MOST_WORKERS) if whole else 0
 
 

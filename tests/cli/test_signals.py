@@ -114,6 +114,7 @@ def test_in_one_process(folder: Path, name: str, number: signal.Signals) -> None
     assert seconds < LIMIT
 
 
+@pytest.mark.faults
 def test_on_ray(folder: Path) -> None:
     """SIGTERM is the harder one: Ray aborts on it with a stack trace."""
     words = ["run", "job.toml", "--output", "on-ray"]

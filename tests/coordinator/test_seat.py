@@ -89,6 +89,7 @@ def test_only_public_methods_can_be_called() -> None:
         Shared({"bank": (job(), "bank")}).call("bank", "_party")
 
 
+@pytest.mark.faults
 def test_a_killed_process_loses_its_parties_once_and_the_model_is_the_same(local_ray: Any, tmp_path: Path) -> None:
     seen: list[Any] = []
 

@@ -149,6 +149,7 @@ def test_noise_of_the_run_depends_on_the_seed() -> None:
     assert all((u != v).all() for u, v in zip(one, other, strict=True))
 
 
+@pytest.mark.faults
 class TestFailures:
     def test_a_partys_own_error_passes_through_unchanged(self, local_ray: Any) -> None:
         data = {"bank": {"a0": ["1", "x"], "a1": [0.0, 1.0], "a2": [0.0, 1.0]}, "telco": table(2)}

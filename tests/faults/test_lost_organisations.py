@@ -30,6 +30,8 @@ from vfl.privacy.ledger import SqliteLedger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.faults
+
 ROOT = Path(__file__).parents[2]
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 BOUNDS = dict.fromkeys(("a0", "a1", "a2", "b0", "b1"), (-1.0, 2.0))

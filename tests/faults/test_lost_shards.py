@@ -20,6 +20,8 @@ from vfl.launch.train import resume
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.faults
+
 MOMENTS = range(1, 300, 31)
 """Rounds after which a shard is killed."""
 

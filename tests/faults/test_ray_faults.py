@@ -27,6 +27,8 @@ from vfl.privacy.ledger import SqliteLedger
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.faults
+
 PARTITION = vfl.FeaturePartition({"bank": ["a0", "a1", "a2"], "telco": ["b0", "b1"]}, label=("telco", "y"))
 N = 4000  # one party's table is too large to be passed in a call
 

@@ -28,7 +28,7 @@ def test_names_are_unique() -> None:
     assert set(Counter(fault.name for fault in FAULTS).values()) == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_rows(name: str) -> None:
     if name.startswith("memory") and memory()[1] < 8 << 30:
