@@ -97,7 +97,8 @@ def test_three_hosts_of_which_one_opens_a_port(hosts: Hosts) -> None:
     try:
         walk.follow("## 6.")
         job = walk.page_script("hub", "vfl run ").partition("vfl run")[0].replace("job.toml", "long.toml")
-        walk.script("hub", job.replace("[privacy]", "[solver]\npasses = 120\nsweep = 'block'\n\n[privacy]"))
+        # Long enough that the run outlasts the stranger and both kills where the kernel has no netem: 9 ms a round.
+        walk.script("hub", job.replace("[privacy]", "[solver]\npasses = 1000\nsweep = 'block'\n\n[privacy]"))
         course = Course(walk)
         course.start(RUN)
         course.advance()
