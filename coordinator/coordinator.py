@@ -6,14 +6,14 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from coordinator.budget import Budget, Reserved
+from coordinator.charging.budget import Budget, Reserved
+from coordinator.charging.party_books import PartyBooks
 from coordinator.executor import Executor
-from coordinator.iterate import Iterate
-from coordinator.party_books import PartyBooks
 from coordinator.recovery import Recovery
 from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
 from coordinator.secure import SecureTransport
-from coordinator.shards import whole
+from coordinator.states.iterate import Iterate
+from coordinator.states.shards import whole
 from coordinator.transport import Legs
 from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
 from vfl.job.faults import Faults
@@ -24,7 +24,7 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
-    from coordinator.state import State
+    from coordinator.states.state import State
     from coordinator.transport import Transport
     from vfl.evaluation.estimates import Findings
     from vfl.holdout import Split

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from coordinator.folds import Folds
-from coordinator.passes import Passes, paid_by_pass
-from coordinator.samples import Samples
+from coordinator.charging.folds import Folds
+from coordinator.charging.passes import Passes, paid_by_pass
+from coordinator.charging.samples import Samples
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally, shift_of
 from vfl.privacy.events import ReleaseKey, on_part
@@ -18,7 +18,7 @@ from vfl.privacy.sensitivity import check
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from coordinator.state import State
+    from coordinator.states.state import State
     from coordinator.transport import Transport
     from vfl.messages import Query, Reply
     from vfl.privacy.events import Event
@@ -50,7 +50,7 @@ class Executor:
     on the margins from before the query. Seeded noise repeats itself to the bit, so there the repetition is the same
     release.
 
-    margins : the state that queries read and change: margins, or the iterate alone (coordinator.state).
+    margins : the state that queries read and change: margins, or the iterate alone (coordinator.states.state).
     reservation : of the budget; None for a run without privacy, which charges nothing.
     noise : for queries that the coordinator answers itself; None uses the operating system's.
     unnoised : kinds of query that the job declares to be released without noise; other releases without noise are

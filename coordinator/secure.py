@@ -48,7 +48,7 @@ from vfl.secure.version import Version, digest_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from coordinator.iterate import Iterate
+    from coordinator.states.iterate import Iterate
     from coordinator.transport import Legs
     from vfl.messages import BookHeads, Greeting, Notice, Query, Records
     from vfl.planning import Plan

@@ -7,7 +7,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from coordinator.budget import Reserved
+from coordinator.charging.budget import Reserved
 from coordinator.rounds import Lost, Made, Round
 from vfl.planning import Plan
 from vfl.privacy.accountants import choose_accountant

@@ -50,7 +50,9 @@ from vfl.privacy.ledger import Head
 from vfl.privacy.selection import NoisyScore
 from vfl.secure import legs
 from vfl.secure.version import Version
-from vfl.solvers import gcd, joint, labelled_counts, labels, noisy_gram, protocol, prox, scd, svrg
+from vfl.solvers import gcd, joint, noisy_gram, protocol, scd, svrg
+from vfl.solvers.blocks import prox
+from vfl.solvers.bought import labelled_counts, labels
 from vfl.types import Adjacency
 
 M = TypeVar("M")

@@ -12,8 +12,8 @@ import pytest
 
 import parties.party
 import vfl
+from coordinator.charging.passes import Passes
 from coordinator.executor import Executor
-from coordinator.passes import Passes
 from parties.party import Party
 from parties.record_cap import OwnCap
 from parties.rows import Rows
@@ -23,9 +23,9 @@ from vfl.privacy import sensitivity
 from vfl.privacy.geometry import Clip
 from vfl.privacy.keystream import Keystream
 from vfl.privacy.noise import CryptographicNoise
-from vfl.solvers import smoothness
-from vfl.solvers.shares import Shares
-from vfl.solvers.visits import Walk
+from vfl.solvers.blocks.shares import Shares
+from vfl.solvers.blocks.visits import Walk
+from vfl.solvers.bought import smoothness
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -120,8 +120,8 @@ class Trips:
 
     def visits(self, spec, actors):
         """Return (seconds of the rounds, of these in the parties, rounds, bytes by which memory grew after a tenth)."""
+        from coordinator.cluster.ray_transport import RayTransport
         from coordinator.coordinator import Coordinator
-        from coordinator.ray_transport import RayTransport
         from coordinator.rounds import Round
 
         transport = RayTransport(actors, 60.0)

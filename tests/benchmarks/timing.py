@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coordinator.budget import Reserved
+from coordinator.charging.budget import Reserved
 from coordinator.rounds import Round
 
 if TYPE_CHECKING:

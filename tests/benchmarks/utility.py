@@ -155,7 +155,7 @@ QUICK = descent(
 
 
 def unit(case):
-    """A typical scaled gradient, in which the grid of clips counts: public, as in vfl.solvers.defaults."""
+    """A typical scaled gradient, in which the grid of clips counts: public, as in vfl.solvers.rules.defaults."""
     problem = plan(case.job, case.n).problem
     loss = problem.loss
     typical = loss.slope / 2 if np.isfinite(loss.slope) else problem.label_range / 3

@@ -70,8 +70,8 @@ class Driver:
 
     def visits(self, spec: vfl.Job, actors: dict[str, Any]) -> tuple[float, float]:
         """Return the seconds of one visit, and those of them in the party."""
+        from coordinator.cluster.ray_transport import RayTransport
         from coordinator.coordinator import Coordinator
-        from coordinator.ray_transport import RayTransport
         from coordinator.rounds import Round
 
         transport, seconds, inside, last = RayTransport(actors, 600.0), [], [], 0.0

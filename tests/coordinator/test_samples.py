@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import vfl
+from coordinator.charging.samples import Samples
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
-from coordinator.margins import Margins
 from coordinator.recovery import LOSSES_A_QUERY
 from coordinator.rounds import Lost, Round
-from coordinator.samples import Samples
+from coordinator.states.margins import Margins
 from parties.loading import load
 from tests.solvers import setting
 from vfl.errors import PartyLost, PrivacyError

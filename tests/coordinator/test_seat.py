@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
+from coordinator.cluster.seat import Seat, process_of, together
 from coordinator.rounds import Lost, Round
-from coordinator.seat import Seat, process_of, together
 from tests.faults.test_ray_faults import job, pids, sources, table
 from vfl.errors import FederationError, JobFileError, PlacementError
 from vfl.launch.engines import ray as engine

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import vfl
-from coordinator.iterate import Iterate
 from coordinator.rounds import Lost, Round
+from coordinator.states.iterate import Iterate
 from tests.coordinator.shares import N, Watched, job, outcome, received, table
 from vfl.errors import PrivacyError
 from vfl.messages import Forward, Records, Reply, Select

@@ -80,7 +80,7 @@ def releases_of(went_by: list[Round]) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def on_ray(local_ray: Any) -> Iterator[Any]:
     """Make a transport to actors that have loaded the table, and a function that kills one."""
-    from coordinator.ray_transport import RayTransport
+    from coordinator.cluster.ray_transport import RayTransport
     from parties.actor import PartyActor
 
     sources = sources_of(job(), table())
@@ -219,7 +219,7 @@ class TestFailures:
         assert type(raised.value) is PartyLost
 
     def test_a_party_that_does_not_answer_in_time(self, local_ray: Any) -> None:
-        from coordinator.ray_transport import answer_of
+        from coordinator.cluster.ray_transport import answer_of
 
         @local_ray.remote
         def sleep() -> None:

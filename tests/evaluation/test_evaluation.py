@@ -16,8 +16,8 @@ from sklearn.metrics import r2_score, roc_auc_score
 import vfl
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
-from coordinator.margins import Margins
 from coordinator.rounds import Log, Round
+from coordinator.states.margins import Margins
 from parties.loading import load
 from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError, SpecificationError, VflError
 from vfl.evaluation import estimates

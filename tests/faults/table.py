@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import vfl
-from coordinator.budget import Reserved
+from coordinator.charging.budget import Reserved
 from coordinator.rounds import Lost, Round
 from tests.faults.hosts import ROOT, SYSTEM, why_not
 from tests.faults.traps import COORDINATOR, Armed, Trap, pid_of, source, sprung

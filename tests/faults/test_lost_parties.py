@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import vfl
-from coordinator.budget import Budget
+from coordinator.charging.budget import Budget
 from coordinator.coordinator import Coordinator, Outcome
 from coordinator.rounds import LEFT, Log, Lost, Round
 from parties.loading import load

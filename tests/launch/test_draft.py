@@ -14,7 +14,7 @@ import vfl
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK, left_in
-from vfl.launch.draft import MANY, Found, _range, draft
+from vfl.launch.drafting.draft import MANY, Found, _range, draft
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ import vfl
 from vfl.csv import MISSING
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK
-from vfl.launch.draft import Question, draft
-from vfl.launch.recognition import recognise
+from vfl.launch.drafting.draft import Question, draft
+from vfl.launch.drafting.recognition import recognise
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from vfl.messages import Moments, Records
 from vfl.planning import problem_of
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import GRID_BITS, PAIR
-from vfl.solvers.smoothness import moments_event
+from vfl.solvers.bought.smoothness import moments_event
 
 N = 600
 PARTITION = vfl.FeaturePartition({"a": ["a0", "a1", "a2", "a3", "a4"], "b": ["b0", "b1"]}, label=("b", "y"))

@@ -12,10 +12,10 @@ import pytest
 
 import vfl
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.launch.woe import evidence
+from vfl.launch.purchases.woe import evidence
 from vfl.planning import plan as make_plan
 from vfl.privacy.ledger import SqliteLedger
-from vfl.solvers.labelled_counts import LabelledCounts
+from vfl.solvers.bought.labelled_counts import LabelledCounts
 
 if TYPE_CHECKING:
     from pathlib import Path

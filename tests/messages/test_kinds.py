@@ -24,8 +24,8 @@ from vfl.penalties import L1, PENALTIES, Box, ElasticNet
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
+from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.prox import ProxStep
 
 if TYPE_CHECKING:
     from vfl.types import Vector

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import vfl
+from coordinator.cluster.ray_transport import RayTransport
 from coordinator.coordinator import Coordinator
 from coordinator.executor import Executor
-from coordinator.margins import Margins
-from coordinator.ray_transport import RayTransport
+from coordinator.states.margins import Margins
 from parties.loading import load
 from parties.party import Party
 from tests.solvers import setting

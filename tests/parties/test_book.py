@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import vfl
-from coordinator.budget import Budget
+from coordinator.charging.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Round
 from parties.book import OTHERS, account_of

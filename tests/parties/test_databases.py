@@ -25,7 +25,7 @@ import pytest
 import vfl
 from parties.sources.opening import open_source
 from vfl.errors import DataError
-from vfl.launch.draft import draft
+from vfl.launch.drafting.draft import draft
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

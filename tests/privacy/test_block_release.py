@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 import parties.party
 import vfl
 from coordinator.executor import Executor
-from coordinator.margins import Margins
 from coordinator.rounds import rounds
+from coordinator.states.margins import Margins
 from parties.party import Party
 from parties.storage.dense import Columns
 from vfl.errors import BudgetExceeded, PrivacyError

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import vfl
+from coordinator.charging.passes import Passes
 from coordinator.executor import Executor
-from coordinator.margins import Margins
-from coordinator.passes import Passes
+from coordinator.states.margins import Margins
 from parties.party import Party
 from parties.storage.dense import Columns
 from tests.faults import test_lost_parties as faults
@@ -35,8 +35,8 @@ from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.ledger import SqliteLedger
 from vfl.privacy.noise import CryptographicNoise, SeededNoise
+from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.prox import ProxStep
 from vfl.types import Adjacency
 
 anything = st.one_of(

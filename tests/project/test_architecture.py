@@ -410,7 +410,7 @@ BREACHES = [
         "files import each other in a circle: vfl.job.a, vfl.job.b, vfl.job.c",
     ),
     (third_parties, {"vfl/losses.py": "from numba import njit"}, "vfl.losses:1"),
-    (third_parties, {"coordinator/margins.py": "def f():\n    import ray"}, "coordinator.margins:2"),
+    (third_parties, {"coordinator/states/margins.py": "def f():\n    import ray"}, "coordinator.states.margins:2"),
     (third_parties, {"parties/party.py": "import grpc"}, "parties.party:1"),
     (
         bookkeeping_in_parties,

@@ -16,7 +16,7 @@ from coordinator.rounds import Round
 from tests.solvers.setting import drive, job, log_of
 from vfl.launch.train import train
 from vfl.planning import plan
-from vfl.solvers.anderson import WINDOW, accelerated, extrapolated
+from vfl.solvers.iterates.anderson import WINDOW, accelerated, extrapolated
 
 SMALL = vfl.SkGD(step_size=0.2)
 """Short steps, so that a run on easy data lasts long enough to be extrapolated."""

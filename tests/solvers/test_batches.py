@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vfl
+from coordinator.charging.folds import Folds
 from coordinator.executor import Executor
-from coordinator.folds import Folds
-from coordinator.margins import Margins
+from coordinator.states.margins import Margins
 from parties.party import Party
 from parties.storage.dense import Columns
 from tests.solvers import setting

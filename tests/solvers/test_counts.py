@@ -11,7 +11,7 @@ import vfl
 from vfl.losses import Poisson
 from vfl.messages import Descend, Tally
 from vfl.planning import plan
-from vfl.solvers.counts import BINS, REACH, CountHistogram, near, spread_of
+from vfl.solvers.bought.counts import BINS, REACH, CountHistogram, near, spread_of
 
 N, P = 5_000, 6
 NAMES = [f"x{j}" for j in range(P)]

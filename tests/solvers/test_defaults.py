@@ -14,7 +14,7 @@ import pytest
 import vfl
 from vfl.planning import plan, problem_of
 from vfl.privacy.gaussian_dp import mu_of
-from vfl.solvers import defaults
+from vfl.solvers.rules import defaults
 
 EPSILONS = (1e-3, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 50.0)
 SIZES = (10, 100, 1_000, 30_000, 1_000_000, 10**8)

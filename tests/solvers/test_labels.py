@@ -16,8 +16,8 @@ from vfl.losses import SmoothedHinge
 from vfl.messages import Tally
 from vfl.planning import plan, problem_of
 from vfl.privacy.events import Gaussian
-from vfl.solvers import defaults
-from vfl.solvers.labels import BINS, LabelCounts, majority, shrunk, spread_of
+from vfl.solvers.bought.labels import BINS, LabelCounts, majority, shrunk, spread_of
+from vfl.solvers.rules import defaults
 
 N, P = 4_000, 4
 

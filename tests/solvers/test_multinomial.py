@@ -37,8 +37,8 @@ from vfl.privacy.events import ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.privacy.noise import SeededNoise
 from vfl.report import write_card, write_run
+from vfl.solvers.blocks.prox import ClassesStep
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.prox import ClassesStep
 
 IRIS, SPECIES = load_iris(return_X_y=True)
 NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")

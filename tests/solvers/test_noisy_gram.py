@@ -29,8 +29,8 @@ from vfl.privacy.events import ReleaseKey
 from vfl.privacy.gaussian_dp import mu_of
 from vfl.privacy.noise import SeededNoise
 from vfl.solvers import noisy_gram
+from vfl.solvers.iterates.quadratic import least_squares
 from vfl.solvers.noisy_gram import GramClip, Row
-from vfl.solvers.quadratic import least_squares
 
 if TYPE_CHECKING:
     from pathlib import Path

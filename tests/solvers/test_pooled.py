@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vfl.solvers.smoothness import pooled
+from vfl.solvers.bought.smoothness import pooled
 
 
 def test_columns_dominated_by_noise_share_their_mean() -> None:

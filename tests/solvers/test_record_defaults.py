@@ -13,8 +13,8 @@ import vfl
 from tests.solvers.test_defaults import job, problem
 from vfl.planning import plan
 from vfl.privacy.events import Gaussian
-from vfl.solvers import record_defaults
-from vfl.solvers.residuals import EDGES, LARGEST, ResidualCounts, chosen
+from vfl.solvers.bought.residuals import EDGES, LARGEST, ResidualCounts, chosen
+from vfl.solvers.rules import record_defaults
 
 RECORD = vfl.SkGD(clip="record")
 EPSILONS = (1e-3, 0.01, 0.1, 1.0, 10.0, 50.0)

@@ -11,7 +11,7 @@ import sklearn.linear_model as peers
 from sklearn.svm import LinearSVC
 
 import vfl
-from coordinator.margins import Margins
+from coordinator.states.margins import Margins
 from tests.solvers import setting
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.losses import Hinge, Logistic, Squared

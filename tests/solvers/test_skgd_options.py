@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 import parties.party
 import vfl
-from coordinator.budget import Budget
+from coordinator.charging.budget import Budget
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Round
 from parties.loading import load
@@ -31,8 +31,8 @@ from vfl.privacy import mechanisms
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.spending import mu_squared
 from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
-from vfl.solvers import visits
-from vfl.solvers.smoothness import Curvature
+from vfl.solvers.blocks import visits
+from vfl.solvers.bought.smoothness import Curvature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from tests.solvers.setting import COLUMNS, drive, job, optimum
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.launch.train import train
 from vfl.planning import plan
-from vfl.solvers.standstill import Standstill
+from vfl.solvers.iterates.standstill import Standstill
 
 SOLVERS = [
     vfl.SkGD(),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.budget import Budget
+from coordinator.charging.budget import Budget
 from coordinator.executor import Executor
-from coordinator.margins import Margins
+from coordinator.states.margins import Margins
 from parties.loading import load
 from parties.party import Party
 from parties.record_cap import OwnCap

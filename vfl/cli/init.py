@@ -13,7 +13,7 @@ import click
 from vfl.cli.jobs import CSV, formats_of
 
 if TYPE_CHECKING:
-    from vfl.launch.draft import Question
+    from vfl.launch.drafting.draft import Question
 
 
 @click.command("init")
@@ -47,7 +47,7 @@ def command(
     from vfl.csv import formatted
     from vfl.errors import OutputError, SpecificationError
     from vfl.job.drafted import left_in
-    from vfl.launch.draft import draft
+    from vfl.launch.drafting.draft import draft
     from vfl.launch.run.folder import write_whole
 
     paths: dict[str, str] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress as Bar
 
-    from coordinator.budget import Reserved
+    from coordinator.charging.budget import Reserved
     from vfl.privacy.events import Event
 
 EVERY_SECONDS = 0.2

@@ -30,7 +30,7 @@ from vfl.planning import Plan
 from vfl.privacy.noise import SeededNoise
 from vfl.privacy.specification import Privacy
 from vfl.solvers import SOLVERS, SkGD
-from vfl.solvers.standstill import STILL
+from vfl.solvers.iterates.standstill import STILL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.budget import Reserved
+from coordinator.charging.budget import Reserved
 from coordinator.rounds import Round
 from vfl.job import Job
 from vfl.launch.train import stream

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from parties.sources.files import column_names
 from vfl.job.environment import path_of
-from vfl.launch.draft import named_as_id
+from vfl.launch.drafting.draft import named_as_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

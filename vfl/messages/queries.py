@@ -257,7 +257,7 @@ class Backward(Weighted):
         }
 
     def events(self) -> tuple[Event | None, ...]:
-        """Return the one joint event. Of a pass over batches one such event pays for all (coordinator.folds)."""
+        """Return the one joint event. Of a pass over batches one such event pays for all (coordinator.charging.folds)."""
         return (self.event,)
 
     def replay(self, released: tuple[Vector, ...]) -> Query | None:

@@ -2,7 +2,7 @@
 
 `left` is the share of what the columns can explain that a model misses: 0 for the best linear model, 1 for a constant one.
 
-    left = (a·E + p/2n) / G     logistic loss, E the error of descent (vfl.solvers.recommend), a = 0.15 nats, its signal
+    left = (a·E + p/2n) / G     logistic loss, E the error of descent (vfl.solvers.rules.recommend), a = 0.15 nats, its signal
     left = max(1, ¼/R²)·E + (p/n)·(1 − R²)/R²        squared loss, whose E was stated for R² = ¼
 
 E is what noise, steps and the cap leave; the second term is the sampling error of the records. G is the gain of the best
@@ -29,7 +29,7 @@ from vfl import markup
 from vfl.arguments import require_number
 from vfl.errors import SpecificationError
 from vfl.planning.public_problem import problem_of
-from vfl.solvers.recommend import recommendation
+from vfl.solvers.rules.recommend import recommendation
 
 if TYPE_CHECKING:
     from vfl.job import Job

@@ -28,7 +28,7 @@ from vfl.privacy.zcdp import rho_of
 from vfl.schema import categories_of
 from vfl.security import psi
 from vfl.solvers import on_shares
-from vfl.solvers.recommend import recommendation
+from vfl.solvers.rules.recommend import recommendation
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from vfl.problem import Problem
     from vfl.secure.sharing import GramSharing, Sharing
     from vfl.solvers.protocol import Released, Solver
-    from vfl.solvers.recommend import Recommendation
+    from vfl.solvers.rules.recommend import Recommendation
     from vfl.types import Vector
 
 T = TypeVar("T")

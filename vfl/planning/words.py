@@ -9,8 +9,8 @@ from vfl import markup
 from vfl.alignment import reveals
 from vfl.planning.forecast import forecast
 from vfl.privacy.events import OnPart, bare
-from vfl.solvers.recommend import recommendation
-from vfl.solvers.record_defaults import standing_still
+from vfl.solvers.rules.recommend import recommendation
+from vfl.solvers.rules.record_defaults import standing_still
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

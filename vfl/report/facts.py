@@ -19,7 +19,7 @@ from vfl.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from coordinator.budget import Budget
+    from coordinator.charging.budget import Budget
     from vfl.certificate import Certificate, Report
     from vfl.planning import Plan
     from vfl.privacy.events import Event, ReleaseKey

@@ -35,12 +35,12 @@ from vfl.privacy.events import BoundedRange
 from vfl.privacy.geometry import Clip
 from vfl.privacy.spending import UNIT_BITS, rho
 from vfl.privacy.zcdp import rho_of
-from vfl.solvers import defaults
+from vfl.solvers.blocks.prox import ProxStep
+from vfl.solvers.bought.smoothness import asks_moments, curvature, moments_event, require_curvature
+from vfl.solvers.iterates.standstill import describe, largest, require_tolerance, tolerance
 from vfl.solvers.options import require_positive, require_whole
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.prox import ProxStep
-from vfl.solvers.smoothness import asks_moments, curvature, moments_event, require_curvature
-from vfl.solvers.standstill import describe, largest, require_tolerance, tolerance
+from vfl.solvers.rules import defaults
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from vfl.penalties import Penalty
     from vfl.privacy.events import Event
     from vfl.problem import Problem
+    from vfl.solvers.bought.smoothness import Curvature
     from vfl.solvers.protocol import Schedule
-    from vfl.solvers.smoothness import Curvature
     from vfl.types import Vector
 
 RULES = ("GS-r", "GS-s", "GS-q")

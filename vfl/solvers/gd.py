@@ -13,9 +13,9 @@ from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
-from vfl.solvers.average import Average
+from vfl.solvers.iterates.average import Average
+from vfl.solvers.iterates.standstill import Standstill, describe, require_tolerance, tolerance
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
-from vfl.solvers.standstill import Standstill, describe, require_tolerance, tolerance
 
 if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge

@@ -23,8 +23,8 @@ from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Moments, RecordNorms
 from vfl.problem import INTERCEPT
-from vfl.solvers.defaults import signal_to_noise
-from vfl.solvers.smoothness import OVERFLOW
+from vfl.solvers.bought.smoothness import OVERFLOW
+from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

@@ -15,10 +15,10 @@ from vfl.messages import Backward, Forward, Piece
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
-from vfl.solvers.defaults import signal_to_noise
+from vfl.solvers.bought.smoothness import OVERFLOW
+from vfl.solvers.iterates.quadratic import least_squares
 from vfl.solvers.options import require_clip, require_positive
-from vfl.solvers.quadratic import least_squares
-from vfl.solvers.smoothness import OVERFLOW
+from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

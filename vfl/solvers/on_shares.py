@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.privacy.events import Gaussian
+from vfl.solvers.blocks.visits import Walk
+from vfl.solvers.bought.smoothness import Curvature
 from vfl.solvers.gd import GD
 from vfl.solvers.noisy_gram import NoisyGram, Row
 from vfl.solvers.skgd import SkGD
-from vfl.solvers.smoothness import Curvature
-from vfl.solvers.visits import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

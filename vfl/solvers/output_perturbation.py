@@ -15,9 +15,9 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import joint
+from vfl.solvers.bought.smoothness import require_curvature
 from vfl.solvers.options import require_positive
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.smoothness import require_curvature
 
 if TYPE_CHECKING:
     from vfl.privacy.events import Event, Gaussian, ReleaseKey

@@ -17,9 +17,9 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import batches, joint
-from vfl.solvers.average import Average
-from vfl.solvers.defaults import signal_to_noise
+from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,23 +12,24 @@ import numpy as np
 from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded
 from vfl.messages import Descend
-from vfl.solvers import counts, defaults, record_defaults
-from vfl.solvers.anderson import MESSAGES, WINDOW, Acceleration, accelerated
-from vfl.solvers.average import Average
-from vfl.solvers.labels import constant, mean, spread
-from vfl.solvers.presence import Presence
-from vfl.solvers.protocol import Derivative
-from vfl.solvers.residuals import best_cap
-from vfl.solvers.shares import Shares
-from vfl.solvers.skgd_options import require_fit, require_options, resolved
-from vfl.solvers.smoothness import (
+from vfl.solvers.blocks.presence import Presence
+from vfl.solvers.blocks.shares import Shares
+from vfl.solvers.blocks.skgd_options import require_fit, require_options, resolved
+from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
+from vfl.solvers.bought import counts
+from vfl.solvers.bought.labels import constant, mean, spread
+from vfl.solvers.bought.residuals import best_cap
+from vfl.solvers.bought.smoothness import (
     Curvature,
     asks_moments,
     curvature,
 )
-from vfl.solvers.standstill import Standstill, describe
-from vfl.solvers.trail import Trail
-from vfl.solvers.visits import BOUNDS, COORDINATE, RECORD, Walk
+from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accelerated
+from vfl.solvers.iterates.average import Average
+from vfl.solvers.iterates.standstill import Standstill, describe
+from vfl.solvers.iterates.trail import Trail
+from vfl.solvers.protocol import Derivative
+from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -68,19 +69,19 @@ class SkGD:
     early_share : of clip='record': share of the passes' μ² that the first 30 % of the passes spend; the average of the
         tail leaves these out. 0 spends evenly, as the rule does where ρ < 20.
     residual_share : of clip='record' and squared loss: share of the passes' μ² that buys, after the early passes, a
-        histogram of residuals, by which C is then chosen (vfl.solvers.residuals). 0 buys nothing.
+        histogram of residuals, by which C is then chosen (vfl.solvers.bought.residuals). 0 buys nothing.
     spares : passes that are set aside for repeats, with clip='record': a run that loses an answer, or is resumed, charges
         one more pass for what may have been released before. Without spares its last passes are not made.
-    label_share : share of μ² after the moments that buys mean and spread of the labels (vfl.solvers.labels): the
+    label_share : share of μ² after the moments that buys mean and spread of the labels (vfl.solvers.bought.labels): the
         intercept starts at the mean, and the cap is κ times the spread over that of typical labels (`typical_spread` of
-        vfl.solvers.defaults). For logistic and smoothed hinge loss with clip='record' it buys the share of positive labels,
-        and the intercept starts at the best constant model. 0 buys nothing, and neither does a given clip: then κ is the cap
-        as it stands.
+        vfl.solvers.rules.defaults). For logistic and smoothed hinge loss with clip='record' it buys the share of positive
+        labels, and the intercept starts at the best constant model. 0 buys nothing, and neither does a given clip: then κ is
+        the cap as it stands.
     noise_geometry : 'scaled' clips and noises M_S^{-1/2} r_i x_{i,S}, so each coordinate gets noise in its own unit;
         'isotropic' (the DP-SkGD paper) clips r_i x_{i,S} itself at κ√(Σ M_j).
     step_size : γ in the step γ/(β_S M_j) with the data-independent β_S = |S|, of all blocks that move at once.
     tol : without privacy, stop once whole steps would move no coordinate by more than this share of the largest one
-        (vfl.solvers.standstill), at the iterate that stands still. None: 1e-9, or no stop where the number of steps is
+        (vfl.solvers.iterates.standstill), at the iterate that stands still. None: 1e-9, or no stop where the number of steps is
         given. Refused with privacy: the number of steps of a private run never depends on data.
     iterate : the model that an outer round ends with: its 'last' θ or the 'average' of its θ (the paper's); 'tail' ends
         with the average of the last half of the whole run.
@@ -120,7 +121,7 @@ class SkGD:
         as_floats(self, "clip", "record_clip", "early_share", "residual_share", "label_share", "step_size", "tol")
 
     def resolve(self, problem: Problem) -> Self:
-        """Return the same solver with every option decided from public facts (vfl.solvers.skgd_options)."""
+        """Return the same solver with every option decided from public facts (vfl.solvers.blocks.skgd_options)."""
         self._check(problem)
         return resolved(self, problem)
 

@@ -13,7 +13,7 @@ from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
-from vfl.solvers.average import Average
+from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 
 if TYPE_CHECKING:

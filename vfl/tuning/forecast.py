@@ -11,7 +11,7 @@ from vfl.planning import plan as make_plan
 from vfl.planning import recommend
 from vfl.privacy.ledger import Accounting
 from vfl.privacy.ledger.composition import epsilon_of, plan_cost
-from vfl.solvers.recommend import ENOUGH
+from vfl.solvers.rules.recommend import ENOUGH
 
 if TYPE_CHECKING:
     from vfl.planning import Plan
@@ -57,7 +57,7 @@ class TunePlan:
         """True where the rules for the defaults leave less to gain than the noise of a trial costs.
 
         No measured problem with a signal-to-noise ratio ρ = μn/p of 10 or more has options ahead of the defaults by more than
-        the runs' deviation (vfl.solvers.recommend).
+        the runs' deviation (vfl.solvers.rules.recommend).
         """
         return self._ratio >= ENOUGH
 

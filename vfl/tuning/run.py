@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coordinator.budget import Budget, Reserved
+from coordinator.charging.budget import Budget, Reserved
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
 from vfl import markup

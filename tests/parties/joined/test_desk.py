@@ -61,9 +61,9 @@ from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.geometry import Clip
 from vfl.security.sealing import Sealer
+from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.noisy_gram import GramClip
 from vfl.solvers.protocol import Derivative
-from vfl.solvers.prox import ProxStep
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from vfl.launch.engines.place import Organisations
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from coordinator.budget import Budget, Reserved
+    from coordinator.charging.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Lost, Made, Round
     from vfl.alignment import Aligned, Aligning

@@ -25,7 +25,7 @@ from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from coordinator.budget import Budget, Reserved
+    from coordinator.charging.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.link import Link

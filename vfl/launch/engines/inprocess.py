@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from coordinator.alignment import align
-from coordinator.budget import Reserved
+from coordinator.charging.budget import Reserved
 from coordinator.coordinator import Coordinator
-from coordinator.shards import MarginShards, ShardMargins, whole
+from coordinator.states.shards import MarginShards, ShardMargins, whole
 from parties.alignment.participant import Alignment
 from parties.dealing import Dealing
 from parties.loading import consented, load
@@ -24,7 +24,7 @@ from vfl.shards import Each, Here
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
 
-    from coordinator.budget import Budget
+    from coordinator.charging.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Lost, Made, Round
     from parties.alignment.index import Index

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.budget import Reserved
+from coordinator.charging.budget import Reserved
 from coordinator.recovery import LOSSES_A_QUERY
 from vfl.errors import PlacementError
 from vfl.job.placement import ALONE, IN_ONE_PROCESS
@@ -29,7 +29,7 @@ from vfl.security.psi import new_salt
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from coordinator.budget import Budget
+    from coordinator.charging.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Lost, Made, Round
     from parties.prediction import ModelPart
@@ -94,8 +94,8 @@ def _federation(
         raise PlacementError(IN_ONE_PROCESS)
     cpus = len(processes) * placement.shards + 1 + (secure is not None)
     with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
-        from coordinator.actor import CoordinatorActor
-        from coordinator.seat import Seat, process_of
+        from coordinator.cluster.actor import CoordinatorActor
+        from coordinator.cluster.seat import Seat, process_of
         from parties.actor import DealerActor, InMemory, PartyActor, Shared
 
         asked = asked_of(placement, sources, pinned=pinned_there, here=here, secure=secure)
@@ -184,8 +184,8 @@ def run(
     ):
         import ray
 
-        from coordinator.ray_transport import answer_of
-        from coordinator.seat import process_of
+        from coordinator.cluster.ray_transport import answer_of
+        from coordinator.cluster.seat import process_of
 
         if job.id is not None:
             yield from _aligned(arrangement, actors, handed, coordinator, place)
@@ -238,7 +238,7 @@ def predict(
 
     arrangement = Arrangement(cores=cores)
     with _federation(None, sources, place, arrangement, policies=policies) as (actors, handed, coordinator):
-        from coordinator.ray_transport import answer_of
+        from coordinator.cluster.ray_transport import answer_of
 
         asked = {
             name: actors[name].prepare_prediction.remote(parts[name], name, handed[name], list(sources))
@@ -264,7 +264,7 @@ def predict(
 def _aligned(
     arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Place
 ) -> Iterator[Aligning | Aligned]:
-    from coordinator.ray_transport import answer_of
+    from coordinator.cluster.ray_transport import answer_of
 
     # Send the salt to the parties and never to the coordinator.
     salt, cores = new_salt(), cores_of(place, arrangement, len(actors))

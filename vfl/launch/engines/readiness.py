@@ -92,7 +92,7 @@ def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> Non
 
 def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked], seconds: float) -> None:
     """Wait until every actor runs this version of vfl; raise PlacementError or VersionMismatch otherwise."""
-    from coordinator.ray_transport import answer_of
+    from coordinator.cluster.ray_transport import answer_of
     from vfl.errors import PartyLost
 
     versions = {actor.version.remote(): name for name, actor in actors.items()}

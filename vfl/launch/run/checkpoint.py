@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from coordinator.budget import Budget, Reserved
+from coordinator.charging.budget import Budget, Reserved
 from coordinator.rounds import LEFT, Log, Round
 from vfl.certificate.verification import charges
 from vfl.errors import OutputError

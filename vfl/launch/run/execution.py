@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.budget import Budget
+from coordinator.charging.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Made
 from vfl.arguments import require
@@ -28,7 +28,7 @@ from vfl.planning import MANY, check
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from coordinator.budget import Reserved
+    from coordinator.charging.budget import Reserved
     from coordinator.rounds import Lost, Round
     from vfl.alignment import Aligned, Aligning
     from vfl.launch.engines.place import Place

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from vfl.certificate import Report
     from vfl.job import Job
+    from vfl.launch.purchases.woe import WeightOfEvidence
     from vfl.launch.run.importance import Importance
     from vfl.launch.run.scorecard import Scorecard
-    from vfl.launch.woe import WeightOfEvidence
     from vfl.types import Vector
 
 PART = ".part.json"

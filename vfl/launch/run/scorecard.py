@@ -15,8 +15,8 @@ from vfl.features import Binned, own_of
 from vfl.losses import loss_of
 
 if TYPE_CHECKING:
+    from vfl.launch.purchases.woe import WeightOfEvidence
     from vfl.launch.run.result import Result
-    from vfl.launch.woe import WeightOfEvidence
 
 MISSING = "(missing)"
 OTHER = "(other)"

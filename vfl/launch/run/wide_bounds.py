@@ -9,7 +9,7 @@ from vfl.certificate.issue import moments_digest
 from vfl.launch.run.importance import LEVEL
 from vfl.planning import plan as make_plan
 from vfl.schema import Numeric
-from vfl.solvers.smoothness import spreads
+from vfl.solvers.bought.smoothness import spreads
 
 if TYPE_CHECKING:
     from vfl.launch.run.result import Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from coordinator.budget import Reserved
+from coordinator.charging.budget import Reserved
 from coordinator.rounds import Lost, Round
 from vfl.certificate import certify
 from vfl.errors import LedgerError
@@ -14,7 +14,7 @@ from vfl.launch.run.result import Result, numbers, told
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from coordinator.budget import Budget
+    from coordinator.charging.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log
     from vfl.privacy.events import Event, ReleaseKey

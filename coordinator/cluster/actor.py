@@ -1,0 +1,146 @@
+"""The coordinator as a Ray actor, and its metrics in Ray."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import ray
+
+from coordinator.alignment import align
+from coordinator.cluster.ray_transport import Constants, RayAlignment, RayTransport, answer_of
+from coordinator.cluster.shard_transport import ShardTransport
+from coordinator.coordinator import Coordinator
+from coordinator.rounds import Made
+from coordinator.states.shards import MarginShards, ShardMargins, whole
+from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
+from vfl.errors import PartyLost
+from vfl.shards import Remote
+from vfl.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from coordinator.charging.budget import Budget, Reserved
+    from coordinator.coordinator import Outcome
+    from coordinator.rounds import Log, Lost, Round
+    from vfl.alignment import Aligned, Aligning
+    from vfl.holdout import Split
+    from vfl.job import Job
+    from vfl.job.faults import Faults
+    from vfl.messages import Query, Records
+    from vfl.planning import Plan
+
+    Event: TypeAlias = Plan | Reserved | Round | Lost | Made | Outcome
+
+
+class RayMeters:
+    """Ray metrics, which Ray's nodes offer to Prometheus."""
+
+    def __init__(self, job: str, run: str) -> None:
+        from ray.util.metrics import Counter, Gauge
+
+        tags = {"job": job, "run": run}
+        self._meters = {
+            name: kind(name, description=text, tag_keys=tuple(tags))
+            for kind, named in ((Counter, COUNTERS), (Gauge, GAUGES))
+            for name, text in named.items()
+        }
+        for meter in self._meters.values():
+            meter.set_default_tags(tags)
+
+    def add(self, name: str, amount: float) -> None:
+        """Add to a counter."""
+        if amount > 0:
+            self._meters[name].inc(amount)
+
+    def set(self, name: str, value: float) -> None:
+        """Set a gauge."""
+        self._meters[name].set(value)
+
+
+class MarginsActor(ShardMargins):
+    """Actor that holds one shard of the margins. It stores labels and limits once, for all parties and visits."""
+
+    def __init__(self) -> None:
+        self._constants = Constants()
+
+    def records(self, query: Query) -> Records:
+        """Return the vectors of a query, or references for vectors that most queries share."""
+        records = super().records(query)
+        labels: Any = self._constants.of("labels", records.labels)
+        limits: Any = self._constants.of("limits", records.limits)
+        return replace(records, labels=labels, limits=limits)
+
+
+class CoordinatorActor:
+    """Actor that runs a job over the parties' actors.
+
+    It waits for the driver before the first release and before it settles. So the driver can refuse the plan before any
+    release, and its log is complete before the books are closed.
+
+    faults : policy on lost parties. job, run : tags of its metrics and log lines. dealer : actor of a run on shares.
+    shards : Ray's options for each shard of the margins; () keeps the margins in this actor.
+    """
+
+    def __init__(
+        self,
+        actors: Mapping[str, Any],
+        sources: Mapping[str, Any],
+        faults: Faults,
+        job: str,
+        run: str,
+        dealer: Any = None,
+        shards: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        made = ShardTransport if shards else RayTransport
+        transport = made(actors, faults.answer_seconds, sources, dealer=dealer)
+        self._shards, self._answer_seconds = shards, faults.answer_seconds
+        self._coordinator = Coordinator(transport, faults=faults, margins=self._margins if shards else whole)
+        self._alignment = RayAlignment(actors, faults.answer_seconds)
+        self._telemetry = Telemetry(job, run, RayMeters(job, run), lambda: (transport.n_bytes, transport.party_seconds))
+        log.setLevel(logging.INFO)
+        log.addHandler(logging.StreamHandler())
+
+    def version(self) -> str:
+        """Return the version of the code that runs here."""
+        return __version__
+
+    def align(self, *, required: bool) -> Iterator[Aligning | Aligned]:
+        """Align the parties' records by the ids that the parties have read; yield progress, then the outcome."""
+        aligned = yield from align(self._alignment, required=required)
+        yield aligned
+
+    def begin(self, job: Job, budget: Budget, log: Log) -> tuple[Event, ...]:
+        """Reserve the plan; yield the plan, then the reservation."""
+        self._events = self._noted(self._coordinator.stream(job, budget, log))
+        return tuple(islice(self._events, 2))
+
+    def rounds(self) -> Iterator[Event]:
+        """Train: make the planned releases and yield each round."""
+        for event in self._events:
+            if isinstance(event, Made):
+                return
+            yield event
+
+    def finish(self) -> Event:
+        """Settle; return the outcome."""
+        return next(self._events)
+
+    def _margins(self, labels: Sequence[Any], split: Split | None, n_records: int, n_margins: int = 1) -> MarginShards:
+        """Start one actor per shard of the margins. These actors end with this one."""
+        started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
+        return MarginShards(Remote(started, self._of_margins), labels, split, n_records, n_margins)
+
+    def _of_margins(self, number: int, ref: Any) -> Any:
+        try:
+            return answer_of("margins", ref, self._answer_seconds)
+        except PartyLost as lost:  # no party that could come back: the run ends, and is resumed from its log
+            raise PartyLost(f"shard {number} of the margins was lost; continue with: vfl resume ({lost})") from lost
+
+    def _noted(self, events: Iterator[Event]) -> Iterator[Event]:
+        for event in events:
+            self._telemetry(event)
+            yield event

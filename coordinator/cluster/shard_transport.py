@@ -1,0 +1,37 @@
+"""Transport to parties whose rows are in shards. Shards send vectors to one another, never through the coordinator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from coordinator.cluster.ray_transport import RayTransport
+from vfl.kinds import from_plain, to_plain
+from vfl.messages import Need, Reply
+from vfl.shards import Each
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vfl.messages import Query
+    from vfl.privacy.events import ReleaseKey
+
+
+class ShardTransport(RayTransport):
+    """Transport to the head of each party whose rows are in shards. It passes on references; shards exchange the vectors."""
+
+    def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> dict[str, Reply]:
+        """Send each share to its party, all at the same time."""
+        named = to_plain(key)
+        refs = {
+            name: self._actors[name].answer_over.remote(to_plain(share), named, list(records))
+            for name, share in shares.items()
+        }
+        replies = {}
+        for name, (plain, pieces, n_trained) in self._gather(refs).items():
+            reply = from_plain(plain, Reply)
+            vector: Any = None if pieces is None else Each(pieces)
+            replies[name] = replace(reply, vector=vector)
+            self.n_bytes += 8 * n_trained * ((shares[name].need is not Need.NOTHING) + (pieces is not None))
+        self.party_seconds += max((reply.seconds for reply in replies.values()), default=0.0)
+        return replies

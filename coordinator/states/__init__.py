@@ -1,0 +1,1 @@
+"""State of the coordinator between queries: margins in one process, margins in row shards, or the public model alone."""

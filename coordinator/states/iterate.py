@@ -1,0 +1,118 @@
+"""Public model, which replaces the margins under trust='secure': the only state of the coordinator between queries.
+
+Guarantee. No value here has an entry per record: w, the shift and the version are functions of released values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.holdout import Side
+from vfl.messages import Backward, Descend, Forward, Moments, Ranges, RecordNorms, Records, Reweigh, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vfl.messages import Query, Reply
+    from vfl.problem import Layout
+    from vfl.types import Vector
+
+PUBLIC = ("add", "reset")
+"""Targets that change the model. Other targets name vectors that exist only with margins."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """A public model: margins are Σ_q X_q w_q + shift.
+
+    w : {party: (p_q,) its coefficients}. shift : −c·w for columns centred at c.
+    """
+
+    w: Mapping[str, Vector]
+    shift: float = 0.0
+
+
+class Iterate:
+    """The model that queries change, with the interface of margins (coordinator.states.state).
+
+    Queries about the columns of one owner are sent to that owner: moments, ranges, tallies of labels. A gradient is sent to
+    all parties, which open its noised sum (coordinator.secure). Queries that otherwise change margins change the model.
+
+    layout : of the coordinates. n_records : number of training records. label : the party with the labels.
+    """
+
+    def __init__(self, layout: Layout, n_records: int, label: str) -> None:
+        self._sizes = {party: len(names) for party, names in layout.columns.items()}
+        self._label = label
+        self.counts = (n_records,)
+        self.model = Model({party: np.zeros(size) for party, size in self._sizes.items()})
+
+    def state(self) -> Model:
+        """Return the model, for `restore`. Updates replace it and never change it in place."""
+        return self.model
+
+    def restore(self, state: Model) -> None:
+        """Return to an earlier model."""
+        self.model = state
+
+    def shares(self, query: Query) -> Mapping[str, Query]:
+        """Return the query of each party; all parties get a gradient unchanged. PrivacyError for queries that need margins."""
+        match query:
+            case Moments() | Ranges():
+                return query.shares()
+            case Tally(side=Side.TRAINING) if getattr(query.statistic, "labels_only", False):
+                return {self._label: query}
+            case Backward():
+                return dict.fromkeys(self._sizes, query)
+            case Forward(side=Side.TRAINING) | RecordNorms(side=Side.TRAINING) | Reweigh():
+                return {}
+            case Descend() if query.replayed is not None:
+                return {}
+            case _:
+                raise PrivacyError(f"trust='secure' shows margins to nobody, so {type(query).__name__} has no answer")
+
+    def records(self, query: Query) -> Records:
+        """Return no vector: parties see no per-record vector."""
+        return Records()
+
+    def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
+        """Apply to the model the change that a query makes to margins. PrivacyError for a reply with an entry per record."""
+        if any(reply.vector is not None for reply in replies.values()):
+            self._refuse()
+        if isinstance(query, Forward) and query.target in PUBLIC:
+            self._move(query)
+        elif isinstance(query, Descend) and query.replayed is not None:
+            self._repeat(query, query.replayed)
+
+    def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
+        """Raise PrivacyError if there is a vector."""
+        if list(vectors):
+            self._refuse()
+
+    def tally(self, query: Tally) -> NoReturn:
+        """Raise PrivacyError: without margins there is no statistic of them."""
+        self._refuse()
+
+    def _move(self, query: Forward) -> None:
+        reset = query.target == "reset"
+        w = {party: np.zeros(size) if reset else self.model.w[party].copy() for party, size in self._sizes.items()}
+        for party, (block, delta) in query.coordinates.items():
+            w[party][block.local] += delta
+        shift = 0.0 if reset else self.model.shift
+        self.model = Model(w, shift + sum(query.shifts.get(party, 0.0) for party in query.coordinates))
+
+    def _repeat(self, query: Descend, released: tuple[Vector, ...]) -> None:
+        """Repeat the updates of an earlier process, with the order and the rounding of the executor's single steps."""
+        own = {party: start.copy() for party, start in query.start.items()}
+        for step, u in zip(query.ordered(), released, strict=True):
+            party = step.block.party
+            delta = step.rule(own[party][step.block.local], u)
+            own[party][step.block.local] += delta
+            self._move(Forward({party: (step.block, delta)}, shifts={party: -float(step.centre @ delta)}))
+
+    def _refuse(self) -> NoReturn:
+        raise PrivacyError("trust='secure' keeps no vector with an entry per record at the coordinator")

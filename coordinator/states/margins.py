@@ -1,0 +1,147 @@
+"""The only module that holds Xw, y and other per-record state in the clear.
+
+Parties see what the trust setting allows: residuals, or margins and labels in a sweep. Under trust='secure',
+`coordinator.states.iterate` takes the place of this module, and no participant holds these vectors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vfl.errors import PrivacyError
+from vfl.holdout import Side
+from vfl.kernels.geometry import capped, record_limits
+from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, HELD_POSITIONS, Backward, Descend, Need, Records, Weighted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vfl.messages import Query, Reply, Tally
+    from vfl.types import Integers, Vector
+
+    State = tuple[Vector, dict[str, Vector], dict[str, Vector]]
+
+HELD = (HELD_OUT, HELD_NORMS, HELD_GROUPS)
+
+
+class Place(NamedTuple):
+    """Position of the first of some records among all n training records, and among all held-out records."""
+
+    first: int
+    n_trained: int
+    first_held_out: int
+
+
+class Margins:
+    """Xw (n,), starting at w = 0, and the labels y (n,) of the training records.
+
+    held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
+        records are kept for a Tally only.
+    place : of these records, if they are one shard; None for all records.
+    n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after another.
+    """
+
+    def __init__(
+        self, labels: Vector, held_out: np.ndarray | None = None, place: Place | None = None, n_margins: int = 1
+    ) -> None:
+        self._held_labels = labels[:0] if held_out is None else labels[held_out]
+        self._labels = labels if held_out is None else labels[~held_out]
+        self._n_margins = n_margins
+        self._margins = np.zeros(n_margins * len(self._labels))
+        self._place = place or Place(0, len(self._labels), 0)
+        self._held: dict[str, Vector] = {}
+        self._kept: dict[str, Vector] = {}
+        self._capped: tuple[Vector, float, Vector] | None = None
+
+    @property
+    def n_records(self) -> int:
+        """Return n, the number of records that are trained on."""
+        return len(self._labels)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Return the number of training records per shard: (n,), since there is one shard."""
+        return (len(self._labels),)
+
+    @np.errstate(all="ignore")  # nobody may learn of one record's overflow, here and below
+    def tally(self, query: Tally) -> Integers | Vector:
+        """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
+        if query.side is Side.TRAINING:
+            return query.statistic(self._margins, self._labels)
+        statistic: Any = query.statistic
+        kept = [self._of_held_out(name) for name in (HELD_OUT, *getattr(statistic, "needs", ()))]
+        sums: Integers | Vector = statistic(kept[0], self._held_labels, *kept[1:])
+        return sums
+
+    def _of_held_out(self, name: str) -> Vector:
+        if name == HELD_POSITIONS:
+            return self._place.first_held_out + np.arange(float(len(self._held_labels)))
+        known = self._held.get(name)
+        wanted = self._held_labels.size * (self._n_margins if name == HELD_OUT else 1)
+        if known is None or known.shape != (wanted,):
+            what = "margins" if name == HELD_OUT else name.removeprefix(f"{HELD_OUT}: ")
+            raise PrivacyError(f"held-out records are tallied before their {what} are known")
+        return known
+
+    def state(self) -> State:
+        """Return the state that queries change, for `restore`; vectors are replaced, never changed in place."""
+        return self._margins, dict(self._held), dict(self._kept)
+
+    def restore(self, state: State) -> None:
+        """Undo all changes since `state` was taken."""
+        self._margins, self._held, self._kept = state[0], dict(state[1]), dict(state[2])
+
+    @np.errstate(all="ignore")
+    def records(self, query: Query) -> Records:
+        """Return the per-record vectors that the parties see for this query; keep the state that it replaces."""
+        cap = query.capped if isinstance(query, Descend | Backward) else None
+        if query.need is Need.MARGINS:
+            limits = None if cap is None else self._limits(cap.cap)
+            return Records(margins=self._margins, labels=self._labels, limits=limits)
+        if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
+            if query.batch is not None:
+                members = query.batch.members(self._place.n_trained)
+                self._kept["batch"] = members[self._place.first : self._place.first + self.n_records]
+            weights, replaced = query.weighting(self._margins, self._labels, self._kept)
+            self._kept.update(replaced)
+            if cap is not None:  # a pass costs one release because of it: not left to the weighting
+                weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
+            # The cost of a pass assumes disjoint folds: the weighting must not decide this.
+            return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
+        return Records()
+
+    def _limits(self, cap: float) -> Vector:
+        """Return C/‖z_i‖, (n,). It is computed once, so that transports can store it once."""
+        norms = self._kept.get("norms")
+        if norms is None:
+            raise PrivacyError("a record cap is asked for before the norms of the records are known")
+        if self._capped is None or self._capped[0] is not norms or self._capped[1] != cap:
+            self._capped = norms, cap, record_limits(norms, cap)
+        return self._capped[2]
+
+    def shares(self, query: Query) -> Mapping[str, Query]:
+        """Return the share of each party that the query is put to."""
+        return query.shares()
+
+    def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
+        """Absorb the n-vectors of the replies to a query."""
+        self.absorb(query.target, [reply.vector for reply in replies.values() if reply.vector is not None])
+
+    @np.errstate(all="ignore")
+    def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
+        """Sum the replies' n-vectors in order, then add the sum to Xw, reset Xw to it, or keep it under a name."""
+        total: Vector | None = None
+        for vector in vectors:
+            total = vector if total is None else total + vector
+        if total is None:
+            return
+        if target in HELD:
+            self._held[target] = total
+        elif target == "add":
+            self._margins = self._margins + total
+        elif target == "reset":
+            self._margins = total
+        else:
+            self._kept[target] = total

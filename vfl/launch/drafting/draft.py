@@ -1,0 +1,514 @@
+"""`draft`: the text of a job file for some data files. Everything that was read from the data stands in comments.
+
+The drafted job therefore lacks these declarations, and vfl refuses it until somebody makes them: in the file, or by answers to
+questions at a terminal. A range or a list of categories that was read from the records reveals something about them, so no
+guarantee could rest on it. The label is found by its name, ids by their names or by the overlap of their cells, the format of
+text files by their beginning. The draft shows cells: only the owner of the files should see it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parties.sources.csv import dates_of, numbers_of
+from parties.sources.opening import open_source
+from parties.sources.sparse import SparseSource
+from vfl.csv import Csv
+from vfl.errors import DataError, SpecificationError, nearest
+from vfl.job.drafted import MARK
+from vfl.job.environment import path_of
+from vfl.job.file import ADDRESS
+from vfl.job.plain import FORMAT
+from vfl.launch.drafting.overlap import by_overlap, distinct_cells, overlap
+from vfl.launch.drafting.recognition import recognise
+from vfl.schema import canonical_category
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+MANY = 50
+"""A text column with more distinct values is taken for free text, and dropped."""
+FEW = 10
+"""A label of more different numbers is taken for a number, and not for classes."""
+DIGITS = 6
+"""Significant digits of a drafted range; longer numbers are rounded outwards."""
+
+LABELS = ("target", "label", "y", "class", "outcome", "default", "churn")
+IDS = ("id", "uid", "uuid", "key", "customer", "subscriber", "client", "patient", "person", "user", "account")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A declaration that only a person can make.
+
+    about : 'label', 'bounds', 'fill', 'categories', 'missing', 'classes' or 'epsilon'. column : its name.
+    shown : the value that the records suggest, in TOML; NOT PRIVATE unless publicly known. For a label: all columns.
+    """
+
+    about: str
+    column: str
+    shown: str
+
+
+Ask: TypeAlias = "Callable[[Question], str | None]"
+"""Returns the declared value in TOML (for a label: PARTY.COLUMN), or None to leave it open."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Summary of a column's cells.
+
+    kind : 'numeric', 'boolean', 'text', 'date' or 'other'.
+    values : the first distinct cells as text, one more than MANY if there are more. empty : whether a text has no characters.
+    """
+
+    kind: str
+    low: float | None = None
+    high: float | None = None
+    missing: bool = False
+    values: dict[str, None] = field(default_factory=dict)
+    empty: bool = False
+
+    def add(self, cells: pa.Array, numbers: pa.Array | None = None) -> None:
+        """Update the summary with a chunk of cells. numbers : the same cells as numbers, for a numeric column."""
+        self.missing = self.missing or cells.null_count > 0
+        cells = cells.drop_null()
+        if not len(cells):
+            return
+        told = numbers if self.kind == "numeric" else cells if self.kind == "text" else None
+        if told is not None and len(self.values) <= MANY:
+            for value in pc.unique(told).to_pylist():
+                if len(self.values) <= MANY:
+                    self.values[canonical_category(value)] = None
+        self.empty = self.empty or (self.kind == "text" and "" in self.values)
+        if numbers is None or self.kind != "numeric":
+            return
+        if pc.any(pc.is_nan(numbers)).as_py():
+            self.missing = True
+        finite = numbers.filter(pc.is_finite(numbers))
+        if len(finite):
+            both = pc.min_max(finite).as_py()
+            self.low = both["min"] if self.low is None else min(self.low, both["min"])
+            self.high = both["max"] if self.high is None else max(self.high, both["max"])
+
+
+def _numbers(cells: pa.Array, spec: Csv | None) -> pa.Array | None:
+    """Return cells as float64; None if one is no number. spec : the format of a text file."""
+    cells = cells.drop_null()
+    if spec is not None:
+        return numbers_of(cells, spec)
+    try:
+        return cells.cast(pa.float64(), safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _kind_of(kind: pa.DataType) -> str:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "numeric"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return "date"
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "other"
+
+
+def columns_of(party: str, source: Any) -> dict[str, Found]:
+    """Read a party's source once and return {column: summary} in its order. Raises DataError."""
+    opened = open_source(source, {}, party=party)
+    names = opened.names
+    if not isinstance(opened, SparseSource) and names:
+        opened = open_source(source, dict.fromkeys(names, "text"), party=party)
+    if isinstance(opened, SparseSource) or not names:
+        raise opened.origin.error("has no names of columns: write its job by hand")
+    found: dict[str, Found] = {}
+    textual: set[str] = set()
+    spec = None if opened.typed else source if isinstance(source, Csv) else Csv(str(source))
+    for batch in opened.batches(names):
+        for name in names:
+            cells = batch.column(name)
+            if pa.types.is_dictionary(cells.type):
+                cells = cells.dictionary_decode()
+            summary = found.setdefault(name, Found("numeric" if not opened.typed else _kind_of(cells.type)))
+            numbers = _numbers(cells, spec) if summary.kind == "numeric" and name not in textual else None
+            if not opened.typed and numbers is None:
+                textual.add(name)
+            summary.add(cells, numbers)
+    return found if not textual else _again(names, textual, opened.batches(sorted(textual)), found, spec)
+
+
+def _again(
+    names: Any,
+    textual: set[str],
+    batches: Iterator[pa.RecordBatch],
+    found: dict[str, Found],
+    spec: Csv | None,
+) -> dict[str, Found]:
+    """Read columns again that turned out to hold text after their first values were taken for numbers."""
+    texts = {name: Found("text") for name in textual}
+    dated = set(textual) if spec is not None else set()
+    for batch in batches:
+        for name in textual:
+            texts[name].add(batch.column(name))
+            if name in dated and spec is not None and not _are_dates(batch.column(name), spec):
+                dated.discard(name)
+    for name in dated:
+        texts[name] = Found("date", missing=texts[name].missing)
+    return {name: texts.get(name, found[name]) for name in names}
+
+
+def _are_dates(cells: pa.Array, spec: Csv) -> bool:
+    """Return True if all cells of a text file are dates in its format, and there are some."""
+    cells = cells.drop_null()
+    if spec.dates is None and len(cells):
+        iso = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.,+Z-]*)?\s*$"
+        return bool(pc.all(pc.match_substring_regex(cells, iso)).as_py())
+    return len(cells) > 0 and dates_of(cells, spec) is not None
+
+
+def draft(
+    sources: Mapping[str, str | Path | Csv],
+    *,
+    label: str | None = None,
+    ids: str | Sequence[str] | None = None,
+    folder: Path | None = None,
+    ask: Ask | None = None,
+) -> str:
+    """Return the text of a job file for the parties' files.
+
+    sources : {party: path, or a text file with its format}; the format of others is recognised.
+    label : 'column' or 'party.column'; None looks for a usual name, then asks.
+    ids : the id column of all files, or 'party.column' for each; None looks for usual names, then for shared cells.
+    folder : folder of the job file; paths in the draft are relative to it.
+    ask : answers questions (`Question`); None leaves comments instead.
+
+    Raises SpecificationError, or DataError for a file that cannot be read.
+    """
+    ask = ask or _open
+    recognised = {party: recognise(source) for party, source in sources.items()}
+    opened = {party: known.source for party, known in recognised.items()}
+    found = {party: columns_of(party, source) for party, source in opened.items()}
+    owner, target, how = _label(found, label, ask)
+    id_of, id_how = _ids_with_reason(found, opened, ids, target)
+    owned = {p: [c for c in columns if c != id_of.get(p) and (p, c) != (owner, target)] for p, columns in found.items()}
+    labelled = found[owner][target] if target else None
+    lines = [
+        f"# Drafted by vfl init from {', '.join(_name(source) for source in opened.values())}.",
+        "# Keep it to yourself: it shows cells.",
+        f'# Comments that end in "{MARK}"',
+        "# are not declarations. Replace them by what is publicly known of a column, then take the comment sign away; until",
+        "# then the job is refused.",
+        f"format = {FORMAT}",
+        'name = "draft"',
+        'loss = "logistic"  # for a label that is a number: "squared", "huber" or "poisson"',
+        *_id_lines(id_of, found, id_how),
+        *_class_lines(target, labelled, ask),
+        "",
+        "[partition]",
+        f"label = [{_text(owner)}, {_text(target)}]  # {how}" if how else f"label = [{_text(owner)}, {_text(target)}]",
+        "",
+        "[partition.parties]",
+        *(f"{_key(party)} = [{', '.join(map(_text, columns))}]" for party, columns in owned.items()),
+    ]
+    named = _names(owned, (owner, target))
+    lines += _declarations({named[p, c]: (p, c, found[p][c]) for p, columns in owned.items() for c in columns}, ask)
+    if labelled is not None and labelled.kind == "numeric" and not _binary(labelled):
+        lines.append(
+            f"# for squared, huber or poisson loss, under [bounds]: {_key(target)} = {_range(labelled)}  # {MARK}"
+        )
+    lines += [
+        "",
+        "[penalty]",
+        'kind = "l2"',
+        "strength = 1e-4",
+        "",
+        "[privacy]",
+        f"epsilon = {ask(Question('epsilon', 'epsilon', '1.0')) or '1.0'}",
+        "",
+        "[data]  # each path is opened by that party's own actor",
+    ]
+    lines += [
+        f"{_key(party)} = {_text(_relative(source, folder))}"
+        for party, source in opened.items()
+        if isinstance(source, str)
+    ]
+    for party, source in opened.items():
+        if isinstance(source, Csv):
+            lines += _format_lines(party, source, recognised[party].said, folder)
+    return "\n".join(lines) + "\n"
+
+
+def _open(question: Question) -> str | None:
+    """Leave a question open."""
+    del question
+    return None
+
+
+def _name(source: str | Csv) -> str:
+    return Path(path_of(source).partition("?")[0]).name
+
+
+def _format_lines(party: str, spec: Csv, known: Sequence[str], folder: Path | None) -> list[str]:
+    """Return the table of a text file with its format, and the words for it."""
+    said = f"  # {'; '.join(known)}" if known else ""
+    lines = ["", f"[data.{_key(party)}]{said}", f"path = {_text(_relative(spec.path, folder))}"]
+    for name, value in spec.options().items():
+        listed = f"[{', '.join(map(_text, value))}]" if isinstance(value, list) else _text(value)
+        lines.append(f"{name} = {listed}")
+    return lines
+
+
+def _label(found: Mapping[str, Mapping[str, Found]], given: str | None, ask: Ask) -> tuple[str, str, str]:
+    """Return party and column of the label, and how it was found; the column is '' if none has a usual name."""
+    held = [(party, column) for party, columns in found.items() for column in columns]
+    if given is None:
+        for name in LABELS:
+            fitting = [(party, column) for party, column in held if column.lower() == name]
+            if len(fitting) == 1:
+                return *fitting[0], "found by its name"
+        given = ask(Question("label", "label", ", ".join(f"{party}.{column}" for party, column in held)))
+        if given is None:
+            return next(iter(found)), "", "name the label's column: none has a usual name of a label"
+    fitting = [(party, column) for party, column in held if given in (column, f"{party}.{column}")]
+    if len(fitting) != 1:
+        what = "no file has" if not fitting else "several files have"
+        raise SpecificationError(
+            f"{what} a column {given!r}{nearest(given, [c for _, c in held])}: give --label PARTY.COLUMN"
+        )
+    return *fitting[0], ""
+
+
+def _ids_with_reason(
+    found: Mapping[str, Mapping[str, Found]],
+    sources: Mapping[str, str | Csv],
+    given: str | Sequence[str] | None,
+    target: str,
+) -> tuple[dict[str, str], str]:
+    """Return {party: id column} and how they were found, with the share of ids that the files have in common."""
+    id_of = _ids(found, given)
+    if len(sources) < 2:
+        return id_of, "found by its name" if given is None else "as given"
+    if id_of:
+        cells = {party: distinct_cells(party, sources[party], [column]) for party, column in id_of.items()}
+        how = "found by its name" if given is None else "as given"
+        if any(column not in cells[party] for party, column in id_of.items()):
+            return id_of, f"{how}; CHECK: a file has the same id twice, or none"
+        return id_of, f"{how}; {_said_overlap({p: cells[p][c] for p, c in id_of.items()})}"
+    kept = {
+        party: [c for c, summary in columns.items() if summary.kind in ("text", "numeric") and c != target]
+        for party, columns in found.items()
+    }
+    shared = by_overlap({party: distinct_cells(party, sources[party], columns) for party, columns in kept.items()})
+    if not shared:
+        return {}, ""
+    return {party: column for party, (column, _) in shared.items()}, "found by overlap, check it; " + _said_overlap(
+        {party: cells for party, (_, cells) in shared.items()}
+    )
+
+
+def _said_overlap(cells: Mapping[str, pa.Array]) -> str:
+    (first, own), *others = cells.items()
+    shares = [f"{overlap(own, theirs):.0%} of {first}'s are in {party}'s" for party, theirs in others]
+    return "; ".join(shares)
+
+
+def _ids(found: Mapping[str, Mapping[str, Found]], given: str | Sequence[str] | None) -> dict[str, str]:
+    """Return {party: id column}. Without `given` the names decide, and the result is {} unless every file has one."""
+    if given is None:
+        chosen = {party: next(filter(named_as_id, columns), None) for party, columns in found.items()}
+        return {p: c for p, c in chosen.items() if c is not None} if None not in chosen.values() else {}
+    named = [given] if isinstance(given, str) else list(given)
+    column = named[0]
+    everywhere = all(column in columns for columns in found.values())
+    if len(named) == 1 and (everywhere or column.partition(".")[0] not in found):
+        for party, columns in found.items():
+            if column not in columns:
+                raise DataError(
+                    f"party {party!r}: there is no id column {column!r}{nearest(column, columns)}; "
+                    "give --id PARTY.COLUMN once for each party where names differ"
+                )
+        return dict.fromkeys(found, column)
+    chosen_of: dict[str, str] = {}
+    for name in named:
+        party, dot, column = name.partition(".")
+        if not dot or party not in found:
+            raise SpecificationError(
+                f"--id takes PARTY.COLUMN once for each party, not {name!r}{nearest(party, found)}; the parties are "
+                f"{', '.join(found)}"
+            )
+        if party in chosen_of:
+            raise SpecificationError(f"--id names two columns of party {party!r}: give one")
+        if column not in found[party]:
+            raise DataError(f"party {party!r}: there is no id column {column!r}{nearest(column, found[party])}")
+        chosen_of[party] = column
+    for party in found:
+        if party not in chosen_of:
+            raise SpecificationError(
+                f"--id names no column of party {party!r}: records are aligned by an id column at every party; "
+                f"give --id {party}.COLUMN too"
+            )
+    return {party: chosen_of[party] for party in found}
+
+
+def named_as_id(column: str) -> bool:
+    """Return True if a column has a usual name of an id."""
+    return column.lower() in IDS or column.lower().endswith(("_id", "-id", " id"))
+
+
+def _id_lines(id_of: Mapping[str, str], found: Mapping[str, Mapping[str, Found]], how: str) -> list[str]:
+    if not id_of:
+        named = ", ".join(f'{_key(party)} = "..."' for party in found)
+        return [
+            '# id = "..."  # the column by which records are aligned; without it, rows are in the same order everywhere',
+            f"# where its names differ: id = {{ {named} }}",
+        ]
+    names = set(id_of.values())
+    spelt = (
+        _text(names.pop())
+        if len(names) == 1
+        else "{ " + ", ".join(f"{_key(party)} = {_text(column)}" for party, column in id_of.items()) + " }"
+    )
+    lines = [f"id = {spelt}  # by which records are aligned; {how}"]
+    if all(found[party][column].kind == "numeric" for party, column in id_of.items()):
+        lines.append('id_kind = "integer"')
+    return lines
+
+
+def _binary(found: Found) -> bool:
+    return found.kind == "boolean" or ((found.low, found.high) in ((0.0, 1.0), (-1.0, 1.0)) and len(found.values) <= 2)
+
+
+def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
+    """Return the classes of the label; of more than two, the last against the rest."""
+    if found is None:
+        return []
+    lines = []
+    if found.missing or found.empty:
+        what = "missing" if found.missing else "empty text"
+        lines.append(
+            f"# the label is {what} for some records: leave these records out of the file, or training refuses it"
+        )
+    if _binary(found) or (found.kind == "numeric" and len(found.values) > FEW):
+        return lines
+    if found.kind == "text":
+        shown: list[Any] = sorted(value for value in found.values if value)
+    else:
+        shown = sorted(int(number) if number.is_integer() else number for number in map(float, found.values))
+    if len(shown) > MANY:
+        return [*lines, f"# the label {_text(target)} has more than {MANY} different texts: it is no class"]
+    if len(shown) > 2:
+        listed = ", ".join(_value(value) for value in shown)
+        lines.append(
+            f"# the label has {len(shown)} classes, {listed}; a job has two, so one stands against the rest here"
+        )
+    classes = json.dumps(shown[:2] if len(shown) < 3 else [shown[:-1], shown[-1]], ensure_ascii=False)
+    return [*lines, _marked("classes", classes, Question("classes", target, classes), ask, "negative, positive; ")]
+
+
+def _marked(key: str, shown: str, question: Question, ask: Ask, note: str = "") -> str:
+    """Return the declaration that was answered, or a comment with what the records suggest."""
+    answer = ask(question)
+    return f"# {key} = {shown}  # {note}{MARK}" if answer is None else f"{key} = {answer}"
+
+
+def _names(owned: Mapping[str, list[str]], label: tuple[str, str]) -> dict[tuple[str, str], str]:
+    """Return {(party, column): its name in a job}: 'PARTY.COLUMN' where several parties hold a column of that name."""
+    pairs = [*((party, column) for party, columns in owned.items() for column in columns), label]
+    held = Counter(column for _, column in pairs)
+    return {(party, column): f"{party}.{column}" if held[column] > 1 else column for party, column in pairs}
+
+
+def _declarations(columns: Mapping[str, tuple[str, str, Found]], ask: Ask) -> list[str]:
+    """Return the tables of declarations. columns : {name: (its party, its name there, what its cells look like)}."""
+    numeric = {
+        c: found for c, (_, local, found) in columns.items() if found.kind == "numeric" and not named_as_id(local)
+    }
+    lines = ["", "[bounds]"]
+    for c, found in numeric.items():
+        lines.append(_marked(_key(c), _range(found), Question("bounds", c, _range(found)), ask))
+    gaps = [column for column, found in numeric.items() if found.missing]
+    if gaps:
+        lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
+        lines += [_marked(_key(column), "0", Question("fill", column, "0"), ask) for column in gaps]
+    for column, (party, local, found) in columns.items():
+        if column in numeric:
+            continue
+        lines += ["", f"[columns.{_key(column)}]"]
+        if found.kind == "boolean":
+            lines.append('kind = "boolean"')
+        elif found.kind == "date" and not named_as_id(local):
+            lines += [
+                'kind = "date"',
+                'parts = ["year", "month"]  # or quarter, day, weekday, yearday, hour, minute, days',
+            ]
+        elif found.kind == "text" and 2 <= len(found.values) <= MANY and not named_as_id(local):
+            listed = f"[{', '.join(map(_text, sorted(found.values)))}]"
+            lines.append('kind = "categorical"')
+            lines.append(_marked("categories", listed, Question("categories", column, listed), ask))
+            lines.append('unknown = "zero"')
+        else:
+            lines += _dropped(local, party, found)
+            continue
+        if found.missing:
+            question = Question("missing", column, '"indicator"')
+            lines.append(_marked("missing", '"indicator"', question, ask, "or fill = ...; "))
+    return lines
+
+
+def _dropped(column: str, party: str, found: Found) -> list[str]:
+    """Return the declaration that drops a column, with a comment on its likely meaning."""
+    if not named_as_id(column) and len(found.values) <= MANY:
+        return ['kind = "dropped"  # a constant, or of a type that cannot be a feature']
+    seems = "named like an id" if named_as_id(column) else "free text, or an id"
+    return [
+        f'kind = "dropped"  # {seems}. If records are known by it, write id = ... above,',
+        f"# or draft again with: --id {party}.{column}",
+    ]
+
+
+def _range(found: Found) -> str:
+    """Return the range of the cells in few digits, rounded outwards, so that no cell is outside."""
+    return f"[{_short(found.low or 0.0, ROUND_FLOOR)}, {_short(found.high or 0.0, ROUND_CEILING)}]"
+
+
+def _short(value: float, rounding: str) -> str:
+    exact = Decimal(repr(value))
+    digits, places = exact.as_tuple().digits, exact.adjusted() - DIGITS + 1
+    if len(digits) > DIGITS + 2 and not value.is_integer():
+        exact = exact.quantize(Decimal(1).scaleb(min(places, 0)), rounding=rounding)
+    return repr(float(exact)).removesuffix(".0").replace(".0e", "e")
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _text(text: str) -> str:
+    """Return a TOML string, which is also a quoted key."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def _key(text: str) -> str:
+    """Return a TOML key, bare where it may be."""
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _text(text)
+
+
+def _relative(path: str | Path, folder: Path | None) -> str:
+    """Return a path as the job file states it: relative to its folder, or absolute where that is shorter."""
+    if ADDRESS in str(path):
+        return str(path)
+    absolute = os.path.abspath(path)  # noqa: PTH100 - a link stays as it is named
+    relative = os.path.relpath(absolute, Path.cwd() if folder is None else folder.absolute())
+    return min(relative, absolute, key=len)

@@ -1,0 +1,81 @@
+"""Bounds of columns that nobody can declare, released under a privacy budget of their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+from vfl.errors import SpecificationError, nearest
+from vfl.launch.purchases.purchase import Terms, cost_of, purchase
+from vfl.schema import Numeric
+from vfl.solvers.bought.ranges import ColumnRanges
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from coordinator.coordinator import Outcome
+    from vfl.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateBounds:
+    """Bounds found by `private_bounds`. They are public from now on; declare them in a job like any other bounds.
+
+    bounds : {column: (low, high)}, powers of two and 0; values outside are clamped.
+    unknown : columns without a result, because they hold too few records or only zeros.
+    least : approximate number of records that must share a magnitude for it to be found.
+    epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
+    """
+
+    bounds: Mapping[str, tuple[float, float]]
+    unknown: tuple[str, ...]
+    least: float
+    epsilon: float
+    delta: float
+    scope: str
+
+
+def private_bounds(
+    job: Job,
+    data: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    **terms: Unpack[Terms],
+) -> PrivateBounds:
+    """Learn the ranges of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
+
+    Noisy histograms over powers of two show the smallest and the largest magnitude that enough records have
+    (vfl.privacy.magnitudes). Values in the tails beyond them are clamped later. This is a run of its own: its ε adds
+    to that of the training, so charge both to one ledger.
+
+    job : a draft without bounds: privacy=None, scaling='none'. data, engine, address, ledger, policies,
+        allow_network_file_system : as for `train`.
+    columns : the columns whose ranges to learn; None takes all features without bounds.
+    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (`Terms`).
+
+    Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.
+    """
+    asked = tuple(job.schema.unbounded(job.partition.features) if columns is None else columns)
+    for column in asked:
+        if column not in job.partition.features:
+            raise SpecificationError(
+                f"private_bounds: {column!r} is not a feature of any party{nearest(column, job.partition.features)}"
+            )
+        if not isinstance(job.schema[column], Numeric) or job.schema[column].limits != (-math.inf, math.inf):
+            raise SpecificationError(f"private_bounds: column {column!r} has a declared range already")
+    if not asked or len(set(asked)) != len(asked):
+        raise SpecificationError("private_bounds: name columns without bounds, each once")
+    draft = replace(job.on_all_records(), name=f"{job.name}-bounds")
+    return _bought(purchase(draft, data, ColumnRanges(asked), "private_bounds", terms), asked)
+
+
+def _bought(outcome: Outcome, asked: tuple[str, ...]) -> PrivateBounds:
+    low, high = outcome.w.reshape(2, -1).tolist()
+    found = {name: (a, b) for name, a, b in zip(asked, low, high, strict=True) if not math.isnan(a)}
+    return PrivateBounds(
+        bounds=found,
+        unknown=tuple(name for name in asked if name not in found),
+        least=ColumnRanges(asked).least(outcome.plan.problem),
+        **cost_of(outcome),
+    )

@@ -1,0 +1,115 @@
+"""Quantiles of columns, released under a privacy budget of their own: edges for bins that nobody can declare."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from vfl.errors import SpecificationError, nearest
+from vfl.features import GRID, GridCell
+from vfl.launch.purchases.purchase import Terms, cost_of, purchase
+from vfl.privacy import magnitudes
+from vfl.schema import Numeric
+from vfl.solvers.bought.ranges import ColumnCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.job import Job
+    from vfl.types import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateQuantiles:
+    """Quantiles found by `private_quantiles`. They are public from now on, as edges of vfl.Binned or knots of vfl.Spline.
+
+    edges : {column: the quantiles, ascending, those that coincide once}.
+    rank_error : largest standard error of the share of records below a quantile, by noise.
+    resolution : {column: width of a cell of its grid}, within which a quantile is interpolated.
+    epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
+    """
+
+    edges: Mapping[str, tuple[float, ...]]
+    rank_error: float
+    resolution: Mapping[str, float]
+    epsilon: float
+    delta: float
+    scope: str
+
+
+def private_quantiles(
+    job: Job,
+    data: Any,
+    *,
+    quantiles: Sequence[float] = (0.2, 0.4, 0.6, 0.8),
+    columns: Sequence[str] | None = None,
+    **terms: Unpack[Terms],
+) -> PrivateQuantiles:
+    """Learn quantiles of numeric columns privately, in one joint release that is (ε, δ)-DP for every record under replace-one.
+
+    Each column's owner counts its records in 160 equal cells between the declared bounds. Replacing a record lowers one cell
+    by one and raises another by one, in every column, so that Δ = √(2m) over m columns. Quantiles are interpolated from the
+    noisy counts. This is a run of its own: its ε adds to that of the training, so charge both to one ledger.
+
+    job : with bounds for the columns. data, engine, address, ledger, policies, allow_network_file_system : as for `train`.
+    quantiles : shares of records, ascending, between 0 and 1.
+    columns : numeric features with bounds; None takes all.
+    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (`Terms`).
+
+    Raises the errors of `train`; SpecificationError for a column without bounds or of another kind.
+    """
+    shares = tuple(float(share) for share in quantiles)
+    if not shares or any(not 0 < share < 1 for share in shares) or sorted(set(shares)) != list(shares):
+        raise SpecificationError(f"quantiles are ascending shares between 0 and 1, not {quantiles!r}")
+    features = job.partition.features
+    numeric = [c for c in features if isinstance(job.schema[c], Numeric) and math.isfinite(job.schema[c].limits[0])]
+    asked = tuple(numeric if columns is None else map(job.partition.named, columns))
+    for column in asked:
+        if column not in numeric:
+            raise SpecificationError(
+                f"private_quantiles: {column!r} is no number with declared bounds{nearest(column, numeric)}"
+            )
+    if not asked or len(set(asked)) != len(asked):
+        raise SpecificationError("private_quantiles: name columns of numbers with bounds, each once")
+    grids = {column: _grid(job, column) for column in asked}
+    draft = replace(
+        job.on_all_records(),
+        name=f"{job.name}-quantiles",
+        columns={**{c: d for c, d in job.columns.items() if c not in grids}, **grids},
+        bounds={c: b for c, b in job.bounds.items() if c not in grids},
+        fill={c: f for c, f in job.fill.items() if c not in grids},
+    )
+    solver = ColumnCounts(asked)
+    outcome = purchase(draft, data, solver, "private_quantiles", terms)
+    counts = outcome.w.reshape(len(asked), magnitudes.CELLS)[:, :GRID]
+    found = {
+        column: _quantiles(noisy, grids[column].edges(), shares) for column, noisy in zip(asked, counts, strict=True)
+    }
+    ((event, _),) = solver.releases(outcome.plan.problem) or ((None, 0),)
+    sigma = 0.0 if event is None else float(event.sigma)  # type: ignore[attr-defined]
+    return PrivateQuantiles(
+        edges=found,
+        rank_error=sigma * math.sqrt(GRID) / outcome.plan.problem.n_records,
+        resolution={column: (grid.bounds[1] - grid.bounds[0]) / GRID for column, grid in grids.items()},
+        **cost_of(outcome),
+    )
+
+
+def _grid(job: Job, column: str) -> GridCell:
+    declared = job.schema[column]
+    if not isinstance(declared, Numeric) or declared.bounds is None:
+        raise TypeError("only numbers within bounds have a grid")
+    return GridCell(declared.bounds, of=job.partition.local(column), fill=declared.fill, missing=declared.missing)
+
+
+def _quantiles(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:
+    """Return the quantiles of noisy counts (GRID,): where the running sum, made monotone, passes each share of its end."""
+    running = np.concatenate([[0.0], np.maximum.accumulate(np.maximum(np.cumsum(counts), 0.0))])
+    if running[-1] <= 0:
+        return ()
+    at = np.interp(np.asarray(shares) * running[-1], running, edges)
+    inside = sorted({float(edge) for edge in at if edges[0] < edge < edges[-1]})
+    return tuple(inside)

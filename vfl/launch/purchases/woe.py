@@ -1,0 +1,197 @@
+"""Weight of evidence and information value of binned columns, released under a privacy budget of their own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from vfl.columns import Categorical, Dropped, indicators
+from vfl.errors import SpecificationError, nearest
+from vfl.features import Binned
+from vfl.launch.purchases.purchase import Terms, cost_of, purchase
+from vfl.solvers.bought.labelled_counts import LabelledCounts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from vfl.job import Job
+    from vfl.types import Vector
+
+SEEN = 2.0
+"""A bin has a weight if both its noisy counts exceed this many standard deviations of their noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """One bin of a column: a category, an interval, or the missing cells.
+
+    positives, negatives : noisy numbers of records. weight : ln of the share of the positives over the share of the negatives
+        that are in the bin, and error : its standard error, by noise and sampling; None where noise dominates a count.
+    """
+
+    name: str
+    positives: float
+    negatives: float
+    weight: float | None
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Bins of one column, and its information value Σ (share of positives − share of negatives)·weight.
+
+    value : over the bins with a weight. error : its standard error by noise and sampling, to first order. floor : the mean
+        value that noise and sampling alone give to a column without information.
+    """
+
+    party: str
+    bins: tuple[Bin, ...]
+    value: float
+    error: float
+    floor: float
+
+    @property
+    def too_noisy(self) -> bool:
+        """True if noise and sampling may explain the information value."""
+        return self.value <= 2.0 * self.floor
+
+    def __str__(self) -> str:
+        shown = f"information value {self.value:.3g} ± {self.error:.2g} (floor {self.floor:.2g})"
+        return f"too noisy to tell: {shown}" if self.too_noisy else shown
+
+
+@dataclass(frozen=True, slots=True)
+class WeightOfEvidence:
+    """Weights of evidence found by `woe`. They are released and therefore public.
+
+    columns : {column: its Evidence}. noise : largest standard deviation of the noise of a count.
+    epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
+    """
+
+    columns: Mapping[str, Evidence]
+    noise: float
+    epsilon: float
+    delta: float
+    scope: str
+
+    def __str__(self) -> str:
+        return "\n".join(f"{column}: {evidence}" for column, evidence in self.columns.items())
+
+
+def woe(
+    job: Job,
+    data: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    **terms: Unpack[Terms],
+) -> WeightOfEvidence:
+    """Learn weight of evidence and information value of binned columns; the releases together are (ε, δ)-DP for every record.
+
+    The guarantee is under replace-one.
+    Each owner counts the positives and the negatives in its bins, with noise (vfl.solvers.bought.labelled_counts derives the
+    sensitivity); weights are post-processing. This is a run of its own: its ε adds to that of the training, so charge both to
+    one ledger.
+
+    Who sees what: the coordinator sends the owners of the columns each record's label, as the first residuals of a training
+    do, and receives noisy counts alone. No participant sees another party's bins.
+
+    job : of two classes. data, engine, address, ledger, policies, allow_network_file_system : as for `train`.
+    columns : Binned or Categorical ones; None takes all of them.
+    terms : epsilon, delta, engine, address, ledger, policies, noise, allow_network_file_system (`Terms`).
+
+    Raises the errors of `train`; SpecificationError for a job without two classes, and for a column of another kind.
+    """
+    if not job.classification or getattr(job.loss, "name", job.loss) == "multinomial":
+        raise SpecificationError(
+            "woe: weights of evidence compare two classes: give a job with a loss such as 'logistic'"
+        )
+    if job.trust != "trusted":
+        raise SpecificationError("woe: owners of columns receive labels, which trust='trusted' alone allows")
+    binned = [c for c in job.partition.features if isinstance(job.schema[c], Binned | Categorical)]
+    asked = tuple(binned if columns is None else map(job.partition.named, columns))
+    for column in asked:
+        if column not in binned:
+            raise SpecificationError(
+                f"woe: {column!r} is no Binned or Categorical column{nearest(column, binned)}: declare vfl.Binned(edges) "
+                "for it, with edges that are known or bought by vfl.private_quantiles"
+            )
+    if not asked or len(set(asked)) != len(asked):
+        raise SpecificationError("woe: name Binned or Categorical columns, each once")
+    whole = job.on_all_records()
+    others = {column: Dropped() for column in whole.partition.features if column not in asked}
+    draft = replace(
+        whole,
+        name=f"{job.name}-woe",
+        columns={**{c: d for c, d in whole.columns.items() if c not in others}, **others},
+        bounds={c: b for c, b in whole.bounds.items() if c in asked or c == whole.partition.label_column},
+        fill={c: f for c, f in whole.fill.items() if c not in others},
+        loss="logistic",
+        intercept=False,
+        sparse=(),
+    )
+    squares: dict[str, int] = {}
+    for column in asked:
+        declared, party = job.schema[column], job.partition.owner(column)
+        twice = (
+            bool(indicators(column, declared.missing)) and declared.fill is not None
+        )  # of a missing cell, which is filled too
+        squares[party] = squares.get(party, 0) + 1 + twice
+    solver = LabelledCounts(squares)
+    outcome = purchase(draft, data, solver, "woe", terms)
+    problem = outcome.plan.problem
+    sigma = solver.noise(problem)
+    counts = outcome.w.reshape(2, -1)
+    at = {name: k for k, name in enumerate(problem.layout.names)}
+    found = {}
+    for column in asked:
+        own = job.schema.features([column])
+        index = [at[name] for name in own]
+        found[column] = evidence(
+            job.partition.owner(column),
+            [name.removeprefix(f"{column}=") for name in own],
+            counts[:, index],
+            float(sigma[index[0]]),
+        )
+    return WeightOfEvidence(
+        columns=found,
+        noise=float(sigma.max()),
+        **cost_of(outcome),
+    )
+
+
+def evidence(party: str, names: Sequence[str], counts: Vector, sigma: float) -> Evidence:
+    """Return the evidence of one column: post-processing of noisy counts (2, b), the positives first.
+
+    A weight ln((P_b/P)/(N_b/N)) has the variance σ²/P_b² + σ²/N_b² of its noise, and 1/P_b + 1/N_b of sampling. For the
+    information value with shares p, q, let g = ln(p/q) + 1 − q/p and h = −ln(p/q) + 1 − p/q be its derivatives: the variance is
+    Σ (σ² + P_b)((g_b − ḡ)/P)² + Σ (σ² + N_b)((h_b − h̄)/N)², ḡ = Σ pg and h̄ = Σ qh. Without information the derivatives
+    vanish, and its mean is ½ Σ (σ² + P_b)·d²IV/dP_b², plus the same for N_b. Both together are the floor
+
+        Σ (σ² + P_b)/(P·P_b) + (σ² + N_b)/(N·N_b) − 1/P − 1/N.
+    """
+    seen = np.all((counts > SEEN * sigma) & (counts >= 0.5), axis=0).tolist()
+    value = error = floor = 0.0
+    weights = np.full(len(names), math.nan)
+    if any(seen):
+        kept = counts[:, seen]
+        total = kept.sum(axis=1, keepdims=True)
+        p, q = np.asarray(kept / total)
+        ratio = np.log(p / q)
+        weights[seen] = ratio
+        value = float((p - q) @ ratio)
+        slopes = np.array([ratio + 1.0 - q / p, -ratio + 1.0 - p / q])
+        slopes -= (np.array([p, q]) * slopes).sum(axis=1, keepdims=True)
+        error = math.sqrt(float(((sigma**2 + kept) * (slopes / total) ** 2).sum()))
+        floor = float(((sigma**2 + kept) / (total * kept)).sum()) - float((1.0 / total).sum())
+    bins = []
+    for k, name in enumerate(names):
+        positives, negatives = map(float, counts[:, k])
+        if not seen[k]:
+            bins.append(Bin(name, positives, negatives, None, None))
+            continue
+        spread = math.sqrt(sigma**2 * (positives**-2 + negatives**-2) + 1.0 / positives + 1.0 / negatives)
+        bins.append(Bin(name, positives, negatives, float(weights[k]), spread))
+    return Evidence(party, tuple(bins), value, error, floor)

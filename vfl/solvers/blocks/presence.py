@@ -1,0 +1,97 @@
+"""Parties that are still present, for solvers that continue without a lost one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from vfl.errors import PartyLost
+from vfl.messages import Forward, RecordNorms
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from vfl.messages import Block, Descend, Query, RecordCap, Step
+    from vfl.problem import Problem
+    from vfl.solvers.bought.smoothness import Curvature
+    from vfl.solvers.protocol import Released
+    from vfl.types import Vector
+
+Addressed = TypeVar("Addressed")
+
+
+class Presence:
+    """Passes queries on. After the loss of a party its coordinates stay 0, and Xw is rebuilt without it.
+
+    known : centres of the columns that w refers to.
+    mask : (p,) 1 for the coordinates of present parties, 0 for the others.
+    """
+
+    def __init__(self, problem: Problem, known: Curvature) -> None:
+        self._whole = problem.layout.whole()
+        self._known = known
+        self._intercept = problem.intercept
+        self._rows: Mapping[str, tuple[Block, Vector, Vector]] | None = None
+        self.mask = np.ones(problem.layout.n_coordinates)
+
+    def of(self, visit: Mapping[str, Addressed]) -> dict[str, Addressed]:
+        """Return the entries of the present parties."""
+        return {party: own for party, own in visit.items() if self.mask[self._whole[party].coordinates].all()}
+
+    def parts(self, w: Vector, visit: Mapping[str, object]) -> dict[str, Vector]:
+        """Return {party: a copy of its coordinates of w} for the parties of a visit."""
+        return {party: w[self._whole[party].coordinates].copy() for party in visit}
+
+    def put(self, query: Query, w: Vector) -> Generator[Query, Released, Released | None]:
+        """Return the query's releases; None if a party was lost during it, so that it has no result.
+
+        w : (p,) the model that Xw belongs to. After a loss the lost party's coordinates are set to 0 in place, and Xw
+            is rebuilt from the others.
+        """
+        try:
+            return (yield query)
+        except PartyLost as lost:
+            self._lose(lost)
+            w[:] = yield from self.rebuilt(w)
+            yield from self._norms(w)
+            return None
+
+    def descended(self, query: Descend, w: Vector) -> Generator[Query, Released, Sequence[tuple[Step, Vector]]]:
+        """Return each step of the query with its release; nothing if a party was lost during it. w : as in `put`."""
+        released = yield from self.put(query, w)
+        return () if released is None else tuple(zip(query.ordered(), released, strict=True))
+
+    def norms(self, cap: RecordCap | None, w: Vector) -> Generator[Query, Released, None]:
+        """Have margins keep the norms of the records that a record cap rests on, if there is one; anew after each loss.
+
+        A loss ends what the last charge pays for, so that smaller norms never meet a charge that larger ones were under.
+        w : as in `put`.
+        """
+        self._rows = None if cap is None else cap.rows
+        yield from self._norms(w)
+
+    def _norms(self, w: Vector) -> Generator[Query, Released, None]:
+        while self._rows is not None:
+            try:
+                yield RecordNorms(self.of(self._rows))
+            except PartyLost as lost:
+                self._lose(lost)
+                w[:] = yield from self.rebuilt(w)
+            else:
+                return
+
+    def rebuilt(self, w: Vector) -> Generator[Query, Released, Vector]:
+        """Have Xw computed again from w, (p,), over the present parties; return w with 0 for the others."""
+        while True:
+            v = self._known.uncentred(w * self.mask, self._intercept)
+            present = self.of({party: (block, v[block.coordinates]) for party, block in self._whole.items()})
+            try:
+                yield Forward(present, into="reset")
+            except PartyLost as lost:
+                self._lose(lost)
+            else:
+                return w * self.mask
+
+    def _lose(self, lost: PartyLost) -> None:
+        self.mask[self._whole[lost.party].coordinates] = 0.0

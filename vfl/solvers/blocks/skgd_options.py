@@ -1,0 +1,195 @@
+"""Options of SkGD: their checks, and the public rules that decide those left open."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from vfl.arguments import require_number
+from vfl.errors import WITHOUT_PRIVACY, PrivacyError, SpecificationError
+from vfl.samplers import sampler_of
+from vfl.solvers.blocks.visits import BOUNDS, COORDINATE, RECORD, Walk
+from vfl.solvers.bought import counts
+from vfl.solvers.bought.smoothness import Curvature, require_curvature, require_representable
+from vfl.solvers.iterates.standstill import require_tolerance, tolerance
+from vfl.solvers.rules import defaults, record_defaults
+
+if TYPE_CHECKING:
+    from vfl.problem import Problem
+    from vfl.solvers.skgd import SkGD
+
+Solver = TypeVar("Solver", bound="SkGD")
+
+SWEEPS = ("party", "visit", "block")
+ITERATES = ("last", "average", "tail")
+GEOMETRIES = ("scaled", "isotropic")
+CLIPS = (RECORD, COORDINATE, BOUNDS)
+ONCE_A_PASS = ("shuffled", "cyclic", "full")
+
+
+def require_options(solver: SkGD) -> None:
+    """Raise SpecificationError for an option that is out of range, or that does not go with the others."""
+    for option in ("block_size", "passes", "outer_rounds", "inner_rounds", "parallel"):
+        value = getattr(solver, option)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise SpecificationError(f"{solver.name}: {option} must be a whole number of at least 1, not {value!r}")
+    for option in ("clip", "step_size", "label_share", "record_clip", "early_share", "residual_share"):
+        value = getattr(solver, option)
+        if value is not None and not (option == "clip" and isinstance(value, str)):
+            require_number(f"{solver.name}: {option}", value)
+    if isinstance(solver.clip, str):
+        if solver.clip not in CLIPS:
+            raise SpecificationError(
+                f"{solver.name}: clip must be a positive number or one of {', '.join(CLIPS)}, not {solver.clip!r}"
+            )
+    elif solver.clip is not None and not solver.clip > 0:
+        raise SpecificationError(f"{solver.name}: clip must be positive, not {solver.clip!r}")
+    elif solver.clip is not None and solver.clip < math.inf and not 1e-90 <= solver.clip <= 1e90:
+        raise SpecificationError(
+            f"{solver.name}: clip={solver.clip!r} is beyond what exact sums can hold: rescale the columns"
+        )
+    require_tolerance(solver.name, solver.tol)
+    if solver.label_share is not None and not 0.0 <= solver.label_share < 1.0:
+        raise SpecificationError(
+            f"{solver.name}: label_share must lie between 0 and 1, without 1, not {solver.label_share!r}"
+        )
+    if solver.step_size is not None and not (math.isfinite(solver.step_size) and solver.step_size > 0):
+        raise SpecificationError(f"{solver.name}: step_size must be positive and finite, not {solver.step_size!r}")
+    for option, known in (("sweep", SWEEPS), ("iterate", ITERATES), ("noise_geometry", GEOMETRIES)):
+        value = getattr(solver, option)
+        if value not in known and not (option == "iterate" and value is None):
+            raise SpecificationError(f"{solver.name}: {option} must be one of {', '.join(known)}, not {value!r}")
+    if solver.passes is not None and solver.inner_rounds is not None:
+        raise SpecificationError(f"{solver.name}: give passes, or outer_rounds and inner_rounds, not both")
+    if solver.parallel > 1 and solver.sampling in ("nice", "full"):
+        raise SpecificationError(
+            f"{solver.name}: sampling={solver.sampling!r} draws several blocks by itself: leave parallel at 1"
+        )
+    _require_record_options(solver)
+    sampler_of(solver.sampling, solver.tau)
+
+
+def _require_record_options(solver: SkGD) -> None:
+    """Raise SpecificationError for options of the record cap that are out of range, or without it."""
+    if solver.clip == RECORD and solver.sampling not in ONCE_A_PASS:
+        raise SpecificationError(
+            f"{solver.name}: clip='record' charges each pass as one release, which needs every block exactly once per pass: "
+            f"sampling must be one of {', '.join(ONCE_A_PASS)}, not {solver.sampling!r}; or leave clip out"
+        )
+    if solver.record_clip is not None and not 1e-90 <= solver.record_clip <= 1e90:
+        raise SpecificationError(f"{solver.name}: record_clip must be positive, not {solver.record_clip!r}")
+    for option in ("early_share", "residual_share"):
+        share = getattr(solver, option)
+        if share is not None and not 0.0 <= share < 1.0:
+            raise SpecificationError(f"{solver.name}: {option} must lie between 0 and 1, without 1, not {share!r}")
+    if not isinstance(solver.spares, int) or isinstance(solver.spares, bool) or solver.spares < 0:
+        raise SpecificationError(f"{solver.name}: spares must be a whole number of at least 0, not {solver.spares!r}")
+    for option, preset in (("record_clip", None), ("early_share", None), ("residual_share", None), ("spares", 0)):
+        if solver.clip not in (None, RECORD) and getattr(solver, option) != preset:
+            raise SpecificationError(f"{solver.name}: {option} is for clip='record' alone: leave it out")
+
+
+def resolved(given: Solver, problem: Problem) -> Solver:
+    """Return the same solver with every option decided from public facts (vfl.solvers.rules.defaults, record_defaults)."""
+    solver = replace(given, clip=_clip(given, problem), label_share=_label_share(given, problem))
+    if given.block_size is None and problem.layout.explicit is None:
+        solver = replace(solver, block_size=1 if solver.by_pass else defaults.block_size(problem))
+    if given.inner_rounds is None:
+        passes = given.passes or _default_passes(solver, problem)
+        outer = given.outer_rounds or defaults.outer_rounds(passes)
+        inner = -(-passes * Walk(solver, problem, Curvature.flat(problem)).draws_a_pass // outer)
+        solver = replace(solver, passes=None, outer_rounds=outer, inner_rounds=inner)
+    else:
+        solver = replace(solver, outer_rounds=given.outer_rounds or 1)
+    solver = replace(
+        solver,
+        iterate=given.iterate or defaults.iterate(problem),
+        tol=tolerance(given.name, problem, given.tol, limited=(given.passes or given.inner_rounds) is not None),
+    )
+    if not solver.by_pass:
+        return replace(
+            solver, step_size=given.step_size if given.step_size is not None else defaults.step_size(problem)
+        )
+    passes = Walk(solver, problem, Curvature.flat(problem)).n_passes
+    return replace(
+        solver,
+        record_clip=given.record_clip or record_defaults.record_clip(problem),
+        early_share=given.early_share if given.early_share is not None else record_defaults.early_share(problem),
+        residual_share=_residual_share(given, problem, passes),
+        step_size=given.step_size if given.step_size is not None else record_defaults.step_size(problem, passes),
+    )
+
+
+def _clip(solver: SkGD, problem: Problem) -> float | str:
+    """Return the clip: a number for each coordinate, 'record' or 'bounds'."""
+    asked = any((solver.record_clip, solver.early_share is not None, solver.residual_share is not None, solver.spares))
+    clip = solver.clip
+    if clip is None and problem.private:
+        serves = record_defaults.serves(problem) or counts.has_counts(problem)
+        clip = RECORD if asked or (serves and solver.sampling in ONCE_A_PASS) else COORDINATE
+    if clip is None or (clip == RECORD and not problem.private and solver.record_clip is None):
+        return math.inf
+    return defaults.clip(problem) if clip == COORDINATE else clip
+
+
+def _default_passes(solver: SkGD, problem: Problem) -> int:
+    return record_defaults.passes(problem, solver.step_size) if solver.by_pass else defaults.passes(problem)
+
+
+def _residual_share(solver: SkGD, problem: Problem, passes: int) -> float:
+    fits = problem.private and defaults.has_spread(problem) and record_defaults.early_passes(passes) > 0
+    if solver.residual_share is None:
+        return record_defaults.residual_share(problem) if fits and solver.record_clip is None else 0.0
+    if solver.residual_share and not fits:
+        raise SpecificationError(
+            f"{solver.name}: residual_share={solver.residual_share!r} spends budget on a histogram of residuals, which needs "
+            "squared loss, an intercept, declared bounds for the label, privacy and at least 3 passes: leave residual_share out"
+        )
+    return solver.residual_share
+
+
+def _label_share(solver: SkGD, problem: Problem) -> float:
+    record = _clip(solver, problem) == RECORD
+    starts = problem.start is not None and (record_defaults.has_balance(problem) or record_defaults.buys_mean(problem))
+    if starts and solver.label_share:
+        raise SpecificationError(
+            f"{solver.name}: label_share={solver.label_share!r} buys where the intercept starts, and the job starts from a "
+            "model: leave label_share out"
+        )
+    if starts:
+        return 0.0
+    if solver.label_share is None:
+        if record:
+            return record_defaults.label_share(problem) if solver.record_clip is None else 0.0
+        return defaults.label_share(problem) if solver.clip in (None, COORDINATE) else 0.0
+    buys = record_defaults.has_balance(problem) or counts.has_counts(problem) or record_defaults.buys_mean(problem)
+    fits = defaults.has_spread(problem) or (record and buys)
+    if solver.label_share and not (problem.private and fits):
+        raise SpecificationError(
+            f"{solver.name}: label_share={solver.label_share!r} spends budget on the spread of labels, which needs "
+            "squared loss, an intercept, declared bounds for the label, and privacy: leave label_share out"
+        )
+    return solver.label_share
+
+
+def require_fit(solver: SkGD, problem: Problem) -> None:
+    """Raise SpecificationError or PrivacyError for a problem that the options do not fit."""
+    require_representable(problem)
+    require_curvature(solver.name, problem)
+    if problem.private and solver.clip == math.inf:
+        raise PrivacyError(
+            f"{solver.name}: clip=inf bounds no record's influence: give a finite clip, or {WITHOUT_PRIVACY}"
+        )
+    if solver.clip == BOUNDS and not (math.isfinite(problem.loss.slope) and np.isfinite(problem.reach).all()):
+        raise SpecificationError(
+            f"{solver.name}: clip='bounds' needs a loss with a bounded derivative and bounds for every column; "
+            f"{problem.loss.name} loss has slope {problem.loss.slope:g}: give a clip"
+        )
+    if problem.penalty.grouped and problem.layout.explicit is None:
+        raise SpecificationError(
+            f"the {problem.penalty.name} penalty groups columns by the partition's blocks: name them, "
+            "FeaturePartition(..., blocks=...)"
+        )

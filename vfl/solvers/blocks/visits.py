@@ -1,0 +1,241 @@
+"""Draws of blocks, the step of each block, and the visits that carry the steps to parties."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.messages import RecordCap, Step
+from vfl.privacy.events import Gaussian
+from vfl.privacy.geometry import Clip
+from vfl.samplers import grouped_by_owner, in_parallel, sampler_of
+from vfl.solvers.blocks.prox import ClassesStep, ProxStep
+from vfl.solvers.iterates.anderson import WINDOW, accelerated
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from vfl.messages import Block
+    from vfl.problem import Problem
+    from vfl.samplers import Draw, Sampler
+    from vfl.solvers.bought.smoothness import Curvature
+    from vfl.solvers.skgd import SkGD
+    from vfl.types import Vector
+
+    Visit = dict[str, tuple[Step, ...]]
+    Draws = tuple[int, tuple[Draw, ...]]
+
+BOUNDS, COORDINATE, RECORD = "bounds", "coordinate", "record"
+
+
+@dataclass(eq=False)
+class Walk:
+    """The walk of a resolved SkGD through the blocks: draws → visits → steps. Public, given the released M.
+
+    factor : of the record cap, from a released histogram of residuals; it changes between passes alone.
+    measured : True if that histogram was released.
+    multipliers : ((z, number of passes), ...) of the block releases, in this order; the last z holds to the end. Empty
+        releases without noise.
+    """
+
+    solver: SkGD
+    problem: Problem
+    known: Curvature
+    multipliers: tuple[tuple[float, int], ...] = ()
+    factor: float = 1.0
+    measured: bool = False
+    _made: dict[tuple[float | None, float], dict[tuple[int, int], Step]] = field(default_factory=dict)
+    _caps: dict[float, RecordCap] = field(default_factory=dict)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks, in the order of the layout."""
+        return self.problem.layout.blocks(self.solver.block_size)
+
+    @property
+    def sampler(self) -> Sampler:
+        """The sampler of the solver's option."""
+        return sampler_of(self.solver.sampling, self.solver.tau)
+
+    @property
+    def sweeps(self) -> bool:
+        """True if a party takes several steps in one message, each from the margins after the last one."""
+        solver = self.solver
+        return solver.sweep != "block" and solver.sampling not in ("nice", "full") and solver.parallel == 1
+
+    @property
+    def draws_a_pass(self) -> int:
+        """Draws per pass, which together draw as many blocks as there are."""
+        count = len(self.blocks)
+        return -(-count // self.sampler.width(count))
+
+    @property
+    def n_draws(self) -> int:
+        """Draws of the whole run."""
+        return (self.solver.outer_rounds or 1) * (self.solver.inner_rounds or 1)
+
+    @property
+    def n_releases(self) -> int:
+        """Block releases of the whole run; the same for every draw of blocks."""
+        return self.n_draws * self.sampler.width(len(self.blocks))
+
+    @property
+    def n_passes(self) -> int:
+        """Passes of the whole run, including an incomplete last one."""
+        return -(-self.n_draws // self.draws_a_pass)
+
+    def geometry(self, block: Block) -> tuple[Vector, Clip]:
+        """Return the factor of r_i x_{i,S}, and the cap on the norm of the product. No other code computes either.
+
+        The unit of residuals multiplies a record cap, whose scale must be that of the norms. For a block that is
+        clipped by itself it divides the contribution, so that events are the same for any unit.
+        """
+        solver, known = self.solver, self.known
+        S, M = block.coordinates, known.smoothness[block.coordinates]
+        isotropic = solver.noise_geometry == "isotropic"
+        scale = np.ones(block.size) if isotropic else 1.0 / np.sqrt(M)
+        if solver.clip == RECORD:
+            layout = self.problem.layout
+            size = math.sqrt(float(known.smoothness.sum()) / layout.width if isotropic else layout.n_columns)
+            cap = float(solver.record_clip or math.inf) * size * known.unit * self.factor
+            return scale, Clip(cap, layout.n_coordinates)
+        scale /= known.unit
+        if solver.clip == BOUNDS:
+            farthest = (scale * (self.problem.reach[S] + abs(known.centre[S])))[:: self.problem.layout.width]
+            return scale, Clip(self.problem.loss.slope * math.sqrt(float(farthest @ farthest)), block.size)
+        κ = float(solver.clip or math.inf)
+        size = float(M.sum()) / self.problem.layout.width if isotropic else self.columns(block)
+        return scale, Clip(κ * math.sqrt(size), block.size)
+
+    def cap(self) -> RecordCap | None:
+        """Return the record cap that all passes share; None if blocks are clipped by themselves, or not at all.
+
+        Passes are charged in units of the sensitivity, because the cap may follow a released unit. A charge costs more
+        than any σ = zΔ that was rounded once.
+        """
+        if self.solver.clip != RECORD:
+            return None
+        if self.factor in self._caps:
+            return self._caps[self.factor]
+        rows = {}
+        for party, whole in self.problem.layout.whole().items():
+            rows[party] = whole, self.known.centre[whole.coordinates], self.geometry(whole)[0]
+        prices = tuple(
+            (Gaussian(Adjacency.REPLACE_ONE, 1.0, math.nextafter(z, 0.0), self.problem.layout.n_coordinates), count)
+            for z, count in self.multipliers
+        )
+        self._caps[self.factor] = RecordCap(self.geometry(self.blocks[0])[1].cap, rows, prices)
+        return self._caps[self.factor]
+
+    def clips(self, z: float | None) -> dict[Clip, Gaussian | None]:
+        """Return the event of each clip, with noise of standard deviation zΔ."""
+        return {
+            clip: clip.event(z) if z is not None else None
+            for clip in dict.fromkeys(self.geometry(block)[1] for block in self.blocks)
+        }
+
+    def steps(self, z: float | None = None) -> tuple[Step, ...]:
+        """Return the release of each block, and its update if it moves alone."""
+        # Equal clips and events are shared, so that pickle sends each one once.
+        shared = {clip: (clip, event) for clip, event in self.clips(z).items()}
+        steps = []
+        for block in self.blocks:
+            scale, clip = self.geometry(block)
+            centre = self.known.centre[block.coordinates]
+            rule = self.rule(block, self.columns(block))
+            steps.append(Step(block, centre, scale, shared[clip][0], rule, shared[clip][1]))
+        return tuple(steps)
+
+    def columns(self, block: Block) -> int:
+        """Return the number of columns of a block; with K classes each has K coordinates, which move as one."""
+        return block.size // self.problem.layout.width
+
+    def rule(self, block: Block, moving: int) -> ProxStep:
+        """Return the update of a block when `moving` columns move at once: s_j = γ/(β M_j) with β = `moving`.
+
+        The correlation between columns of different blocks is unknown, so no smaller β is safe. The K classes of a column
+        need no division: M_j bounds them together (vfl.losses.Multinomial).
+        """
+        problem, S = self.problem, block.coordinates
+        s = (self.solver.step_size or 1.0) / (moving * self.known.smoothness[S])
+        scale, _ = self.geometry(block)
+        gain, steps = s / (problem.n_records * scale), s * problem.penalised[S]
+        if problem.layout.classes:
+            return ClassesStep(gain, steps, problem.penalty, problem.layout.width)
+        return ProxStep(gain, steps, problem.penalty)
+
+    def outer(self) -> Iterator[Iterator[Draws]]:
+        """Yield, for each outer round, its visits as (pass, draws). Use up each before the next."""
+        indices = self._indices()
+        for _ in range(self.solver.outer_rounds or 1):
+            yield self._visits(self._draws(indices))
+
+    def visit(self, number: int, draws: Iterable[Draw]) -> Visit:
+        """Return the steps of a visit in the pass of that number, by party."""
+        steps = [step for draw in draws for step in self._together(self._multiplier(number), draw)]
+        return {party: tuple(own) for party, own in groupby(steps, key=lambda step: step.block.party)}
+
+    def _together(self, z: float | None, draw: Draw) -> tuple[Step, ...]:
+        """Return the steps of the blocks in one draw, which move at the same time and therefore less far each."""
+        known = self._made.setdefault((z, self.factor), {})
+        if (0, 0) not in known:
+            known.update({(block, 0): step for block, step in enumerate(self.steps(z))})
+        if len(draw) == 1:
+            return (known[draw[0], 0],)
+        blocks = self.blocks
+        moving = sum(self.columns(blocks[b]) for b in draw)
+        for b in draw:
+            if (b, moving) not in known:
+                known[b, moving] = replace(known[b, 0], rule=self.rule(blocks[b], moving))
+        return tuple(known[b, moving] for b in draw)
+
+    def _visits(self, draws: Iterable[tuple[int, Draw]]) -> Iterator[Draws]:
+        """Join draws into visits: maximal runs of one owner in a sweep, else one visit per draw.
+
+        A visit ends with its pass if the run may stop there, and if a pass is charged as one release.
+        """
+        if not self.sweeps:
+            yield from ((number, (draw,)) for number, draw in draws)
+            return
+        owners = [block.party for block in self.blocks]
+        ends = self.solver.tol is not None or self.solver.clip == RECORD
+        for (_, number), run in groupby(draws, key=lambda it: (owners[it[1][0]], it[0] if ends else 0)):
+            yield number, tuple(draw for _, draw in run)
+
+    def _multiplier(self, number: int) -> float | None:
+        """Return z of the pass with that number."""
+        for z, count in self.multipliers:
+            number -= count
+            if number < 0:
+                return z
+        return self.multipliers[-1][0] if self.multipliers else None
+
+    def _indices(self) -> Iterator[tuple[int, Draw]]:
+        """Yield (pass, draw of blocks) without end, in the order that the seed fixes."""
+        rng = np.random.default_rng(self.solver.seed)
+        kept = WINDOW if accelerated(self.solver, self.problem) else 1  # passes with the same order
+        draws: list[Draw] = []
+        for number in itertools.count():
+            if number % kept == 0:
+                draws = self.sampler.draws(self.blocks, self.known.smoothness, rng)
+                if self.solver.parallel == 1 and self.solver.sweep == "party":
+                    draws = grouped_by_owner(draws, self.blocks)
+            yield from ((number, draw) for draw in draws)
+
+    def _draws(self, indices: Iterator[tuple[int, Draw]]) -> Iterator[tuple[int, Draw]]:
+        """Yield the draws of one outer round; if several parties go in parallel, join a pass's draws into rounds."""
+        drawn = islice(indices, self.solver.inner_rounds or 0)
+        if self.solver.parallel == 1:
+            yield from drawn
+            return
+        for number, run in groupby(drawn, key=itemgetter(0)):
+            for draw in in_parallel([draw for _, draw in run], self.blocks, self.solver.parallel):
+                yield number, draw

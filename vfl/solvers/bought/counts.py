@@ -1,0 +1,181 @@
+"""Poisson regression near the mean of its counts: start, curvature, cap and trust region, for a share of μ².
+
+The declared `margin` bounds the curvature of Poisson loss by exp(margin), which is 20 for the default, while counts of mean 0.3
+curve the loss by 0.3: steps of 1/M_j would be 70 times too short. So a private run buys a histogram of its counts, and
+
+    starts the intercept at v₀ = log(mean), the constant model;
+    takes steps for the curvature there, exp(v₀);
+    caps records in units of the spread of the counts;
+    continues the loss as a straight line beyond v₀ + REACH, so that a margin that noise drove far out pulls no harder.
+
+All four are post-processing of the released histogram.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.evaluation.statistics import GRID
+from vfl.losses import Poisson
+from vfl.messages import Tally
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.events import Gaussian
+from vfl.solvers.bought.labels import Spread
+from vfl.solvers.bought.smoothness import require_bearable
+from vfl.solvers.rules.defaults import typical_spread
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from vfl.losses import Loss
+    from vfl.messages import Query
+    from vfl.problem import Problem
+    from vfl.solvers.bought.smoothness import Curvature
+    from vfl.solvers.protocol import Released
+    from vfl.types import Integers, Vector
+
+BINS = 32
+REACH = 2.0
+"""Largest distance of a margin from log(mean) that the loss follows: means up to 7.4 times the mean of all records."""
+SEEN = 3.5
+"""A bin stands as it is where its noisy count exceeds so many standard deviations of the noise."""
+FITS = 200
+"""Number of means that the fit of a geometric distribution tries."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountHistogram:
+    """Histogram of counts in BINS bins over 0, 1, …: single values first, then ranges that widen with the value.
+
+    Replacing a record moves one count from one bin to another: Δ = √2. Labels beyond `high` count in the last bin.
+
+    high : the largest declared count.
+    """
+
+    high: float
+
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = BINS
+    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """Return the BINS + 1 whole numbers at which bins begin: by integers, so that all machines agree."""
+        growth, end = 0, math.ceil(self.high) + 1
+        while True:
+            edges = [0]
+            for _ in range(BINS):
+                edges.append(edges[-1] + 1 + (edges[-1] * growth >> 8))
+            if edges[-1] >= end:
+                return tuple(edges)
+            growth += 1
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the counts, (BINS,), in steps of GRID."""
+        inner = np.array(self.edges[1:-1]) - 0.5
+        bins = np.searchsorted(inner, labels, side="right")
+        return np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
+
+
+def has_counts(problem: Problem) -> bool:
+    """Return True for private Poisson regression with a declared range of counts and a free intercept to start."""
+    most = problem.label_centre + problem.label_range / 2.0
+    return problem.private and isinstance(problem.loss, Poisson) and problem.centred and 0.0 < most < 1e9
+
+
+def share(clear: float) -> float:
+    """Return the share of μ² to spend on the histogram, given μn: √2/(√share·μn) = 0.006 keeps a bin's noise at 0.6 %.
+
+    It lies between a two hundredth and a fifth.
+    """
+    return min(max((236.0 / clear) ** 2, 0.005), 0.2)
+
+
+def histogram(problem: Problem) -> CountHistogram:
+    """Return the statistic over the declared counts."""
+    return CountHistogram(problem.label_centre + problem.label_range / 2.0)
+
+
+def counts_event(problem: Problem, mu: float) -> Gaussian:
+    """Return the event of the histogram, one μ-GDP vector."""
+    statistic, z = histogram(problem), noise_multiplier(mu, 1)
+    require_bearable(z * statistic.sensitivity)
+    return Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, z * statistic.sensitivity, BINS)
+
+
+def near_the_mean(
+    problem: Problem, known: Curvature, event: Gaussian, c: float
+) -> Generator[Query, Released, tuple[Curvature, float, Loss]]:
+    """Release the histogram; return curvature and unit near the mean count, the start of the intercept, and the loss.
+
+    Declared smoothness constants stay as they are. The unit is the spread of the counts, or as much as lets one count pass a
+    cap of c units: a cap below one count cuts every record that has any, and drives the intercept down.
+    """
+    statistic = histogram(problem)
+    (noisy,) = yield Tally(statistic, event)
+    found = spread_of(noisy, statistic, problem.n_records, event.sigma)
+    start = math.log(found.mean)
+    unit = max(found.deviation, 1.0 / c) / typical_spread(problem)
+    loss = near(problem.loss, start)
+    if not isinstance(problem.smoothness, str):
+        return replace(known, unit=unit), start, loss
+    flatter = problem.loss.curvature / math.exp(min(start, _margin(problem.loss)))
+    # Caps are C = c·√(p/L) with the declared L; scaled columns are longer by √(L/L₀) in units of the curvature L₀ at the start.
+    return replace(known, smoothness=known.smoothness / flatter, unit=unit * math.sqrt(flatter)), start, loss
+
+
+def near(loss: Loss, start: float) -> Loss:
+    """Return the loss, straight beyond start + REACH where it follows exp(v) for longer."""
+    return replace(loss, margin=min(loss.margin, start + REACH)) if isinstance(loss, Poisson) else loss
+
+
+def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: float) -> Spread:
+    """Return mean and deviation of the counts.
+
+    Bins above the noise stand as they are. The records that they leave are shared out over the other bins as a geometric
+    distribution does that is fitted to all of them: noise in far bins would weigh most in the mean. The deviation is at least
+    that of a Poisson variable.
+
+    noisy : (BINS,) counts with noise of standard deviation `sigma`.
+    """
+    edges = np.array(statistic.edges, dtype=np.float64)
+    allowed = edges[:-1] <= max(statistic.high, 1.0)
+    low, high = edges[:-1][allowed], np.minimum(edges[1:] - 1.0, max(math.ceil(statistic.high), 1.0))[allowed]
+    found = noisy[allowed]
+    q = 1.0 / (1.0 + 1.0 / np.geomspace(1.0 / n_records, max(statistic.high, 1.0), FITS))[:, None]
+    fits = n_records * (q**low - q ** (high + 1.0))
+    fit = fits[np.argmin(((fits - found) ** 2).sum(axis=1))]
+    seen = found > SEEN * sigma
+    rest = max(0.0, n_records - float(found[seen].sum()))
+    share = np.where(seen, found, fit * (rest / max(float(fit[~seen].sum()), 1e-9 * n_records)))
+    share /= share.sum()
+    middle, width = (low + high) / 2.0, high - low + 1.0
+    mean = max(float(share @ middle), 0.5 / n_records)
+    variance = float(share @ ((middle - mean) ** 2 + (width**2 - 1.0) / 12.0))
+    return Spread(mean, math.sqrt(max(variance, mean)))
+
+
+def typical_cap(ρ: float) -> float:
+    """Return c, the cap on a record in units of √(p/L) and of the spread of the counts: 0.13 √ρ, between 0.2 and 4.
+
+    Counts are skewed, so the cap is wider than that of squared loss: cutting large counts alone moves the intercept.
+    """
+    return min(4.0, max(0.2, 0.13 * math.sqrt(ρ)))
+
+
+def time(ρ: float) -> float:
+    """Return τ, the number of whole steps of every coordinate: 0.15 ρ, less than 40, and 0.004 ρ² below ρ = 37.
+
+    Below ρ = 37 the error from noise grows as τ² and the gain of the steps as τ. As ρ falls to 0, so does τ, and
+    the run stays at its start, the constant model.
+    """
+    return min(39.0, 0.15 * ρ, 0.004 * ρ**2)
+
+
+def _margin(loss: Loss) -> float:
+    return loss.margin if isinstance(loss, Poisson) else math.inf

@@ -1,0 +1,158 @@
+"""Private mean and spread of the labels, for a small share of μ²: the start of the intercept, and the unit of the clip.
+
+A declared range bounds the labels but does not describe them. Once the intercept absorbs their mean, residuals are at most
+about as long as the labels' spread, so a clip in units of the spread fits any declared range.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from vfl.evaluation.estimates import on_simplex
+from vfl.evaluation.statistics import GRID, LabelMean, Positives
+from vfl.losses import SmoothedHinge
+from vfl.messages import Tally
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.events import Gaussian
+from vfl.solvers.bought.smoothness import require_bearable
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from vfl.messages import Query
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+    from vfl.types import Integers, Vector
+
+APART = 0.2
+"""Distance of a mean from the middle of its declared range, in ranges, and of a share from one half, that is assumed before
+anything is known."""
+BINS = 32
+"""Number of bins of equal width over the declared range."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCounts:
+    """Histogram of the labels over BINS equal parts of the declared range; labels outside count in the outer bins.
+
+    Replacing a record moves one count from one bin to another: Δ = √2.
+
+    low, high : the declared range.
+    """
+
+    low: float
+    high: float
+
+    labels_only: ClassVar[bool] = True
+    grid: ClassVar[float] = GRID
+    dimension: ClassVar[int] = BINS
+    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    def __call__(self, margins: Vector, labels: Vector) -> Integers:
+        """Return the counts, (BINS,), in steps of GRID."""
+        inner = np.linspace(self.low, self.high, BINS + 1)[1:-1]
+        bins = np.searchsorted(inner, labels, side="right")
+        return np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Mean and standard deviation of the labels, from noisy counts; public once released."""
+
+    mean: float
+    deviation: float
+
+
+def counts_of(problem: Problem) -> LabelCounts:
+    """Return the statistic over the declared range of the label."""
+    half = problem.label_range / 2.0
+    return LabelCounts(problem.label_centre - half, problem.label_centre + half)
+
+
+def labels_event(problem: Problem, mu: float) -> Gaussian:
+    """Return the event of the counts, one μ-GDP vector."""
+    statistic, z = counts_of(problem), noise_multiplier(mu, 1)
+    require_bearable(z * statistic.sensitivity)
+    return Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, z * statistic.sensitivity, statistic.dimension)
+
+
+def spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
+    """Release the counts; mean and deviation are post-processing."""
+    statistic = counts_of(problem)
+    (noisy,) = yield Tally(statistic, event)
+    return spread_of(noisy, statistic, problem.n_records)
+
+
+def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
+    """Return mean and deviation of the nearest possible counts, with labels spread evenly within each bin.
+
+    The deviation is at least that of one bin. noisy : (BINS,) counts with noise.
+    """
+    width = (statistic.high - statistic.low) / BINS
+    middle = statistic.low + width * (np.arange(BINS) + 0.5)
+    share = on_simplex(noisy, n_records) / n_records
+    mean = float(share @ middle)
+    return Spread(mean, math.sqrt(float(share @ (middle - mean) ** 2) + width**2 / 12.0))
+
+
+def mean_event(mu: float) -> Gaussian:
+    """Return the event of releasing the labels' mean: μ-GDP."""
+    z = noise_multiplier(mu, 1)
+    require_bearable(z)
+    return Gaussian(Adjacency.REPLACE_ONE, LabelMean.sensitivity, z * LabelMean.sensitivity, LabelMean.dimension)
+
+
+def mean(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
+    """Release the labels' mean; return it, drawn to the middle of the declared range by the part that noise explains."""
+    half = problem.label_range / 2.0
+    statistic = LabelMean(problem.label_centre - half, problem.label_centre + half)
+    ((noisy,),) = yield Tally(statistic, event)
+    apart = shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
+    return problem.label_centre + problem.label_range * min(max(apart, -0.5), 0.5)
+
+
+def shrunk(apart: float, noise: float) -> float:
+    """Return a noisy distance from the middle times the part of it that is probably no noise: APART²/(APART² + noise²)."""
+    return apart * APART**2 / (APART**2 + noise**2)
+
+
+def balance_event(mu: float) -> Gaussian:
+    """Return the event of releasing the number of positive labels: μ-GDP."""
+    z = noise_multiplier(mu, 1)
+    require_bearable(z)
+    return Gaussian(Adjacency.REPLACE_ONE, Positives.sensitivity, z * Positives.sensitivity, Positives.dimension)
+
+
+def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
+    """Spend budget on the number of positive labels; return the margin of the best constant model, with which a run starts.
+
+    The share of positives is drawn to one half by the part that noise explains.
+    """
+    ((noisy,),) = yield Tally(Positives(), event)
+    noise = event.sigma / problem.n_records
+    share = 0.5 + shrunk(float(noisy) / problem.n_records - 0.5, noise)
+    loss = problem.loss
+    return majority(share, noise, loss.width) if isinstance(loss, SmoothedHinge) else log_odds(share)
+
+
+def log_odds(share: float) -> float:
+    """Return the log-odds of a share, held between 1 and 99 %: the best constant model of logistic loss."""
+    share = min(max(share, 0.01), 0.99)
+    return math.log(share / (1.0 - share))
+
+
+def majority(share: float, noise: float, width: float) -> float:
+    """Return the best constant model of smoothed hinge loss, ±(1 − h·(smaller share)/(larger share)) on the majority's side.
+
+    It jumps at a share of one half. Within two standard deviations of that it is shorter in proportion, since the side may be
+    wrong.
+    """
+    positive = min(max(share, 0.0), 1.0)
+    larger = max(positive, 1.0 - positive)
+    clear = min(1.0, abs(positive - 0.5) / (2.0 * noise))
+    return math.copysign(clear * (1.0 - width * (1.0 - larger) / larger), positive - 0.5)

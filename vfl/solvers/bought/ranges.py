@@ -1,0 +1,118 @@
+"""Private ranges of columns: one joint release, no model. Called by `vfl.private_bounds`, not from a job file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from vfl.messages import Ranges
+from vfl.privacy import magnitudes
+from vfl.privacy.calibration import noise_multiplier
+from vfl.privacy.events import Gaussian
+from vfl.solvers.bought.smoothness import require_bearable
+from vfl.types import Adjacency
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from vfl.privacy.events import Event
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Schedule
+    from vfl.types import Vector
+
+FAILURE = 0.01
+"""Probability that noise alone widens any bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRanges:
+    """Its one release, histograms of the columns over powers of two, is μ-GDP with the whole budget (vfl.privacy.magnitudes).
+
+    The schedule returns (2m,): the low ends, then the high ends; NaN if no range was found.
+
+    columns : coordinates whose range is released.
+    """
+
+    columns: tuple[str, ...]
+
+    name: ClassVar[str] = "ColumnRanges"
+    adaptive: ClassVar[bool] = False
+    sealed: ClassVar[bool] = False
+    by_pass: ClassVar[bool] = False
+    clip: ClassVar[float] = math.inf
+
+    def resolve(self, problem: Problem) -> Self:
+        """Return the same solver: nothing is left open."""
+        return self
+
+    def releases(self, problem: Problem) -> tuple[tuple[Event, int], ...]:
+        """Return the one event."""
+        event = self._event(problem)
+        return ((event, 1),) if event is not None else ()
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """Release the histograms; bounds are post-processing."""
+        by_name = yield from self._counts(problem)
+        least = self.least(problem)
+        found = {name: magnitudes.bounds_of(noisy, least) or (math.nan, math.nan) for name, noisy in by_name.items()}
+        return np.array([found[name][end] for end in (0, 1) for name in self.columns])
+
+    def _counts(self, problem: Problem) -> Generator[Any, Any, dict[str, Vector]]:
+        """Release the histograms and return {column: its noisy counts (CELLS,)}."""
+        event = self._event(problem)
+        asked = {
+            party: tuple(j for j, name in enumerate(names) if name in self.columns)
+            for party, names in problem.layout.columns.items()
+        }
+        asked = {party: indices for party, indices in asked.items() if indices}
+        released = yield Ranges(asked, magnitudes.CELLS, event)
+        counts = np.concatenate(released).reshape(-1, magnitudes.CELLS)
+        order = [problem.layout.columns[party][j] for party, indices in asked.items() for j in indices]
+        return dict(zip(order, counts, strict=True))
+
+    def least(self, problem: Problem) -> float:
+        """Return the number of records, up to noise, that a cell needs to be detected; values in smaller cells are clamped."""
+        event = self._event(problem)
+        cells = len(self.columns) * magnitudes.CELLS
+        return 0.5 if event is None else magnitudes.threshold(event.sigma, cells, FAILURE)
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence on the values that will be missed."""
+        return (
+            f"values in cells of fewer than about {self.least(problem):.0f} records are missed, and will be clamped.",
+        )
+
+    def round_trips(self, problem: Problem) -> int:
+        """Return one."""
+        return 1
+
+    def _event(self, problem: Problem) -> Gaussian | None:
+        if problem.mu is None:
+            return None
+        Δ = magnitudes.sensitivity(len(self.columns))
+        z = noise_multiplier(problem.mu, 1)
+        require_bearable(z * Δ)
+        return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, len(self.columns) * magnitudes.CELLS)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnCounts(ColumnRanges):
+    """As ColumnRanges, for columns that are cells of a public grid (vfl.features.GridCell); called by `private_quantiles`.
+
+    The schedule returns (m·CELLS,): the noisy counts of each column in the order of `columns`.
+    """
+
+    name: ClassVar[str] = "ColumnCounts"
+
+    def schedule(self, problem: Problem) -> Schedule:
+        """Release the histograms."""
+        by_name = yield from ColumnRanges._counts(self, problem)
+        return np.concatenate([by_name[name] for name in self.columns])
+
+    def explain(self, problem: Problem) -> tuple[str, ...]:
+        """Return a sentence on the noise of a count."""
+        event = self._event(problem)
+        return (f"each count has noise of standard deviation {0.0 if event is None else event.sigma:.3g}.",)

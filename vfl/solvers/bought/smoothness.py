@@ -1,0 +1,229 @@
+"""Means and coordinate-wise smoothness M_j of the columns: declared, from bounds, bought with a share of μ², or exact.
+
+If an intercept absorbs a shift, columns are centred at their released means c_j. F does not change, the columns become
+nearly orthogonal to the intercept, and M_j = L·Var(x_j) replaces L·E(x_j²). For prices in one corner of their declared
+range, the error at the same ε falls by a factor of 100.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.errors import DataError, PrivacyError, SpecificationError
+from vfl.messages import Moments, Query
+from vfl.privacy.calibration import noise_multiplier, split
+from vfl.privacy.events import Gaussian
+from vfl.privacy.geometry import moments_sensitivity
+from vfl.types import Adjacency, Vector
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from vfl.problem import Problem
+    from vfl.solvers.protocol import Released
+
+OVERFLOW = "the squares of a column's values overflow: declare bounds with scaling='bounds', or change its unit"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curvature:
+    """Centres and smoothness of the columns before the first step; public once released.
+
+    centre : (p,) c_j, 0 where columns are not centred.
+    smoothness : (p,) M_j > 0 of the centred columns.
+    unit : unit of the residuals; 1 unless their spread was bought (vfl.solvers.bought.labels).
+    """
+
+    centre: Vector
+    smoothness: Vector
+    unit: float = 1.0
+
+    @classmethod
+    def flat(cls, problem: Problem) -> Curvature:
+        """Return M = 1 without centres, for counts that do not depend on M."""
+        p = problem.layout.n_coordinates
+        return cls(np.zeros(p), np.ones(p))
+
+    def uncentred(self, w: Vector, intercept: Vector) -> Vector:
+        """Return w for the uncentred columns; the shift by the centres moves to the intercept (a (p,) mask)."""
+        return w - intercept * self._shift(w, intercept)
+
+    def centred(self, w: Vector, intercept: Vector) -> Vector:
+        """Return w for the centred columns: the inverse of `uncentred`."""
+        return w + intercept * self._shift(w, intercept)
+
+    def _shift(self, w: Vector, intercept: Vector) -> float | Vector:
+        """Return c·w; with K classes (p·K,) that of each class, at its coordinates."""
+        classes = int(intercept.sum())
+        if classes > 1:
+            shifts: Vector = np.tile((self.centre * w).reshape(-1, classes).sum(axis=0), w.size // classes)
+            return shifts
+        return float(self.centre @ w)
+
+
+def features(problem: Problem) -> Vector:
+    """Return (p,) booleans: True for features, False for the intercept, whose moments are public."""
+    kept: Vector = problem.intercept == 0.0
+    return kept
+
+
+def require_bearable(deviation: float) -> None:
+    """Raise PrivacyError if noise of this standard deviation, in units of the cap, would overflow the exact integer sums.
+
+    The check reads public values only and runs at planning. vfl.privacy.rounded_gaussian draws up to 2⁴⁸ steps
+    of a grid above 2⁻²¹ caps.
+    """
+    if not deviation <= 2.0**26:
+        raise PrivacyError(
+            "epsilon is too small for so many releases: they need more noise than exact sums can carry; raise epsilon, "
+            "or lower the number of releases (passes, or larger blocks)"
+        )
+
+
+def require_curvature(solver: str, problem: Problem) -> None:
+    """Raise SpecificationError for a loss with a kink, for which no M_j exists."""
+    if not math.isfinite(problem.loss.curvature):
+        raise SpecificationError(
+            f"{solver} with loss={problem.loss.name!r} needs a bounded second derivative for its steps of 1/M_j; it has "
+            "none: use 'smoothed_hinge', or a solver whose steps need no curvature (SCD, SGD)"
+        )
+
+
+def require_representable(problem: Problem) -> None:
+    """Raise SpecificationError for declared bounds whose squares, and so M_j, are not normal doubles."""
+    for name, B in zip(problem.layout.names, problem.reach, strict=True):
+        if math.isfinite(B) and not 1e-140 <= B <= 1e140:
+            raise SpecificationError(
+                f"the bounds of column {name!r} are too far from 1 to work with its squares: change the column's unit, "
+                "or use scaling='bounds'"
+            )
+
+
+def buys_moments(problem: Problem) -> bool:
+    """Return True if a share of the budget is spent on the moments of the columns."""
+    private = problem.mu is not None and isinstance(problem.smoothness, str) and problem.smoothness == "private"
+    return private and bool(features(problem).any())
+
+
+def asks_moments(problem: Problem) -> bool:
+    """Return True if parties are asked for moments, private or exact."""
+    return isinstance(problem.smoothness, str) and problem.smoothness != "bounds" and bool(features(problem).any())
+
+
+def moments_event(problem: Problem) -> Gaussian | None:
+    """Return the event of the moments, with the share `smoothness_share` of μ²; None if they are not bought."""
+    if problem.mu is None or not buys_moments(problem):
+        return None
+    columns = int(features(problem).sum()) // problem.layout.width
+    means = int(problem.centred_coordinates.sum()) // problem.layout.width
+    parts = [(means, True), (columns - means, False)]
+    Δs = [moments_sensitivity(count, means=kind) for count, kind in parts if count]
+    Δ = Δs[0] if len(Δs) == 1 else math.nextafter(math.hypot(*Δs), math.inf)
+    z = noise_multiplier(split(problem.mu, problem.smoothness_share)[0], 1)
+    require_bearable(z * Δ)
+    return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, columns + means)
+
+
+def curvature(problem: Problem) -> Generator[Query, Released, Curvature]:
+    """Obtain centres and M; what is released for it is the event of `moments_event`, or flagged when it is exact.
+
+    The private variances, as shares of B_j², are drawn together by what their noise explains (`pooled`), then lifted by one
+    standard deviation and are at least that: a coordinate that looks flat by bad luck would otherwise be given a step far
+    beyond 1/M_j (Mangold et al. 2022, appendix F, as one Gaussian vector). Steps, centres and importance sampling from it
+    are free post-processing.
+    """
+    K = problem.layout.width
+    feature, reach, centred = features(problem)[::K], problem.reach[::K], problem.centred_coordinates[::K]
+    L, none = problem.loss.curvature, np.zeros(problem.layout.n_coordinates)
+    if not isinstance(problem.smoothness, str):
+        return Curvature(none, np.asarray(problem.smoothness, dtype=np.float64))
+    if problem.smoothness == "bounds":
+        return Curvature(none, L * problem.reach**2)
+    if not feature.any():
+        return Curvature(none, np.full(none.size, L))
+    if problem.smoothness == "private" and not np.isfinite(problem.reach).all():
+        raise PrivacyError("smoothness='private' needs bounds for every column: declare them, or give a mapping")
+    mean, square, noise = yield from _moments(problem, feature)
+    centre = np.where(centred, mean, 0.0)
+    variance = square - centre**2
+    if noise:
+        square_reach = reach**2
+        share, deviation = variance / square_reach, noise * np.sqrt(1.0 + 16.0 * (centre / reach) ** 2)
+        share[feature], deviation[feature] = pooled(share[feature], deviation[feature])
+        variance = np.minimum(np.maximum(share, 0.0) + deviation, 1.0) * square_reach
+    M = np.where(feature, L * variance, L)
+    # The gradient of a constant column is 0 once centred, so any step size works. Exact variances cancel to the rounding
+    # errors of sums of n squares; the largest variance that these errors may hide bounds M, so that no step is too long.
+    hidden = max(1e-14, problem.n_records * 2.0**-53) * L * square
+    M = np.where(hidden >= M, np.maximum(hidden, L), M)
+    return Curvature(problem.layout.of_columns(centre), problem.layout.of_columns(M))
+
+
+def spreads(problem: Problem, released: Released) -> tuple[Vector, Vector]:
+    """Return the variance of each coordinate's column, (p,), and the deviation of its noise, (p,), from the bought moments.
+
+    Post-processing. Unlike the M_j of `curvature`, a variance here is neither drawn to the others nor lifted, so that its
+    noise is N(0, s_j²), s_j = s·B_j²·√(1 + 16 (c_j/B_j)²), to first order in the noise of the mean c_j; s is the noise of a
+    mean square in units of B_j². It is taken about 0 where columns are not centred.
+    """
+    K = problem.layout.width
+    asking = _moments(problem, features(problem)[::K])
+    next(asking)
+    try:
+        asking.send(released)
+    except StopIteration as end:
+        mean, square, noise = end.value
+    centre = np.where(problem.centred_coordinates[::K], mean, 0.0)
+    B = problem.reach[::K]
+    found = square - centre**2, noise * B**2 * np.sqrt(1.0 + 16.0 * (centre / B) ** 2)
+    return problem.layout.of_columns(found[0]), problem.layout.of_columns(found[1])
+
+
+def pooled(found: Vector, deviation: Vector) -> tuple[Vector, Vector]:
+    """Shrink noisy values to their common mean by the share of their spread that noise explains; return them and their errors.
+
+    Post-processing of released values. The spread of the true values, τ², is estimated by moments (DerSimonian & Laird 1986,
+    eq. 8); each value keeps the share τ²/(τ² + σ_j²) of its distance from the mean: the posterior mean of normal values. Values
+    that differ by more than their noise hardly move. If noise dominates each of many values, their mean is still accurate.
+
+    found : (m,) with noise of standard deviation `deviation`, (m,) > 0.
+    """
+    if found.size < 2:
+        return found, deviation
+    weight = deviation**-2.0
+    total = float(weight.sum())
+    mean = float(weight @ found) / total
+    freedom = total - float(weight @ weight) / total
+    spread = max(0.0, (float(weight @ (found - mean) ** 2) - (found.size - 1)) / freedom)
+    kept = spread / (spread + deviation**2)
+    return mean + kept * (found - mean), np.sqrt(kept * deviation**2 + (1.0 - kept) ** 2 / total)
+
+
+def _moments(problem: Problem, feature: Vector) -> Generator[Query, Released, tuple[Vector, Vector, float]]:
+    """Return mean and mean square of every column, (p,) each, and the noise of a mean square in units of B_j²."""
+    event, K = moments_event(problem), problem.layout.width
+    whole = problem.layout.whole()
+    own = {q: int((problem.intercept[block.coordinates] == 0.0).sum()) // K for q, block in whole.items()}
+    widths = {q: width for q, width in own.items() if width}
+    reach = {q: problem.reach[block.coordinates][::K][: own[q]] for q, block in whole.items() if own[q]}
+    centred = problem.centred_coordinates[::K]
+    query = Moments(widths, reach if event else None, problem.centred, event, uncentred=problem.sparse)
+    released = yield query
+    mean, square = np.zeros(feature.size), np.ones(feature.size)
+    square[feature] = np.concatenate([u[-m:] for u, m in zip(released, widths.values(), strict=True)])
+    if centred.any():
+        mean[centred] = np.concatenate(
+            [u[:m] for u, (q, m) in zip(released, widths.items(), strict=True) if query.asks_means(q)]
+        )
+    mean[feature] /= problem.n_records
+    square[feature] /= problem.n_records
+    if event is None:
+        if not (np.isfinite(square).all() and (abs(mean) < 1e140).all()):
+            raise DataError(OVERFLOW)
+        return mean, square, 0.0
+    B = problem.reach[::K]
+    return np.clip(2.0 * mean, -1.0, 1.0) * B, square * B**2, event.sigma / problem.n_records

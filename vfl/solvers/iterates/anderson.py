@@ -1,0 +1,113 @@
+"""Anderson extrapolation of runs without privacy. Its safeguard depends on data, so private runs never use it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl.evaluation.statistics import Losses
+from vfl.messages import Unnoised
+from vfl.solvers.iterates.standstill import largest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from vfl.messages import Query
+    from vfl.problem import Problem
+    from vfl.solvers.blocks.presence import Presence
+    from vfl.solvers.protocol import Released
+    from vfl.solvers.skgd import SkGD
+    from vfl.types import Vector
+
+WINDOW = 10
+"""Passes between two extrapolations. All of them take the same steps in the same order, so they are the same map."""
+ENOUGH = 3
+"""Least number of iterates from which a limit can be estimated."""
+SINGULAR = 1e-10
+"""Directions below this share of the largest singular value are ignored: they are rounding errors or repetitions."""
+FAR = 1e-6
+"""A run at a standstill continues if the extrapolation moves a coordinate by more than this share of the largest one."""
+ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+MESSAGES = 4
+"""Most queries per extrapolation: the loss, new margins, the loss there, and the old margins again."""
+
+
+def accelerated(solver: SkGD, problem: Problem) -> bool:
+    """Return True for a run to the optimum: no privacy, no clips, a tolerance, and passes in a fixed order."""
+    fixed = solver.sampling in ("shuffled", "cyclic", "full") and solver.iterate == "last"
+    return not problem.private and solver.tol is not None and solver.clip == math.inf and fixed
+
+
+def extrapolated(iterates: Vector, unit: Vector) -> Vector:
+    """Return the limit of a linear iteration, (p,), estimated from its iterates. It is exact once they span the errors.
+
+    Let d_k = w_{k+1} − w_k. Among coefficients with Σ c_k = 1, least squares on the differences of the d_k finds those that
+    minimise ‖Σ c_k d_k‖; the limit is Σ c_k w_{k+1} (Anderson 1965; for coordinate descent Bertrand & Massias 2021, Alg. 1).
+
+    iterates : (K + 1, p), K ≥ 2. unit : (p,) √M_j, which makes the columns' units irrelevant.
+    """
+    moves = np.diff(iterates, axis=0)
+    apart = np.diff(moves, axis=0)
+    c = np.linalg.lstsq((apart * unit).T, -moves[-1] * unit, rcond=SINGULAR)[0]
+    limit: Vector = iterates[-1] + c @ moves[1:]
+    return limit
+
+
+class Acceleration:
+    """Extrapolates the iterates after every WINDOW passes and at a standstill, unless this raises the objective.
+
+    On columns of condition number κ, coordinate descent needs O(κ) passes, and about √κ with extrapolation.
+    """
+
+    def __init__(self, problem: Problem, unit: Vector, present: Presence, *, on: bool) -> None:
+        self._problem = problem
+        self._unit = unit
+        self._present = present
+        self._on = on
+        self._iterates: list[Vector] = []
+        self._pass = -1
+        self._jumped = False
+
+    def before(self, number: int, θ: Vector) -> Generator[Query, Released, bool]:
+        """Record the iterate before a pass; return True if θ and Xθ were extrapolated, in place."""
+        if not self._on or number == self._pass:
+            return False
+        self._pass = number
+        self._iterates.append(θ.copy())
+        if number % WINDOW:
+            return False
+        self._jumped = yield from self._moved(θ, least=0.0)
+        self._iterates = [θ.copy()]
+        return self._jumped
+
+    def continues(self, θ: Vector) -> Generator[Query, Released, bool]:
+        """Return True if a run at a standstill may be far from its limit, as small moves may be with collinear columns."""
+        if self._jumped and len(self._iterates) < ENOUGH:
+            return True  # a few more passes show whether the last extrapolation reached the limit
+        self._jumped = yield from self._moved(θ, least=FAR)
+        self._iterates = []  # the pass that ends here is incomplete in this order of blocks
+        return self._jumped
+
+    def _moved(self, θ: Vector, least: float) -> Generator[Query, Released, bool]:
+        """Set θ to the extrapolation if it moves far enough and does not raise the objective."""
+        if len(self._iterates) < ENOUGH:
+            return False
+        there = extrapolated(np.array(self._iterates), self._unit) * self._present.mask
+        if not np.isfinite(there).all():
+            return False
+        far = largest(there - θ, self._unit, self._problem.intercept)
+        if far <= least * largest(θ, self._unit, self._problem.intercept):
+            return False
+        before, here = (yield from self._objective(θ)), θ.copy()
+        θ[:] = yield from self._present.rebuilt(there)
+        if (yield from self._objective(θ)) <= before + ROUNDING * abs(before):
+            return True
+        θ[:] = yield from self._present.rebuilt(here)
+        return False
+
+    def _objective(self, θ: Vector) -> Generator[Query, Released, float]:
+        """Return F(θ) without noise. No party is asked, since the margins hold Xθ."""
+        ((total,),) = yield Unnoised(Losses(self._problem.loss), None)
+        return float(total) / self._problem.n_records + self._problem.penalty_of(θ)

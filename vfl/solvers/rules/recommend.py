@@ -1,0 +1,210 @@
+"""Expected error of each solver, from public facts, with a range and with the papers' quantities as reasons.
+
+`left` is the share (F(w) − F*)/(F(0) − F*) of the loss that a run leaves: 0 is the optimum, 1 the model that learnt nothing.
+Curves in the signal-to-noise ratio ρ = μn/p were fitted to runs, of which `low` to `high` holds eight of ten:
+
+| solver | left | fitted to | low … high |
+|---|---|---|---|
+| SkGD, CD, bounded ℓ' | noise 90c²/ρ², steps and bias 10ρ^−1.35 | 48 simulated logistic runs, ρ 0.4 to 11,000 | 0.2 … 4.3 |
+| SkGD, CD, intercept | noise 12c²/ρ², steps and bias 6ρ^−1.6 | 36 such runs of squared loss | 0.07 … 7 |
+| SkGD, CD, none | 0.25ρ^−0.85 | simulations of squared loss without a record cap | 0.07 … 14 |
+| NoisyGram | 20ρ^−1.35 | 6 rows, two problems | 0.2 … 4 |
+| GCD | 1/(1 + (nμ/(70 ln p))^1.7) | 7 rows, 5 of them of 100 columns and more | 0.5 … 2 |
+| SGD, GD, SVRG | 3 times SkGD's, at least 0.02 | the DP-CD paper; simulations with steps of 1/(LΣB_j²) | 0.01 … 15 |
+| OutputPerturbation | ½(LB²/3 + λp)σ², σ = 2Λ/(λnμ), or SkGD's if that is more | not fitted | 0.1 … 10 |
+
+Noise of descent follows from the plan: tail averaging of passes with the cap C = c√(p/L) leaves 2.35c²u²/(Lhρ²) in F, u the
+unit of residuals and hL the mean curvature; the factors 90 and 12 put in h = 0.7, and signals of 0.15 and of ¼ of the labels'
+variance. The rest, from steps that were too few or too short and from the bias of the cap, depends on correlations that no
+public fact tells.
+
+The winner. Where ρ is at least 7, no measured row has a solver ahead of untuned SkGD by more than the runs' deviation, so none
+is named there. Below, passes over all coordinates cost more than they bring, and GCD is named where it is expected to leave
+less: sparse signals of many columns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vfl import markup
+from vfl.solvers.rules.defaults import off_centre, signal_to_noise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vfl.problem import Problem
+
+BOUNDED, CENTRED = (90.0, 10.0, 1.35), (12.0, 6.0, 1.6)
+"""(noise factor, a, b) of noise·c²/ρ² + a·ρ^−b: losses with a bounded derivative, and others with an intercept."""
+OFF_CENTRE = (0.25, 0.85)
+GRAM = (20.0, 1.35)
+"""(a, b) of a·ρ^−b."""
+GREEDY = (70.0, 1.7)
+ENOUGH = 7.0
+"""ρ from which no measured row has another solver ahead of SkGD."""
+RANGES = {
+    "bounded": (0.2, 4.3),
+    "centred": (0.07, 7.0),
+    "off centre": (0.07, 14.0),
+    "gram": (0.2, 4.0),
+    "greedy": (0.5, 2.0),
+    "joint": (0.01, 15.0),
+}
+UNFITTED = (0.1, 10.0)
+UNBALANCED = 3.0
+"""Smallest ratio of the error of joint clipping to that of coordinate descent in the tables of the DP-CD paper."""
+SHORT = 0.02
+"""Typical share that steps of 1/(LΣB_j²) leave when noise is low: simulations left 0.0002 to 0.25."""
+PRODUCTS = 500
+"""Largest p at which p² products, one message per column, are cheap to collect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Expected share of the loss that one solver leaves (1: it learns nothing), and the reason.
+
+    low, high : a range that held eight of ten of the runs that were fitted; wider guesses where nothing was fitted.
+    """
+
+    solver: str
+    left: float
+    reason: str
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def range(self) -> str:
+        """Return the range in words."""
+        return f"{self.low:.2g} to {self.high:.2g}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Recommendation:
+    """Solvers that the job can run, the one that is expected to win first."""
+
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def solver(self) -> str:
+        """Name of the solver with the least expected error."""
+        return self.candidates[0].solver
+
+    @property
+    def reason(self) -> str:
+        """Reason for the first choice."""
+        return self.candidates[0].reason
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{c.solver:<18} expected left {c.left:8.2g} ({c.range})   {c.reason}" for c in self.candidates
+        )
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        rows = [(c.solver, markup.Cell(f"{c.left:.2g}", number=True), c.range, c.reason) for c in self.candidates]
+        return markup.table(("solver", markup.Cell("expected left", number=True), "range", "why"), rows)
+
+
+def recommendation(problem: Problem) -> Recommendation:
+    """Rank the solvers that can run this problem; public facts only, no data, nothing spent."""
+    ranked = sorted(_candidates(problem), key=lambda candidate: candidate.left)  # stable: SkGD is ahead of equals
+    return Recommendation(tuple(ranked))
+
+
+def _candidate(solver: str, left: float, reason: str, spread: tuple[float, float] = UNFITTED) -> Candidate:
+    return Candidate(solver, min(1.0, left), reason, min(1.0, spread[0] * left), min(1.0, spread[1] * left))
+
+
+def _candidates(problem: Problem) -> Iterator[Candidate]:
+    smooth, n, p = math.isfinite(problem.loss.curvature), problem.n_records, problem.layout.n_coordinates
+    if problem.mu is None:
+        if smooth:
+            yield Candidate("SkGD", 0.0, "without noise the steps of 1/M_j are the longest that are safe", 0.0, 0.0)
+        else:
+            yield from _without_curvature(problem, 0.0)
+        return
+    ρ, nμ = signal_to_noise(problem), n * problem.mu
+    noise, rest, spread = _descent(problem, ρ)
+    if not smooth:
+        yield from _without_curvature(problem, UNBALANCED * (noise + rest))
+        return
+    R, descent = _typical_slope(problem), min(1.0, noise + rest)
+    parts = f"noise {noise:.1g}, steps and bias {rest:.1g}" if noise else "noise, steps and bias together"
+    yield _candidate(
+        "SkGD",
+        noise + rest,
+        f"{parts} at μn/p = {ρ:.3g}; √p·L_{{M⁻¹}}/(nμ) = {p * R / (math.sqrt(problem.loss.curvature) * nμ):.2g} in any units "
+        "of the columns",
+        spread,
+    )
+    if math.isfinite(float(problem.reach @ problem.reach)):
+        yield from _joint(problem, R, descent)
+    if not problem.penalty.grouped and p > 1:
+        scale, power = GREEDY
+        greedy = 1.0 / (1.0 + (nμ / (scale * math.log(p))) ** power)
+        yield _candidate(
+            "GCD",
+            greedy if ρ < ENOUGH else max(greedy, descent),
+            f"nμ/ln p = {nμ / math.log(p):.3g}, for signals of few coordinates: it does not grow with p as √p·L_{{M⁻¹}} does",
+            RANGES["greedy"],
+        )
+    if problem.loss.name == "squared" and p <= PRODUCTS and math.isfinite(problem.label_range):
+        yield _candidate(
+            "NoisyGram",
+            max(GRAM[0] * ρ ** -GRAM[1], descent),
+            f"one release of {p * (p + 3) // 2} products, no clip of gradients, at μn/p = {ρ:.3g}",
+            RANGES["gram"],
+        )
+
+
+def _descent(problem: Problem, ρ: float) -> tuple[float, float, tuple[float, float]]:
+    """Return the expected shares that noise leaves, and steps and bias, of untuned coordinate descent, and the range."""
+    if off_centre(problem):
+        a, b = OFF_CENTRE
+        return 0.0, a * ρ**-b, RANGES["off centre"]
+    bounded = math.isfinite(problem.loss.slope)
+    factor, a, b = BOUNDED if bounded else CENTRED
+    c = min(1.5, max(0.3, 0.065 * ρ**0.4)) if bounded else min(2.5, max(0.12, 0.07 * ρ**0.4))
+    # A run stops early where noise would outweigh what is learnt, so that noise alone leaves no more than everything.
+    return min(1.0, factor * c**2 / ρ**2), a * ρ**-b, RANGES["bounded" if bounded else "centred"]
+
+
+def _joint(problem: Problem, R: float, descent: float) -> Iterator[Candidate]:
+    """Yield the solvers whose noise follows the length Λ of a record's whole gradient."""
+    p, nμ = problem.layout.n_coordinates, problem.n_records * (problem.mu or math.inf)
+    B = float(np.linalg.norm(problem.reach))
+    yield _candidate(
+        "SGD",
+        max(UNBALANCED * descent, SHORT),
+        f"√p·Λ/(nμ) = {math.sqrt(p) * R * B / nμ:.2g} with Λ = R‖B‖: at best that of SkGD, where all M_j are equal; its "
+        "steps are short where columns do not fill their bounds",
+        RANGES["joint"],
+    )
+    λ, slope = problem.penalty.convexity, problem.loss.slope
+    if λ > 0 and math.isfinite(slope):
+        σ = 2.0 * slope * B / (λ * nμ)
+        excess = 0.5 * (problem.loss.curvature * B**2 / 3.0 + λ * p) * σ**2
+        left = excess / (0.05 * R**2 / problem.loss.curvature)
+        yield _candidate("OutputPerturbation", max(left, descent), f"2Λ/(λnμ) = {σ:.2g} on every coordinate of w")
+
+
+def _without_curvature(problem: Problem, left: float) -> Iterator[Candidate]:
+    """Yield SGD before SCD: on adult (ε = 1, ridge and SVM) it left less of the loss (tests/benchmarks/dual.py)."""
+    yield _candidate("SGD", left, f"{problem.loss.name} loss has no M_j; shrinking steps need none")
+    if problem.penalty.convexity > 0:
+        why = f"{problem.loss.name} loss has no M_j; a closed dual step under strong convexity, with the larger noise"
+        yield _candidate("SCD", 2.0 * left, why)
+
+
+def _typical_slope(problem: Problem) -> float:
+    """Return R: half of the largest |ℓ'|, or a third of the declared label range; 1 where neither is declared."""
+    if math.isfinite(problem.loss.slope):
+        return problem.loss.slope / 2
+    return problem.label_range / 3 if math.isfinite(problem.label_range) else 1.0
