@@ -8,6 +8,9 @@ other arm is at its own best: its clip and number of passes (and what else a pee
 seeds of their own, then measured on fresh ones. The grids are public; the choice looks at the data, uncharged, for all
 alike. Steps of SkGD, CD and GCD are the theorems', γ = 1.
 
+Orders without replacement (shuffled, cyclic, full, CD) cap the whole record, so that a pass is charged as one release. The
+others clip every block by itself; `shuffled 1, own clip` does so too, to tell the order from the cap.
+
 - by passes: at any of PASSES, in whole visits, however many messages those are;
 - by round trips: one block a message (`sweep="block"`: no party sees margins), all arms at the same number of messages,
   and one arm in whole visits at that number.
@@ -40,6 +43,7 @@ from tests.benchmarks.utility import unit
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.planning import plan, unnoised
+from vfl.solvers.skgd import ONCE_A_PASS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,7 +51,9 @@ if TYPE_CHECKING:
 
 CLIPS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Times a typical scaled gradient: half the largest derivative, or a third of the declared label range, over √L."""
-PASSES = (8, 40, 120)
+PASSES = (8, 40, 160)
+CAPS = (0.15, 0.4, 1.0, 2.0, 4.0)
+"""The cap C/√p of a whole record, in the same unit."""
 ITERATES = ("last", "tail")
 ROUNDS = (4, 16, 64, 256)
 EPOCHS = (5, 20, 60)
@@ -57,7 +63,7 @@ LENGTHS = (0.5, 2.0, 8.0)
 """γ of SGD, in units of 1/(L·mean‖x‖²), which is at most p times too short."""
 TRIPS = (17, 65, 257)
 START = {
-    "clip": 2.0, "passes": 40, "iterate": "tail", "rounds": 64, "epochs": 20, "batches": 4,
+    "clip": 2.0, "record_clip": 1.0, "passes": 40, "iterate": "tail", "rounds": 64, "epochs": 20, "batches": 4,
     "length": 2.0,
 }  # fmt: skip
 """Where every search begins."""
@@ -87,17 +93,22 @@ class Arm:
 
 
 DESCENT = ({"clip": CLIPS}, {"passes": PASSES})
+CAPPED = ({"record_clip": CAPS}, {"passes": PASSES})
 STOCHASTIC = ({"clip": CLIPS, "length": LENGTHS}, {"epochs": EPOCHS})
 GREEDY = ({"clip": CLIPS}, {"rounds": ROUNDS})
 AT_TRIPS = ({"clip": CLIPS, "iterate": ITERATES},)
+CAPPED_AT_TRIPS = ({"record_clip": CAPS, "iterate": ITERATES},)
+RECORD = {"clip": "record"}
 
 
 def descent(sampling: str, block: int | None, **options: Any) -> Arm:
     """An arm of SkGD in whole visits; the order of a pass is grouped by party, as by default."""
     fixed = {"sampling": sampling, "block_size": block or WHOLE, "iterate": "tail", "step_size": 1.0, **options}
+    capped = sampling in ONCE_A_PASS
     words = [sampling, f"{options['tau']} ×" if "tau" in options else "", size_of(block)]
     words.append("isotropic" if "noise_geometry" in options else "")
-    return Arm(" ".join(filter(None, words)), vfl.SkGD, fixed, DESCENT)
+    name = " ".join(filter(None, words))
+    return Arm(name, vfl.SkGD, fixed | RECORD, CAPPED) if capped else Arm(name, vfl.SkGD, fixed, DESCENT)
 
 
 def size_of(block: int | None) -> str:
@@ -116,7 +127,10 @@ def arms(sizes: tuple[int | None, ...]) -> Iterator[Arm]:
     yield from (descent("shuffled", block, **isotropic) for block in sizes if block != 1)
     yield descent("full", None, **isotropic)
     yield replace(descent("shuffled", None), name="shuffled party exact β", exact=True)
-    yield Arm("CD", vfl.CD, {}, DESCENT)
+    single = descent("shuffled", 1)
+    own = {name: value for name, value in single.fixed.items() if name != "clip"}
+    yield Arm("shuffled 1, own clip", vfl.SkGD, own, DESCENT)
+    yield Arm("CD", vfl.CD, RECORD, CAPPED)
     yield Arm("GCD", vfl.GCD, {}, GREEDY)
     yield Arm("SGD", vfl.SGD, {}, STOCHASTIC)
     yield Arm("defaults", vfl.SkGD)
@@ -125,18 +139,20 @@ def arms(sizes: tuple[int | None, ...]) -> Iterator[Arm]:
 def arms_at(trips: int, sizes: tuple[int | None, ...], p: int) -> Iterator[Arm]:
     """Yield the arms of the second question: options that make that number of round trips, or one less.
 
-    One trip asks for M. SkGD has one a draw; GCD and SGD have two a round or step; GCD rebuilds the margins now and then.
+    One trip asks for M, and one for the records' norms where whole records are capped. SkGD has one a draw; GCD and SGD
+    have two a round or step; GCD rebuilds the margins now and then.
     In whole visits a cyclic pass of two parties has two trips, however many of the p columns there are.
     """
-    draws = {"outer_rounds": 1, "inner_rounds": trips - 1, "sweep": "block"}
+    draws = {"outer_rounds": 1, "inner_rounds": trips - 2, "sweep": "block", **RECORD}
     descends = draws | {"step_size": 1.0}
     for block in sizes:
-        yield Arm(f"shuffled {size_of(block)}", vfl.SkGD, {**descends, "block_size": block or WHOLE}, AT_TRIPS)
-    yield Arm("importance 1", vfl.SkGD, {**descends, "block_size": 1, "sampling": "importance"}, AT_TRIPS)
-    yield Arm("full party", vfl.SkGD, {**descends, "block_size": WHOLE, "sampling": "full"}, AT_TRIPS)
-    visits = {"sampling": "cyclic", "block_size": 1, "sweep": "party", "inner_rounds": p * (trips - 1) // 2}
-    yield Arm("cyclic 1 in visits", vfl.SkGD, descends | visits, AT_TRIPS)
-    yield Arm("CD", vfl.CD, draws, ({"clip": CLIPS},))
+        yield Arm(f"shuffled {size_of(block)}", vfl.SkGD, {**descends, "block_size": block or WHOLE}, CAPPED_AT_TRIPS)
+    importance = {"outer_rounds": 1, "inner_rounds": trips - 1, "sweep": "block", "step_size": 1.0}
+    yield Arm("importance 1", vfl.SkGD, {**importance, "block_size": 1, "sampling": "importance"}, AT_TRIPS)
+    yield Arm("full party", vfl.SkGD, {**descends, "block_size": WHOLE, "sampling": "full"}, CAPPED_AT_TRIPS)
+    visits = {"sampling": "cyclic", "block_size": 1, "sweep": "party", "inner_rounds": p * ((trips - 2) // 2)}
+    yield Arm("cyclic 1 in visits", vfl.SkGD, descends | visits, CAPPED_AT_TRIPS)
+    yield Arm("CD", vfl.CD, draws, ({"record_clip": CAPS},))
     yield Arm("GCD", vfl.GCD, {"trips": trips}, ({"clip": CLIPS},))
     grids = ({"clip": CLIPS, "length": LENGTHS}, {"batches": BATCHES, "iterate": ITERATES})
     yield Arm("SGD", vfl.SGD, {"steps": trips // 2}, grids)
@@ -176,8 +192,9 @@ class Bench:
     def solver(self, arm: Arm, seed: int, **chosen: Any) -> Any:
         """The solver of one run: grid values in the solver's own units."""
         options = {**arm.fixed, **chosen}
-        if "clip" in options:
-            options["clip"] *= self.unit
+        for cap in ("clip", "record_clip"):
+            if isinstance(options.get(cap), float):
+                options[cap] *= self.unit
         if "block_size" in options:  # no party has more columns: a block is all of them
             options["block_size"] = min(
                 options["block_size"], max(p.rows.columns.array.shape[1] for p in self.parties.values())
@@ -255,7 +272,8 @@ def unnoised_errors(bench: Bench) -> Iterator[Result]:
     for arm in arms(bench.sizes):
         if arm.solver is not vfl.SkGD or not arm.stages or "isotropic" in arm.name:
             continue
-        solver = replace(bench.solver(arm, 1, clip=1.0, passes=PASSES[-1]), clip=math.inf)
+        given = replace(arm, fixed={name: value for name, value in arm.fixed.items() if name != "clip"})
+        solver = replace(bench.solver(given, 1, clip=1.0, passes=PASSES[-1]), clip=math.inf)
         job = replace(bench.case.job, privacy=None, solver=solver)
         *_, outcome = Coordinator(bench.transport(job)).stream(job)
         error = bench.case.error_of(outcome.w)

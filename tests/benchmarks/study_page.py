@@ -166,11 +166,11 @@ def _left(value: float) -> str:
 
 
 def _chosen(result: Result | None) -> str:
-    """What the search found: clip in typical gradients, step and number of passes, rounds or epochs."""
+    """Return the setting that the search found: clip in typical gradients, step and number of passes, rounds or epochs."""
     if result is None or result.tuned == "default":
         return "–"
-    searched = ("clip", "length", "passes", "rounds", "epochs")
-    return ", ".join(f"{result.settings[k]:g}" for k in searched if k in result.settings)
+    searched = ("clip", "record_clip", "length", "passes", "rounds", "epochs")
+    return ", ".join(f"{value:g}" for k in searched if not isinstance(value := result.settings.get(k, ""), str))
 
 
 def about(found: Found) -> str:

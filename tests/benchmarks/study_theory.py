@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vfl.kernels.geometry import capped, record_limits
 from vfl.privacy.geometry import Clip
 
 if TYPE_CHECKING:
@@ -78,7 +79,13 @@ class Constants:
         return float(shortest)
 
     def clipped(self, solver: SkGD) -> float:
-        """The share of records that a clip cuts at the optimum, on average over the blocks."""
+        """The share of records that a clip cuts at the optimum: of the record cap, or of blocks on average."""
+        if solver.by_pass:
+            isotropic = solver.noise_geometry == "isotropic"
+            z = self.Z if isotropic else self.Z / np.sqrt(self.M)
+            C = float(solver.record_clip) * np.sqrt(self.total if isotropic else self.p)
+            kept = capped(self.r, record_limits((z**2).sum(axis=1), C), self.problem.loss.name)
+            return float((abs(kept) < abs(self.r) * (1.0 - 1e-12)).mean())
         shares = []
         for block in self.problem.layout.blocks(solver.block_size):
             S, isotropic = block.coordinates, solver.noise_geometry == "isotropic"
