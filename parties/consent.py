@@ -25,6 +25,10 @@ sources = ["new/*.csv"]         files and addresses that may be read, "memory" f
                                 relative path starts at this file's folder; left out: any
 records = 1000                  that may be predicted on one day (UTC), counted beside the book; left out: any number
 labels = true                   also measure a model on this party's labels, without noise (vfl evaluate)
+
+[secure]                        demands on jobs under trust = "secure"; without an entry `trust`, other jobs are then refused
+collude = 2                     least k: so many parties may pool what they saw without learning more; left out: any
+dealer = "separate"             the coordinator may not be the dealer; left out: any dealer
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from vfl.errors import ConsentRefused, PrivacyError, SpecificationError, nearest
+from vfl.secure.specification import SEPARATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,10 +84,22 @@ class Predicting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Demands:
+    """Section [secure] of a policy: the weakest threat model that the owner accepts for training on shares.
+
+    The module's docstring explains each entry. None demands nothing.
+    """
+
+    collude: int | None = None
+    dealer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """An owner's policy; the module's docstring explains each entry.
 
-    job : limit of one job, beside the total. columns, trust : None allows all. prediction : None allows none.
+    job : limit of one job, beside the total. columns, trust : None allows all; but with `secure`, no trust means 'secure' only.
+    prediction : None allows none. secure : None demands nothing.
     """
 
     book: Path
@@ -94,6 +111,7 @@ class Policy:
     interactive: bool = False
     allow_non_private: bool = False
     prediction: Predicting | None = None
+    secure: Demands | None = None
     allow_network_file_system: bool = False
 
     @classmethod
@@ -130,8 +148,10 @@ class Policy:
         listed = self._listed(job)
         if not listed and not self.interactive:
             refuse("jobs", f"it is not listed: once it is approved, add its digest {job.digest} there")
-        if self.trust is not None and job.trust not in self.trust:
-            refuse("trust", f"it runs under trust = {job.trust!r}, and {_listing(self.trust)} is allowed")
+        trust = ("secure",) if self.trust is None and self.secure is not None else self.trust
+        if trust is not None and job.trust not in trust:
+            refuse("trust", f"it runs under trust = {job.trust!r}, and {_listing(trust)} is allowed")
+        self._check_threats(job, refuse)
         if self.columns is not None:
             for column in job.wanted(party):
                 if column not in self.columns:
@@ -190,6 +210,20 @@ class Policy:
             if asked is not None and asked > most:
                 Refusal(job, party)("[job]", f"it asks for {name} = {asked:.4g}, and at most {most:.4g} is allowed")
 
+    def _check_threats(self, job: Job, refuse: Refusal) -> None:
+        """Refuse a job on shares whose threat model is weaker than the owner demands."""
+        demanded, stated = self.secure, job.secure
+        if demanded is None or stated is None:
+            return
+        if demanded.collude is not None and stated.collude < demanded.collude:
+            refuse(
+                "[secure] collude",
+                f"it protects against {stated.collude} colluding part{'y' if stated.collude == 1 else 'ies'}, and "
+                f"protection against at least {demanded.collude} is demanded",
+            )
+        if demanded.dealer is not None and stated.dealer != demanded.dealer:
+            refuse("[secure] dealer", f"its dealer is {stated.dealer!r}, and {demanded.dealer!r} is demanded")
+
     def _listed(self, job: Job) -> bool:
         # The submitter chooses the name of a job, so a name must not pass for the digest of another job.
         return ANY in self.jobs or job.digest in self.jobs or (job.name in self.jobs and not _is_digest(job.name))
@@ -229,9 +263,10 @@ def _question(job: Job, party: str) -> str:
     if job.privacy is not None:
         delta = job.privacy.delta
         asked = f"ε = {job.privacy.epsilon:g} at δ = " + ("1/n²" if delta is None else f"{delta:.3g}")
+    threats = "" if job.secure is None else f" ({job.secure.describe()})"
     return (
         f"Job {job.name!r}, digest {job.digest}\nwants {_listing(job.wanted(party))} of party {party!r}: "
-        f"{asked}, trust {job.trust!r}. {_not_private(job)}\nDo you agree? [y/N] "
+        f"{asked}, trust {job.trust!r}{threats}. {_not_private(job)}\nDo you agree? [y/N] "
     )
 
 
@@ -253,6 +288,7 @@ _LISTS = ("jobs", "columns", "trust")
 _FLAGS = ("interactive", "allow_non_private", "allow_network_file_system")
 _LIMITS = ("job", "total")
 _SECTION = "prediction"
+_DEMANDS = "secure"
 
 
 def _typed(kind: type[Policy], plain: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -271,6 +307,8 @@ def _typed(kind: type[Policy], plain: Mapping[str, Any], name: str) -> dict[str,
             values[key] = _limit(value, where)
         elif key == _SECTION:
             values[key] = _predicting(value, where)
+        elif key == _DEMANDS:
+            values[key] = _demands(value, where)
         elif not isinstance(value, bool if key in _FLAGS else str):
             raise SpecificationError(f"{where} must be {'true or false' if key in _FLAGS else 'text'}, not {value!r}")
         else:
@@ -297,6 +335,20 @@ def _predicting(value: Any, where: str) -> Predicting:
             raise SpecificationError(f"{where}.{key} must be {form}, not {entry!r}")
         values[key] = tuple(entry) if isinstance(entry, list) else entry
     return Predicting(**values)
+
+
+def _demands(value: Any, where: str) -> Demands:
+    known = [f.name for f in dataclasses.fields(Demands)]
+    if not isinstance(value, Mapping):
+        raise SpecificationError(f"{where} must be a table, [secure]")
+    for key, entry in value.items():
+        if key not in known:
+            raise SpecificationError(f"{where}.{key} is unknown{nearest(key, known)}; known: {', '.join(known)}")
+        if key == "collude" and (isinstance(entry, bool) or not isinstance(entry, int) or entry < 1):
+            raise SpecificationError(f"{where}.{key} must be a whole number of at least 1, not {entry!r}")
+        if key == "dealer" and entry != SEPARATE:
+            raise SpecificationError(f"{where}.{key} must be {SEPARATE!r}, the one dealer to demand, not {entry!r}")
+    return Demands(**value)
 
 
 def _limit(value: Any, where: str) -> Limit:

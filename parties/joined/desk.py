@@ -196,6 +196,7 @@ class Desk:
                 epsilon=None if job.privacy is None or offer.purpose != TRAIN else job.privacy.epsilon,
                 delta=None if job.privacy is None or offer.purpose != TRAIN else job.privacy.delta,
                 source=offer.source,
+                threats="" if job.secure is None else job.secure.describe(),
             )
         )
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import signal
@@ -203,6 +204,11 @@ class TestScreen:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
         screen(Requested(purpose="train", run=RUN, job="credit", digest="ab" * 32))
         assert "WITHOUT PRIVACY" in capsys.readouterr().out
+
+    def test_a_job_on_shares_states_its_threat_model(self, capsys: pytest.CaptureFixture[str]) -> None:
+        screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"))
+        screen(dataclasses.replace(REQUEST, trust="secure", threats="dealer separate, up to 1 party may pool"))
+        assert "trust 'secure' (dealer separate, up to 1 party may pool)" in capsys.readouterr().out
 
     def test_lines_of_json(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Screen(prepare("credit.toml", "bank", "bank.csv", policy="policy.toml"), as_json=True)

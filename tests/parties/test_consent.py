@@ -16,7 +16,7 @@ import pytest
 import vfl
 import vfl.launch.evaluate
 from parties import consent
-from parties.consent import Limit, Policy, Predicting, policy_of
+from parties.consent import Demands, Limit, Policy, Predicting, policy_of
 from parties.daily_count import DailyCount
 from parties.prediction import ModelPart
 from vfl.errors import BudgetError, ConsentRefused, DataError, JobFileError, SpecificationError, VflError
@@ -75,6 +75,70 @@ def test_columns_of_this_party_and_its_label() -> None:
 def test_trust() -> None:
     policy(trust=("trusted",)).check(job(), "bank")
     assert "'secure' is allowed" in refused("trust", policy(trust=("secure",)), job())
+
+
+class TestThreatModel:
+    """Section [secure] of a policy: a least k and a separate dealer, for jobs on shares."""
+
+    def on_shares(self, **options: Any) -> vfl.Job:
+        """Return a job on shares of three parties."""
+        parties = {"bank": ["income", "age"], "telco": ["calls"], "shop": ["visits"]}
+        return vfl.Job(
+            partition=vfl.FeaturePartition(parties, label=("bank", "default")),
+            bounds=BOUNDS | {"visits": (0.0, 1.0)},
+            privacy=vfl.Privacy(epsilon=1.0, delta=1e-9),
+            solver=vfl.SkGD(passes=1),
+            name="credit",
+            trust="secure",
+            secure=vfl.Secure(**options),
+        )
+
+    def test_a_least_number_of_colluding_parties(self) -> None:
+        chosen = policy(secure=Demands(collude=2))
+        chosen.check(self.on_shares(collude=2), "bank")
+        said = refused("[secure] collude", chosen, self.on_shares(collude=1))
+        assert said.endswith("protects against 1 colluding party, and protection against at least 2 is demanded")
+        policy(secure=Demands(collude=1)).check(self.on_shares(collude=2), "bank")
+
+    def test_a_separate_dealer(self) -> None:
+        chosen = policy(secure=Demands(dealer="separate"))
+        chosen.check(self.on_shares(), "bank")
+        said = refused("[secure] dealer", chosen, self.on_shares(dealer="coordinator"))
+        assert said.endswith("its dealer is 'coordinator', and 'separate' is demanded")
+        policy(secure=Demands(collude=1)).check(self.on_shares(dealer="coordinator"), "bank")
+
+    def test_demands_exclude_jobs_that_are_not_on_shares_unless_trust_lists_them(self) -> None:
+        assert "'secure' is allowed" in refused("trust", policy(secure=Demands()), job())
+        policy(secure=Demands(collude=2), trust=("trusted", "secure")).check(job(), "bank")
+
+    def test_the_owner_is_asked_about_the_threat_model(self) -> None:
+        asked: list[str] = []
+        chosen = policy(jobs=(), interactive=True)
+        chosen.check(self.on_shares(collude=2), "bank", lambda question: asked.append(question) or True)
+        assert "trust 'secure' (dealer separate, up to 2 parties may pool)" in asked[0]
+
+    def test_the_section_is_read_and_refuses_before_any_file_is_opened(self, tmp_path: Path) -> None:
+        (tmp_path / "bank.toml").write_text(
+            'format = 1\njobs = ["*"]\n[secure]\ncollude = 2\ndealer = "separate"\n' + TOTAL
+        )
+        assert Policy.read(tmp_path / "bank.toml").secure == Demands(collude=2, dealer="separate")
+        with pytest.raises(ConsentRefused, match=r"policy's \[secure\] collude: it protects against 1 colluding party"):
+            vfl.train(self.on_shares(), "nowhere.csv", engine="inprocess", policies={"bank": tmp_path / "bank.toml"})
+
+    @pytest.mark.parametrize(
+        ("section", "said"),
+        [
+            ("secure = 1\n", r"secure must be a table, \[secure\]"),
+            ("[secure]\ncollude = 0\n", "secure.collude must be a whole number of at least 1, not 0"),
+            ("[secure]\ncollude = true\n", "secure.collude must be a whole number of at least 1, not True"),
+            ('[secure]\ndealer = "coordinator"\n', "secure.dealer must be 'separate'"),
+            ("[secure]\ncolude = 2\n", r"secure.colude is unknown .did you mean 'collude'"),
+        ],
+    )
+    def test_an_invalid_section_is_refused(self, tmp_path: Path, section: str, said: str) -> None:
+        (tmp_path / "bank.toml").write_text("format = 1\n" + section + TOTAL)
+        with pytest.raises(SpecificationError, match=said):
+            Policy.read(tmp_path / "bank.toml")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +271,7 @@ class TestFile:
 
 
 def test_the_module_documents_every_entry() -> None:
-    for kind in (Policy, Predicting):
+    for kind in (Policy, Predicting, Demands):
         for entry in dataclasses.fields(kind):
             assert f"{entry.name} = " in consent.__doc__ or f"[{entry.name}]" in consent.__doc__
 

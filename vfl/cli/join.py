@@ -259,7 +259,7 @@ def _request(event: Requested) -> str:
     if event.source:
         said.append(f"source {event.source!r}")
     if event.trust:
-        said.append(f"trust {event.trust!r}")
+        said.append(f"trust {event.trust!r}" + (f" ({event.threats})" if event.threats else ""))
     if event.epsilon is not None:
         said.append(f"ε = {event.epsilon:g}" + (f" at δ = {event.delta:.3g}" if event.delta is not None else ""))
     elif event.purpose == "train":

@@ -45,6 +45,7 @@ class Requested:
     purpose : one of PURPOSES. run : id of the run. job, digest : name and digest of the job, or digest of the model's part.
     columns : the requested ones. epsilon, delta : of the job; None without privacy, or if nothing is released with noise.
     source : name that the owner gave the source; '' is the one without a name.
+    threats : the threat model of trust='secure' in words.
     """
 
     purpose: str
@@ -56,6 +57,7 @@ class Requested:
     epsilon: float | None = None
     delta: float | None = None
     source: str = ""
+    threats: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
