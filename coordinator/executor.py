@@ -9,7 +9,7 @@ from coordinator.charging.folds import Folds
 from coordinator.charging.passes import Passes, paid_by_pass
 from coordinator.charging.samples import Samples
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
-from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally, shift_of
+from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally
 from vfl.privacy.events import ReleaseKey, on_part
 from vfl.privacy.mechanisms import release
 from vfl.privacy.noise import CryptographicNoise
@@ -237,7 +237,7 @@ class Executor:
             own = w[step.block.party][step.block.local]
             delta = step.rule(own, released[-1][0])
             own += delta
-            shift = shift_of(step.centre, delta, getattr(step.rule, "classes", 1))
+            shift = step.shift(delta)
             pending.append(Forward({step.block.party: (step.block, delta)}, shifts={step.block.party: shift}))
             if query.sweep:
                 self._ask(pending.pop(), key)

@@ -33,7 +33,6 @@ from vfl.messages import (
     Reply,
     Select,
     Tally,
-    shift_of,
 )
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import moments_sensitivity
@@ -259,7 +258,7 @@ class Party:
             released.append(self._release(sums, step.clip, step.event, release_key, _of_step(query, step)))
             own = w[step.block.local]
             delta = step.rule(own, released[-1])
-            shift = shift_of(step.centre, delta, getattr(step.rule, "classes", 1))
+            shift = step.shift(delta)
             own += delta
         if not released:
             return Reply((), self._vector(query, records))
@@ -284,14 +283,11 @@ class Party:
 
     def _sums(self, query: Query, records: Each) -> list[Sums]:
         """Return the sum over all rows for each release of a query, in the order of the releases."""
-        return [_added(sums) for sums in zip(*self._asked("sums", query, records), strict=True)]
+        return [_added(sums) for sums in zip(*self._shards.ask("sums", query, records), strict=True)]
 
     def _total(self, method: str, *arguments: Any) -> Sums:
         """Return the sum of the shards' results."""
-        return _added(self._asked(method, *arguments))
-
-    def _asked(self, method: str, *arguments: Any) -> list[Any]:
-        return self._shards.fetch(self._shards.start(method, *arguments))
+        return _added(self._shards.ask(method, *arguments))
 
     def _vector(self, query: Query, records: Each, deltas: tuple[Vector, ...] = ()) -> Any:
         """Return the per-record vector of a query. Pass it only to margins."""

@@ -17,7 +17,7 @@ from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, LOGISTIC, MULTINOMIAL, SQUARED, WEIGHTS, inverse_grid
 from vfl.kernels.geometry import Geometry
-from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally, shift_of
+from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS
 
@@ -161,8 +161,7 @@ class Rows:
             case Descend():
                 v = self._zeros() if not query.sweep else self._entered(query, records).copy()
                 for step, delta in zip(query.steps[self._party], deltas, strict=True):
-                    shift = shift_of(step.centre, delta, self._n_margins)
-                    self._kernels.forward(self._block(step.block), delta, v, shift, threads=self._threads)
+                    self._kernels.forward(self._block(step.block), delta, v, step.shift(delta), threads=self._threads)
                 if query.sweep:
                     v -= self._entered(query, records)
                 return v

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import ray
 
 from coordinator.alignment import align
-from coordinator.cluster.ray_transport import Constants, RayAlignment, RayTransport, answer_of
+from coordinator.cluster.ray_transport import Constants, RayAlignment, RayTransport
 from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Made
@@ -18,6 +18,7 @@ from coordinator.states.shards import MarginShards, ShardMargins, whole
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
 from vfl.shards import Remote
+from vfl.shards.ray_transport import answer_of
 from vfl.version import __version__
 
 if TYPE_CHECKING:

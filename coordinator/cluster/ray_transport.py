@@ -12,7 +12,7 @@ from vfl.errors import PartyLost
 from vfl.kinds import from_plain, to_plain
 from vfl.messages import BookHeads, Greeting, Reply, Stored
 from vfl.secure.roles import DEALER
-from vfl.shards.ray_transport import answer_of as answer_of
+from vfl.shards.ray_transport import answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence

@@ -112,7 +112,7 @@ class Iterate:
             party = step.block.party
             delta = step.rule(own[party][step.block.local], u)
             own[party][step.block.local] += delta
-            self._move(Forward({party: (step.block, delta)}, shifts={party: -float(step.centre @ delta)}))
+            self._move(Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)}))
 
     def _refuse(self) -> NoReturn:
         raise PrivacyError("trust='secure' keeps no vector with an entry per record at the coordinator")

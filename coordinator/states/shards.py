@@ -73,7 +73,7 @@ class MarginShards:
         trained = [end - out for end, out in zip(ends, apart, strict=True)]
         places = [Place(trained[k], trained[-1], apart[k]) for k in range(shards.size)]
         self.counts = tuple(trained[k + 1] - trained[k] for k in range(shards.size))
-        self._ask("load", Each(labels), split, Each(ranges), Each(places), n_margins)
+        self._shards.ask("load", Each(labels), split, Each(ranges), Each(places), n_margins)
 
     @property
     def n_records(self) -> int:
@@ -82,7 +82,7 @@ class MarginShards:
 
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over its part of the records. It has no noise: pass it only to `release`."""
-        total: Integers | Vector = functools.reduce(np.add, self._ask("tally", query))
+        total: Integers | Vector = functools.reduce(np.add, self._shards.ask("tally", query))
         return total
 
     def state(self) -> None:
@@ -91,7 +91,7 @@ class MarginShards:
 
     def restore(self, state: None) -> None:
         """Undo all changes since the last `state`."""
-        self._ask("undo")
+        self._shards.ask("undo")
 
     def records(self, query: Query) -> Each | Records:
         """Return, per shard, the per-record vectors that the parties see for this query, or references to them."""
@@ -105,15 +105,12 @@ class MarginShards:
         """Make each shard add up its pieces of the replies' vectors, in the same order, and take in the sum."""
         vectors: list[Any] = [reply.vector for reply in replies.values() if reply.vector is not None]
         if vectors:
-            self._ask("take", query.target, *vectors)
+            self._shards.ask("take", query.target, *vectors)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
         """Keep a vector that the coordinator drew for all records. It is made piece by piece, one piece per shard."""
         for k, piece in enumerate(vectors):
-            self._ask("keep", target, Each([piece] if k == j else [] for j in range(self._shards.size)))
-
-    def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        return self._shards.fetch(self._shards.start(method, *arguments))
+            self._shards.ask("keep", target, Each([piece] if k == j else [] for j in range(self._shards.size)))
 
 
 def whole(labels: Any, split: Split | None, n_records: int, n_margins: int = 1) -> Margins:

@@ -203,7 +203,7 @@ def _noise_of(spec: vfl.Job, events: list[Any]) -> np.ndarray:
 
 
 class TestViews:
-    """What passes the coordinator."""
+    """Messages that pass the coordinator."""
 
     def test_the_coordinator_never_holds_an_n_vector_in_the_clear(self) -> None:
         transport = Watched(job(3), DATA)

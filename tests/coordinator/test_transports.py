@@ -219,7 +219,7 @@ class TestFailures:
         assert type(raised.value) is PartyLost
 
     def test_a_party_that_does_not_answer_in_time(self, local_ray: Any) -> None:
-        from coordinator.cluster.ray_transport import answer_of
+        from vfl.shards.ray_transport import answer_of
 
         @local_ray.remote
         def sleep() -> None:

@@ -1,4 +1,4 @@
-"""What is opened is the clear integer sum plus the noise of every contributor, to the bit."""
+"""The opened integers equal the clear sum plus the noise of every contributor, to the bit."""
 
 from __future__ import annotations
 

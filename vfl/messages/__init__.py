@@ -17,7 +17,6 @@ from vfl.messages.queries import (
     Step,
     Tally,
     Unnoised,
-    shift_of,
 )
 from vfl.messages.query import (
     HELD_GROUPS,
@@ -74,5 +73,4 @@ __all__ = [
     "Unnoised",
     "Weighted",
     "Weighting",
-    "shift_of",
 ]

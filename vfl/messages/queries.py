@@ -45,16 +45,6 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 
-def shift_of(centre: Vector, delta: Vector, n_margins: int = 1) -> Any:
-    """Return −c·Δ, which centring adds to the margins of every record; with K margins per record (K,), one for each.
-
-    centre, delta : (s,) of a block; with K margins (s·K,), the classes of one column after the other.
-    """
-    if n_margins == 1:
-        return -float(centre @ delta)
-    return -(centre * delta).reshape(-1, n_margins).sum(axis=0)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample(Local):
     """A secret Poisson sample: margins keep a (n,) vector of 0 and 1 as 'batch'. Nothing is released.
@@ -309,6 +299,16 @@ class Step:
     clip: Clip
     rule: Rule
     event: Gaussian | None
+
+    def shift(self, delta: Vector) -> Any:
+        """Return −c·Δ, which centring adds to the margins of every record; with K margins per record (K,), one for each.
+
+        delta : (s,) the block's update; with K margins (s·K,), the classes of one column after the other.
+        """
+        n_margins: int = getattr(self.rule, "classes", 1)
+        if n_margins == 1:
+            return -float(self.centre @ delta)
+        return -(self.centre * delta).reshape(-1, n_margins).sum(axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -76,7 +76,10 @@ class Weighting(Protocol):
 
 
 class Rule(Protocol):
-    """Δ = rule(w_S, u): a deterministic function of released values, evaluated by party and solver alike."""
+    """Δ = rule(w_S, u): a deterministic function of released values, evaluated by party and solver alike.
+
+    A rule with an attribute `classes` = K moves K margins per record; without it, one.
+    """
 
     def __call__(self, w: Vector, u: Vector) -> Vector:
         """Return Δ, (s,)."""

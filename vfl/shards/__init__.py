@@ -68,6 +68,10 @@ class Group(Protocol):
         """Return the answers, or raise an exception that a member raised."""
         ...
 
+    def ask(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of all members; return the answers, or raise an exception that a member raised."""
+        return self.fetch(self.start(method, *arguments))
+
     def vectors(self, method: str, *arguments: Any) -> Each:
         """Call a method of all members that returns a per-record vector, and wait for it.
 
@@ -76,7 +80,7 @@ class Group(Protocol):
         ...
 
 
-class Here:
+class Here(Group):
     """Group of objects in this process, called one after another."""
 
     def __init__(self, members: Sequence[Any]) -> None:
@@ -100,7 +104,7 @@ class Here:
         return self.start(method, *arguments)
 
 
-class Remote:
+class Remote(Group):
     """Group of Ray actors. This process passes vectors to other actors by reference and never reads them.
 
     wait : function of a member's number and a reference that waits for the answer. encode : returns the plain form of an

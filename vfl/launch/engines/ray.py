@@ -184,8 +184,8 @@ def run(
     ):
         import ray
 
-        from coordinator.cluster.ray_transport import answer_of
         from coordinator.cluster.seat import process_of
+        from vfl.shards.ray_transport import answer_of
 
         if job.id is not None:
             yield from _aligned(arrangement, actors, handed, coordinator, place)
@@ -238,7 +238,7 @@ def predict(
 
     arrangement = Arrangement(cores=cores)
     with _federation(None, sources, place, arrangement, policies=policies) as (actors, handed, coordinator):
-        from coordinator.cluster.ray_transport import answer_of
+        from vfl.shards.ray_transport import answer_of
 
         asked = {
             name: actors[name].prepare_prediction.remote(parts[name], name, handed[name], list(sources))
@@ -264,7 +264,7 @@ def predict(
 def _aligned(
     arrangement: Arrangement, actors: Mapping[str, Any], handed: Mapping[str, Any], coordinator: Any, place: Place
 ) -> Iterator[Aligning | Aligned]:
-    from coordinator.cluster.ray_transport import answer_of
+    from vfl.shards.ray_transport import answer_of
 
     # Send the salt to the parties and never to the coordinator.
     salt, cores = new_salt(), cores_of(place, arrangement, len(actors))

@@ -92,8 +92,8 @@ def require_offered(ray: Any, asked: Mapping[str, Asked], seconds: float) -> Non
 
 def require_ready(ray: Any, actors: Mapping[str, Any], asked: Mapping[str, Asked], seconds: float) -> None:
     """Wait until every actor runs this version of vfl; raise PlacementError or VersionMismatch otherwise."""
-    from coordinator.cluster.ray_transport import answer_of
     from vfl.errors import PartyLost
+    from vfl.shards.ray_transport import answer_of
 
     versions = {actor.version.remote(): name for name, actor in actors.items()}
     _, pending = ray.wait(list(versions), num_returns=len(versions), timeout=seconds)
