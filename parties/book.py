@@ -7,13 +7,14 @@ the other. A backup of either that somebody restored in between is detected at t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from parties.charges import Charges
 from parties.consent import Refusal
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
-from vfl.messages import Backward, BookHeads, Descend, Phase, Piece, Query
+from vfl.messages import BookHeads, Phase
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
 from vfl.privacy.ledger import Accounting, DatasetBook, SqliteLedger
@@ -24,7 +25,7 @@ from vfl.types import Adjacency
 if TYPE_CHECKING:
     from parties.consent import Policy
     from vfl.job import Job
-    from vfl.messages import Notice, RecordCap
+    from vfl.messages import Notice
     from vfl.planning import Plan
     from vfl.privacy.events import Event
     from vfl.privacy.ledger import Head
@@ -39,12 +40,6 @@ def account_of(party: str) -> str:
     return f"party {party}"
 
 
-def _extent(query: Backward) -> tuple[object, ...]:
-    """Return the batch, blocks, clip and vectors that define a share's sum; the party itself compares cap and noise."""
-    vectors = [vector.tobytes() for vector in (*query.centres, *query.scales)]
-    return query.batch, query.part, query.blocks, type(query.clip), query.clip.dimension, vectors
-
-
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Cost of a run by an owner's book. epsilon : of its charges, reserved : of its reservation, both at the job's δ.
@@ -57,7 +52,7 @@ class Costs:
     left: float
 
 
-class PartyBook:
+class PartyBook(Charges):
     """All jobs that the book admits are together (ε, δ)-DP for this party's records under the policy's [total].
 
     A job counts in full. The releases of other parties count too, because they depend on this party's records through the
@@ -76,21 +71,14 @@ class PartyBook:
     """
 
     def __init__(self, policy: Policy, job: Job, party: str) -> None:
+        super().__init__(job, party)
         self._policy = policy
-        self._job = job
-        self._party = party
         self._account = account_of(party)
         self._ledger = SqliteLedger(policy.book, allow_network_file_system=policy.allow_network_file_system)
         self._refuse = Refusal(job, party)
         self._reservation: DatasetReservation | None = None
-        self._plan: Plan | None = None
         self._fresh = False
         self._run = ""
-        self._made: set[ReleaseKey] = set()
-        self._passes: set[ReleaseKey] = set()
-        self._last: Query | None = None
-        # Seeded noise repeats itself to the bit: the same release under the same key.
-        self._repeats = job.privacy is not None and job.privacy.noise is not None
 
     def hear(self, notice: Notice, n_records: int) -> BookHeads:
         """Record the coordinator's notice and return the heads of this book.
@@ -115,27 +103,6 @@ class PartyBook:
             self._ledger.note(other, notice.ledger)
         return BookHeads(self._ledger.head(), notice.ledger)
 
-    def record(self, query: Query, key: ReleaseKey) -> None:
-        """Write every release that the answer to a query makes to the book, in one durable transaction.
-
-        Raises ConsentRefused for a release beyond the reservation, a repeated release, or a piece of a joint release that
-        the plan does not contain.
-        """
-        if isinstance(query, Descend | Backward) and query.capped is not None:
-            self._record_pass(query, query.capped)
-            return
-        if isinstance(query.batch, Piece):
-            self._require_planned(query)
-        events = self._events(query)
-        if not events:
-            return
-        first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
-        try:
-            self._charge([(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None])
-        except BaseException:
-            self._last = None  # no later batch may rest on a charge that was refused
-            raise
-
     def costs(self) -> Costs | None:
         """Return the cost of the run that was opened last; None before."""
         delta = None if self._plan is None else self._plan.problem.delta
@@ -148,75 +115,6 @@ class PartyBook:
                 epsilon_of(found.accounting, found.reserved, delta),
                 min(scope.epsilon, epsilon_of(found.accounting, scope.free(found.accounting), scope.delta)),
             )
-
-    def _record_pass(self, query: Query, cap: RecordCap) -> None:
-        """Charge a pass whole, with the first of its blocks that this party is asked for; the party checks the others.
-
-        A pass that an earlier process of this party began is refused: which blocks it released then is not known.
-        """
-        if cap.paid is None or not query.events() or cap.paid.key in self._passes:
-            return
-        self._charge([(cap.paid.key, cap.paid.event)])
-        self._passes.add(cap.paid.key)
-
-    def _charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
-        """Charge releases in one durable transaction; ConsentRefused for one that was made before, or is not planned.
-
-        A negative round is refused: OTHERS would then look charged, and closing would not charge the rest of the plan.
-        """
-        if self._reservation is None:
-            raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
-        if any(each.round < 0 for each, _ in items):
-            raise ConsentRefused(f"party {self._party!r} was asked for a release of round {items[0][0].round}")
-        if not self._repeats and any(each in self._made for each, _ in items):
-            raise ConsentRefused(
-                f"party {self._party!r} made the release of round {items[0][0].round}, attempt {items[0][0].attempt} "
-                "before: repeating it is another release, under a new attempt"
-            )
-        try:
-            self._reservation.charge(items)
-        except BudgetExceeded as error:
-            raise ConsentRefused(
-                f"party {self._party!r} refuses a release that is beyond the plan its book has set aside: {error}"
-            ) from error
-        self._made.update(each for each, _ in items)
-
-    def _require_planned(self, query: Query) -> None:
-        """Raise ConsentRefused for a piece that the plan does not have under its number: one charge pays for all pieces.
-
-        The party compares the summands of its own sum and the number of pieces. It trusts the coordinator to bound all
-        parties' shares together by the weights, as in every release of several parties.
-        """
-        batch, solver = query.batch, self._plan.solver if self._plan is not None else None
-        piece = getattr(solver, "piece", None)
-        if piece is not None and self._plan is not None and batch is not None and isinstance(query, Backward):
-            planned = piece(self._plan.problem, min(batch.number, self._plan.problem.layout.n_coordinates))
-            own = planned.shares().get(self._party)
-            if own is not None and _extent(query) == _extent(own):
-                return
-        raise ConsentRefused(
-            f"party {self._party!r} was asked for a piece of a joint release that the job's plan does not have: all pieces "
-            "are paid for by one charge"
-        )
-
-    def _events(self, query: Query) -> tuple[Event | None, ...]:
-        """Return the events charged for a query; a pass over disjoint batches is charged once, with its first batch.
-
-        A batch that does not follow the one before it in the same pass, under the same event, pays for itself. With
-        seeded noise a batch that is repeated, or the first that a restarted party is asked for, is part of the pass that
-        was paid for.
-        """
-        events, batch = query.events(), query.batch
-        if batch is None or None in events:
-            return events
-        before, self._last = self._last, query
-        if batch.number == 0:
-            return events
-        if before is None:
-            return () if self._repeats and self._made else events
-        numbers = (batch.number - 1, batch.number) if self._repeats else (batch.number - 1,)
-        follows = any((before.batch, before.events()) == (replace(batch, number=k), events) for k in numbers)
-        return () if follows else events
 
     def _compare(self, notice: Notice, other: str) -> BookHeads:
         """Compare heads without writing: the head of an older copy must not replace a newer head before the check."""

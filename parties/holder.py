@@ -2,8 +2,9 @@
 
 Guarantee. The party sends uniform words. For each opened sum it sends its part of the sum plus its noise and its share of zero.
 The words of all parties add up to the noised sum that was charged; without those of any one party they are uniform. Before it
-draws noise, the party checks cap and event of the release for every block, also for those of other parties, and writes the
-release to its owner's book. It derives roles, bits and caps from the job to which its owner has agreed, never from a message.
+draws noise, the party checks cap and event of the release for every block, also for those of other parties. It then charges
+the release to its owner's book, or to its own count in memory, and both refuse whatever the job's plan does not cover. It
+derives roles, bits and caps from the job to which its owner has agreed, never from a message.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from parties.charges import RunCount
 from parties.session import Credentials, Session
 from vfl.errors import FederationError, PrivacyError
 from vfl.kinds import to_plain
@@ -47,7 +49,7 @@ from vfl.secure.sigmoid import SERIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from parties.book import PartyBook
+    from parties.charges import Charges
     from parties.storage.base import Storage
     from vfl.job import Job
     from vfl.messages import Backward
@@ -64,6 +66,7 @@ class Holder:
     """Answers the legs of a run on shares over one party's columns.
 
     job : the job to which the owner has agreed. columns, noise, labels, book : as for parties.party.Party.
+    charges : the book, or a count in memory without one.
     """
 
     def __init__(
@@ -73,11 +76,12 @@ class Holder:
         columns: Storage,
         noise: NoiseSource,
         labels: Vector | None = None,
-        book: PartyBook | None = None,
+        book: Charges | None = None,
         own: Credentials | None = None,
     ) -> None:
         self._job, self.name = job, name
-        self._columns, self._noise, self._labels, self._book = columns, noise, labels, book
+        self._columns, self._noise, self._labels = columns, noise, labels
+        self.charges: Charges = book or RunCount(job, name, columns.n_records)
         self._own = own or Credentials()
         self._plan = make_plan(job, columns.n_records)
         self._session: Session | None = None
@@ -234,8 +238,7 @@ class Holder:
         if planned is None or own is None or to_plain(leg.query) != to_plain(planned(self._plan.problem, 0)):
             raise PrivacyError(f"party {self.name!r} was asked for products that its job does not plan")
         check(leg.query)
-        if self._book is not None:
-            self._book.record(own, leg.key)
+        self.charges.record(own, leg.key)
         widths, parties = sharing.widths, sharing.roles.parties
         if DEALER in parcels:
             before = parties[: parties.index(self.name)]
@@ -270,8 +273,7 @@ class Holder:
         query, key, version = leg.query, leg.key, leg.version
         self._require_place(version.place)
         event = self._admitted(query, leg)
-        if self._book is not None:
-            self._book.record(query, key)
+        self.charges.record(query, key)
         n, sizes = self._columns.n_records, [block.size for block in query.blocks if block.party == self.name]
         for sender, parcel in parcels.items():
             if sender != DEALER:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from parties.book import Costs, PartyBook
+    from parties.charges import Charges
     from parties.holder import Holder
     from parties.rows import RowFacts, Sums
     from parties.storage.base import Storage
@@ -65,7 +66,7 @@ class Party:
     columns : its features in canonical order, scaled, the intercept last if it owns it; of the records trained on.
     noise : where the noise of its releases comes from.
     labels : y of all records, at the label party.
-    book : its owner's release log; None keeps none.
+    book : its owner's release log; None keeps none. A run on shares is then counted in memory (parties.charges.RunCount).
     unnoised : the kinds of query that the job lets it answer without noise (vfl.planning.unnoised). It refuses others,
         whatever the coordinator says.
     alignment : hash of its records' ids in their order, '' when it was not aligned.
@@ -136,6 +137,7 @@ class Party:
         self._facts = tuple(facts)
         self._noise = noise
         self._book = book
+        self._charges: Charges | None = book if holder is None else holder.charges
         self._unnoised = unnoised
         self._alignment = alignment
         self._cap = OwnCap(name, self.n_coordinates, repeats=not noise.private)
@@ -151,10 +153,10 @@ class Party:
     def afresh(self) -> Party:
         """Return a party over the same columns that has answered nothing, for another run on simulated records.
 
-        It keeps no book, so a party with one raises PrivacyError.
+        It keeps no book and counts nothing, so a party that does raises PrivacyError.
         """
-        if self._book is not None:
-            raise PrivacyError(f"party {self.name!r} keeps a book, which counts every run: load it again")
+        if self._charges is not None:
+            raise PrivacyError(f"party {self.name!r} counts the releases of every run: load it again")
         again = copy.copy(self)
         again._shards = Here([self.rows.afresh()])
         again._cap = OwnCap(self.name, self.n_coordinates, repeats=not self._noise.private)
@@ -212,8 +214,8 @@ class Party:
             check_score(query, query.coordinates[self.name][1], self.n_trained, self.name)
         if isinstance(query, Descend | Backward) and query.capped is not None:
             self._cap.admit(query, query.capped)
-        if self._book is not None:
-            self._book.record(query, key)
+        if self._charges is not None:
+            self._charges.record(query, key)
         if isinstance(records, Records):
             records = Each([records] * self._shards.size)
         match query:

@@ -284,7 +284,7 @@ class TestReleases:
         for number in range(1, 7):  # three steps each; the plan has 18 of them, and the moments, which cost less than 3
             party.answer(*self.visit(), ReleaseKey(number))
         monkeypatch.setattr(CryptographicNoise, "stream", _never)
-        with pytest.raises(ConsentRefused, match="beyond the plan its book has set aside") as raised:
+        with pytest.raises(ConsentRefused, match="beyond the plan of its job") as raised:
             party.answer(*self.visit(), ReleaseKey(7))
         assert not isinstance(raised.value, BudgetExceeded)  # the schedule treats it as the end of its own budget
 

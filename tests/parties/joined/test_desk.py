@@ -256,7 +256,7 @@ class TestQueries:
         asked = backward(spec)
         loud = replace(asked, event=replace(asked.event, sigma=asked.event.sigma / 50))
         said = counter.refused(loud, ReleaseKey(1), **WEIGHTS)
-        assert "beyond the plan its book has set aside" in said
+        assert "beyond the plan of its job" in said
 
     @pytest.mark.parametrize(
         "query",

@@ -1,0 +1,158 @@
+"""Charges of one party's releases in a run: the party itself refuses a release that the job's plan does not cover.
+
+`PartyBook` (parties.book) keeps them on disk under its owner's cap. `RunCount` keeps them in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError
+from vfl.messages import Backward, Descend, Piece, Query
+from vfl.planning import plan as make_plan
+from vfl.privacy.ledger.fit import FitBook
+
+if TYPE_CHECKING:
+    from vfl.job import Job
+    from vfl.messages import RecordCap
+    from vfl.planning import Plan
+    from vfl.privacy.events import Event, ReleaseKey
+    from vfl.privacy.ledger import Reservation
+
+
+def _extent(query: Backward) -> tuple[object, ...]:
+    """Return the batch, blocks, clip and vectors that define a share's sum; the party itself compares cap and noise."""
+    vectors = [vector.tobytes() for vector in (*query.centres, *query.scales)]
+    return query.batch, query.part, query.blocks, type(query.clip), query.clip.dimension, vectors
+
+
+class Charges:
+    """Charges a party's releases to a reservation of the job's plan, before their noise is drawn.
+
+    Guarantee. The releases recorded here cost together at most what the plan costs, and no key is charged for two releases.
+
+    The party itself checks that a release carries enough noise for its sum.
+    """
+
+    _reservation: Reservation | None
+
+    def __init__(self, job: Job, party: str) -> None:
+        self._job = job
+        self._party = party
+        self._reservation = None
+        self._plan: Plan | None = None
+        self._made: set[ReleaseKey] = set()
+        self._passes: set[ReleaseKey] = set()
+        self._last: Query | None = None
+        # Seeded noise repeats itself to the bit: the same release under the same key.
+        self._repeats = job.privacy is not None and job.privacy.noise is not None
+
+    def record(self, query: Query, key: ReleaseKey) -> None:
+        """Charge all releases that the answer to a query makes, in one transaction.
+
+        Raises ConsentRefused for a release beyond the reservation, a repeated release, or a piece of a joint release that
+        the plan does not contain.
+        """
+        if isinstance(query, Descend | Backward) and query.capped is not None:
+            self._record_pass(query, query.capped)
+            return
+        if isinstance(query.batch, Piece):
+            self._require_planned(query)
+        events = self._events(query)
+        if not events:
+            return
+        first = query.parts.get(self._party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
+        try:
+            self._charge([(replace(key, part=first + k), event) for k, event in enumerate(events) if event is not None])
+        except BaseException:
+            self._last = None  # no later batch may rest on a charge that was refused
+            raise
+
+    def _record_pass(self, query: Query, cap: RecordCap) -> None:
+        """Charge a pass whole, with the first of its blocks that this party is asked for; the party checks the others.
+
+        A pass that an earlier process of this party began is refused: which blocks it released then is not known.
+        """
+        if cap.paid is None or not query.events() or cap.paid.key in self._passes:
+            return
+        self._charge([(cap.paid.key, cap.paid.event)])
+        self._passes.add(cap.paid.key)
+
+    def _charge(self, items: list[tuple[ReleaseKey, Event]]) -> None:
+        """Charge releases in one transaction; ConsentRefused for one that was made before, or is not planned.
+
+        A negative round is refused: OTHERS would then look charged, and closing would not charge the rest of the plan.
+        """
+        if self._reservation is None:
+            raise ConsentRefused(f"party {self._party!r} keeps a book, and this run was not announced to it")
+        if any(each.round < 0 for each, _ in items):
+            raise ConsentRefused(f"party {self._party!r} was asked for a release of round {items[0][0].round}")
+        if not self._repeats and any(each in self._made for each, _ in items):
+            raise ConsentRefused(
+                f"party {self._party!r} made the release of round {items[0][0].round}, attempt {items[0][0].attempt} "
+                "before: repeating it is another release, under a new attempt"
+            )
+        try:
+            self._reservation.charge(items)
+        except BudgetExceeded as error:
+            raise ConsentRefused(
+                f"party {self._party!r} refuses a release beyond the plan of its job: {error}"
+            ) from error
+        self._made.update(each for each, _ in items)
+
+    def _require_planned(self, query: Query) -> None:
+        """Raise ConsentRefused for a piece that the plan does not have under its number: one charge pays for all pieces.
+
+        The party compares the summands of its own sum and the number of pieces. It trusts the coordinator to bound all
+        parties' shares together by the weights, as in every release of several parties.
+        """
+        batch, solver = query.batch, self._plan.solver if self._plan is not None else None
+        piece = getattr(solver, "piece", None)
+        if piece is not None and self._plan is not None and batch is not None and isinstance(query, Backward):
+            planned = piece(self._plan.problem, min(batch.number, self._plan.problem.layout.n_coordinates))
+            own = planned.shares().get(self._party)
+            if own is not None and _extent(query) == _extent(own):
+                return
+        raise ConsentRefused(
+            f"party {self._party!r} was asked for a piece of a joint release that the job's plan does not have: all pieces "
+            "are paid for by one charge"
+        )
+
+    def _events(self, query: Query) -> tuple[Event | None, ...]:
+        """Return the events charged for a query; a pass over disjoint batches is charged once, with its first batch.
+
+        A batch that does not follow the one before it in the same pass, under the same event, pays for itself. With
+        seeded noise a batch that is repeated, or the first that a restarted party is asked for, is part of the pass that
+        was paid for.
+        """
+        events, batch = query.events(), query.batch
+        if batch is None or None in events:
+            return events
+        before, self._last = self._last, query
+        if batch.number == 0:
+            return events
+        if before is None:
+            return () if self._repeats and self._made else events
+        numbers = (batch.number - 1, batch.number) if self._repeats else (batch.number - 1,)
+        follows = any((before.batch, before.events()) == (replace(batch, number=k), events) for k in numbers)
+        return () if follows else events
+
+
+class RunCount(Charges):
+    """Releases of one run at a party without a book, counted in memory.
+
+    Guarantee. While the party's process lives, its releases in the run cost together at most the job's (ε, δ), whatever the
+    coordinator asks. A new process counts from zero. Only a book covers restarts and several runs.
+
+    n_records : n, which decides the plan.
+    """
+
+    def __init__(self, job: Job, party: str, n_records: int) -> None:
+        super().__init__(job, party)
+        plan = make_plan(job, n_records)
+        if job.privacy is None or plan.problem.delta is None:
+            raise PrivacyError("releases of a job without privacy have no cost to count")
+        self._plan = plan
+        whole = FitBook(job.privacy.epsilon, plan.problem.delta)
+        self._reservation = whole.reserve(plan.releases, job=job.digest, run="")
