@@ -1,7 +1,8 @@
 """A party's book: its own append-only, hash-chained log of what was released of its records, under its owner's cap.
 
 It is a ledger like the coordinator's, kept by the owner. Before and after a run, each of the two records the chain head of
-the other. A backup of either that somebody restored in between is detected at the next run.
+the other. A backup of either that somebody restored in between is detected at the next run. A party without a book counts the
+releases of a run on shares in memory (`RunCount`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError,
 from vfl.messages import BookHeads, Phase
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Gaussian, ReleaseKey
-from vfl.privacy.ledger import Accounting, DatasetBook, SqliteLedger
+from vfl.privacy.ledger import Accounting, DatasetBook, FitBook, SqliteLedger
 from vfl.privacy.ledger.composition import cost, epsilon_of
 from vfl.privacy.spending import UNIT_BITS
 from vfl.types import Adjacency
@@ -204,3 +205,22 @@ class PartyBook(Charges):
 
     def _head(self) -> Head | None:
         return self._ledger.head() if self._policy.book.exists() else None
+
+
+class RunCount(Charges):
+    """Releases of one run at a party without a book, counted in memory.
+
+    Guarantee. While the party's process lives, its releases in the run cost together at most the job's (ε, δ), whatever the
+    coordinator asks. A new process counts from zero. Only a book covers restarts and several runs.
+
+    n_records : n, which decides the plan.
+    """
+
+    def __init__(self, job: Job, party: str, n_records: int) -> None:
+        super().__init__(job, party)
+        plan = make_plan(job, n_records)
+        if job.privacy is None or plan.problem.delta is None:
+            raise PrivacyError("releases of a job without privacy have no cost to count")
+        self._plan = plan
+        whole = FitBook(job.privacy.epsilon, plan.problem.delta)
+        self._reservation = whole.reserve(plan.releases, job=job.digest, run="")

@@ -1,6 +1,6 @@
 """Charges of one party's releases in a run: the party itself refuses a release that the job's plan does not cover.
 
-`PartyBook` (parties.book) keeps them on disk under its owner's cap. `RunCount` keeps them in memory.
+`PartyBook` keeps them on disk under its owner's cap, `RunCount` in memory. Both are in parties.book.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vfl.errors import BudgetExceeded, ConsentRefused, PrivacyError
+from vfl.errors import BudgetExceeded, ConsentRefused
 from vfl.messages import Backward, Descend, Piece, Query
-from vfl.planning import plan as make_plan
-from vfl.privacy.ledger.fit import FitBook
 
 if TYPE_CHECKING:
     from vfl.job import Job
@@ -137,22 +135,3 @@ class Charges:
         numbers = (batch.number - 1, batch.number) if self._repeats else (batch.number - 1,)
         follows = any((before.batch, before.events()) == (replace(batch, number=k), events) for k in numbers)
         return () if follows else events
-
-
-class RunCount(Charges):
-    """Releases of one run at a party without a book, counted in memory.
-
-    Guarantee. While the party's process lives, its releases in the run cost together at most the job's (ε, δ), whatever the
-    coordinator asks. A new process counts from zero. Only a book covers restarts and several runs.
-
-    n_records : n, which decides the plan.
-    """
-
-    def __init__(self, job: Job, party: str, n_records: int) -> None:
-        super().__init__(job, party)
-        plan = make_plan(job, n_records)
-        if job.privacy is None or plan.problem.delta is None:
-            raise PrivacyError("releases of a job without privacy have no cost to count")
-        self._plan = plan
-        whole = FitBook(job.privacy.epsilon, plan.problem.delta)
-        self._reservation = whole.reserve(plan.releases, job=job.digest, run="")

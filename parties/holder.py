@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parties.charges import RunCount
+from parties.book import RunCount
 from parties.session import Credentials, Session
 from vfl.errors import FederationError, PrivacyError
 from vfl.kinds import to_plain

@@ -66,7 +66,7 @@ class Party:
     columns : its features in canonical order, scaled, the intercept last if it owns it; of the records trained on.
     noise : where the noise of its releases comes from.
     labels : y of all records, at the label party.
-    book : its owner's release log; None keeps none. A run on shares is then counted in memory (parties.charges.RunCount).
+    book : its owner's release log; None keeps none. A run on shares is then counted in memory (parties.book.RunCount).
     unnoised : the kinds of query that the job lets it answer without noise (vfl.planning.unnoised). It refuses others,
         whatever the coordinator says.
     alignment : hash of its records' ids in their order, '' when it was not aligned.

@@ -10,7 +10,7 @@ import pytest
 import vfl
 from coordinator.charging.budget import Budget
 from coordinator.rounds import Lost
-from parties.charges import RunCount
+from parties.book import RunCount
 from tests.coordinator.shares import N, Watched, job, outcome, table
 from vfl.errors import ConsentRefused, PrivacyError
 from vfl.messages import Moments, Records
