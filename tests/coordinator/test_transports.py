@@ -44,6 +44,18 @@ SOLVERS = {
     "full": {"sampling": "full", "block_size": 2},
 }
 
+# Solvers whose parties load the same columns as those of SkGD.
+OTHERS: dict[str, Any] = {
+    "CD": vfl.CD(passes=3),
+    "GCD, GS-s": vfl.GCD(rule="GS-s", rounds=8),
+    "GCD, GS-q": vfl.GCD(rule="GS-q", rounds=8),
+    "GCD, GS-r": vfl.GCD(rule="GS-r", rounds=8),
+    "GD": vfl.GD(passes=3),
+    "SGD": vfl.SGD(passes=2, batch_size=700),
+    "SVRG": vfl.SVRG(passes=2, batch_size=700),
+    "SCD": vfl.SCD(passes=2, batch_size=700),
+}
+
 
 def table(n: int = N) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(7)
@@ -101,7 +113,15 @@ def test_ray_and_in_process_agree_to_the_bit(on_ray: Any, solver: dict[str, Any]
     assert here[1].statement == there[1].statement
 
 
-@pytest.mark.parametrize("private", [True, False], ids=["seeded", "no noise"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_other_solver_agrees_to_the_bit(on_ray: Any, name: str) -> None:
+    spec = replace(job(), solver=OTHERS[name], penalty=vfl.L2(0.1))
+    here, there = in_process(spec, table()), drive(Coordinator(on_ray), spec)
+    assert here[1].w.tobytes() == there[1].w.tobytes()
+    assert here[1].statement == there[1].statement
+
+
+@pytest.mark.parametrize("private", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["seeded", "no noise"])
 def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> None:
     """`vfl.train` from end to end, with the coordinator in an actor of its own; a small n is sent inline."""
     spec, data = job(loss="squared", private=private), table(400)
@@ -117,7 +137,14 @@ def test_the_public_call_agrees_to_the_bit(local_ray: Any, private: bool) -> Non
         assert u.tobytes() == v.tobytes()
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared", "smoothed_hinge"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "logistic",
+        pytest.param("squared", marks=pytest.mark.slow),
+        pytest.param("smoothed_hinge", marks=pytest.mark.slow),
+    ],
+)
 def test_sparse_columns_under_a_record_cap_agree_to_the_bit(local_ray: Any, loss: str) -> None:
     """Blocks of two of sparse and dense parties: fused kernels of two losses, and one that has none."""
     data = table(400)

@@ -440,7 +440,7 @@ class TestCharged:
 
 
 class TestBoth:
-    @pytest.mark.parametrize("loss", ["logistic", "squared"])
+    @pytest.mark.parametrize("loss", ["logistic", pytest.param("squared", marks=pytest.mark.slow)])
     def test_transports_agree(self, local_ray: Any, loss: str) -> None:
         here = train(job(loss))
         there = vfl.train(job(loss), table(loss))

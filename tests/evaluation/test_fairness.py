@@ -308,7 +308,7 @@ class TestCharged:
         assert set(result.certificate.books) == set(PARTITION.parties)
         assert result.findings["distance"].measures
 
-    @pytest.mark.parametrize("kind", ["bound", "thresholds"])
+    @pytest.mark.parametrize("kind", [pytest.param("bound", marks=pytest.mark.slow), "thresholds"])
     def test_ray_agrees_to_the_bit(self, local_ray: Any, kind: str) -> None:
         options: dict[str, Any] = {} if kind == "bound" else {"bound": False, "thresholds": True}
         spec = job(fairness=vfl.Fairness(group="sex", **options))

@@ -124,7 +124,7 @@ class TestTraining:
         progress = [event for event in seen if isinstance(event, Aligning)]
         assert progress[-1].done == progress[-1].total == parties * sum(outcome.sizes.values())
 
-    @pytest.mark.parametrize("parties", [2, 3])
+    @pytest.mark.parametrize("parties", [pytest.param(2, marks=pytest.mark.slow), 3])
     def test_training_on_ray_gives_the_same_model(self, local_ray: Any, parties: int) -> None:
         data, spec, seen = frames(parties=parties), job(parties), []
         result = train(spec, data, engine="ray", watch=seen.append)

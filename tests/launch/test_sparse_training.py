@@ -92,10 +92,9 @@ def test_both_transports_and_files(local_ray: Any, tmp_path: Any) -> None:
         files[party] = str(tmp_path / f"{party}.npz")
         scipy.sparse.save_npz(files[party], scipy.sparse.csr_matrix(dense[:, columns]))
     models = [
-        vfl.train(spec, data, engine=engine).w.tobytes()
-        for engine in ("ray", "inprocess")
-        for data in (dense, scipy.sparse.coo_array(dense), files)
+        vfl.train(spec, data, engine="inprocess").w.tobytes() for data in (dense, scipy.sparse.coo_array(dense), files)
     ]
+    models.append(vfl.train(spec, files, engine="ray").w.tobytes())
     assert len(set(models)) == 1
 
 

@@ -309,14 +309,3 @@ def test_blocks_are_refused(solver: Any) -> None:
 def test_an_infinite_clip_is_refused(solver: Any) -> None:
     with pytest.raises(PrivacyError, match="bounds no record's influence"):
         make_plan(setting.job(solver(clip=math.inf), epsilon=1.0), setting.N)
-
-
-@pytest.mark.parametrize(
-    "solver",
-    [vfl.SCD, pytest.param(vfl.SGD, marks=pytest.mark.slow), pytest.param(vfl.SVRG, marks=pytest.mark.slow)],
-    ids=["SCD", "SGD", "SVRG"],
-)
-def test_ray_and_in_process_agree_to_the_bit(local_ray: Any, solver: Any) -> None:
-    spec = setting.job(solver(passes=2, batch_size=100), epsilon=2.0)
-    here, there = (vfl.train(spec, setting.table("logistic"), engine=engine) for engine in ("inprocess", "ray"))
-    assert here.w.tobytes() == there.w.tobytes()

@@ -77,13 +77,6 @@ def test_the_clip_is_the_papers_rule() -> None:
         assert step.rule(np.zeros(1), np.ones(1))[0] == pytest.approx(-math.sqrt(own) / (N * own))
 
 
-def test_ray_gives_the_same_bits(local_ray: object) -> None:
-    spec = job(privacy=private(4), solver=vfl.CD(passes=3))
-    np.testing.assert_array_equal(
-        vfl.train(spec, table(), engine="ray").w, vfl.train(spec, table(), engine="inprocess").w
-    )
-
-
 def test_a_job_file_keeps_it() -> None:
     from vfl.job.file import decode
     from vfl.job.plain import encode

@@ -323,14 +323,6 @@ def test_a_resumed_run_with_true_noise_ends_within_its_budget(tmp_path: Any) -> 
     assert sum(isinstance(event, Round) for event in seen) + 6 <= 2 * 40 + 1
 
 
-@BY_RULE
-def test_ray_and_in_process_agree_to_the_bit(local_ray: Any, rule: str) -> None:
-    spec = job(rule=rule, rounds=8, privacy=private())
-    results = [vfl.train(spec, table("logistic"), engine=engine) for engine in ("ray", "inprocess")]
-    assert results[0].w.tobytes() == results[1].w.tobytes()
-    assert results[0].certificate == results[1].certificate
-
-
 def test_sparse_support_is_found_better_than_by_skgd() -> None:
     """p = 200, 5 of them active, n = 20,000, ε = 1, one weak L1 for both: F1 of the support, the same noise seeds.
 
