@@ -31,9 +31,12 @@ class Recovery:
         self._faults = faults
         self._welcome = welcome
         self._keep = keep
+        self._given_up: set[str] = set()
 
     def restored(self, lost: PartyLost, losses: int) -> bool:
         """Return True if the party is back and the query can be repeated, False to continue without the party.
+
+        A party that the run continues without is never restored, even if it shares a process with a party that is.
 
         losses : number of failed attempts at the query. Raises PartyLost to end the run, which can be resumed.
         """
@@ -43,11 +46,9 @@ class Recovery:
         why = f"came back {losses - 1} times and was lost again over the same query"
         if losses <= LOSSES_A_QUERY:
             try:
-                # Every party of a lost process is restored at once, so that the loss costs one attempt.
-                back = {
-                    name: self._transport.revive(name, self._faults.wait_seconds)
-                    for name in self._transport.together(party)
-                }
+                # Restore all remaining parties of a lost process at once, so that the loss costs one attempt.
+                remaining = [name for name in self._transport.together(party) if name not in self._given_up]
+                back = {name: self._transport.revive(name, self._faults.wait_seconds) for name in remaining}
             except PartyLost as still:
                 why = f"did not come back within {self._faults.wait_seconds:g} s ({still})"
             else:
@@ -55,6 +56,7 @@ class Recovery:
                     self._welcome(name, greeting)
                 return True
         if policy == "skip" and party != self._keep:
+            self._given_up.add(party)
             return False
         raise PartyLost(
             f"party {party!r} was lost and {why}; once it runs again, continue with: vfl resume", party

@@ -11,7 +11,7 @@ import numpy as np
 
 from vfl.errors import PrivacyError
 from vfl.kernels.dense import bounds_of
-from vfl.kernels.geometry import record_limits
+from vfl.kernels.geometry import PIECE, record_limits
 from vfl.messages import Descend
 from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
@@ -120,12 +120,27 @@ class OwnBounds:
         known = self._bounds
         if known is not None and known.given is given and known.labels is labels and known[:2] == (shape, loss):
             return known.bounds
-        if self._known is None or self._known[0] != shape:
-            self._known = shape, record_limits(self._norms(cap.rows[self._party]), cap.cap)
-        own = self._known[1]
-        limits = own if given is None else np.clip(given, 0.0, own)
+        limits = self._own_limits(shape, cap) if given is None else self._lower(shape, cap, given)
         self._bounds = _Bounds(shape, loss, given, labels, bounds_of(limits, labels, loss))
         return self._bounds.bounds
+
+    def _own_limits(self, shape: Shape, cap: RecordCap) -> Vector:
+        """Return C over the norm of the own columns, (n,), kept for the next query without limits."""
+        if self._known is None or self._known[0] != shape:
+            self._known = shape, record_limits(self._norms(cap.rows[self._party]), cap.cap)
+        return self._known[1]
+
+    def _lower(self, shape: Shape, cap: RecordCap, given: Vector) -> Vector:
+        """Return the given limits, (n,), at most C over the norm of the own columns.
+
+        The bounds of a visit are kept, so long own limits are not: a party holds one vector less.
+        """
+        kept = len(given) <= PIECE or (self._known is not None and self._known[0] == shape)
+        own = self._own_limits(shape, cap)
+        if kept:
+            return np.clip(given, 0.0, own)
+        self._known = None
+        return np.clip(given, 0.0, own, out=own)
 
 
 def _shape(cap: RecordCap, party: str) -> Shape:

@@ -16,7 +16,7 @@ from parties.storage.classes import ClassColumns
 from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.dense import CODES, LOGISTIC, MULTINOMIAL, SQUARED, WEIGHTS, inverse_grid
-from vfl.kernels.geometry import Geometry
+from vfl.kernels.geometry import Geometry, pieces
 from vfl.messages import Backward, Descend, Forward, Groups, Moments, Ranges, RecordNorms, Select, Tally
 from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS
@@ -24,12 +24,15 @@ from vfl.privacy.geometry import GRID_BITS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy.typing as npt
+
     from parties.storage.base import Storage
     from vfl.messages import Block, Query, Records, Step, Weighting
     from vfl.privacy.geometry import Clip
     from vfl.types import Integers, Vector
 
     Sums = Integers | Vector
+    Signs = npt.NDArray[np.int8]
 
 UNIT_GRID = 2.0**-GRID_BITS
 WITH_LABELS = {"logistic": LOGISTIC, "multinomial": MULTINOMIAL}
@@ -77,7 +80,7 @@ class Rows:
         self,
         party: str,
         columns: Storage,
-        labels: Vector | None = None,
+        labels: Vector | Signs | None = None,
         *,
         held_out: Storage | None = None,
         groups: Mapping[str, Integers] | None = None,
@@ -92,7 +95,7 @@ class Rows:
         self._coordinates: Any = columns if n_margins == 1 else ClassColumns(columns, n_margins)
         self.groups = groups or {}
         self._party = party
-        self.y = labels
+        self._labels = None if labels is None else _compact(labels)
         self._kernels: Any = self._coordinates.kernels
         self._threads = threads
         self._first = first
@@ -105,7 +108,7 @@ class Rows:
         return Rows(
             self._party,
             self.columns,
-            self.y,
+            self._labels,
             held_out=self.held_out,
             groups=self.groups,
             threads=self._threads,
@@ -119,11 +122,17 @@ class Rows:
         held_out = 0 if self.held_out is None else self.held_out.n_records
         return RowFacts(self.columns.n_records, held_out, self._coordinates.n_coordinates)
 
+    @property
+    def y(self) -> Vector | None:
+        """Labels of these records, (n,) float64, None at a party without them. Pass them only to margins."""
+        return None if self._labels is None else self._labels.astype(np.float64, copy=False)
+
     def labels(self) -> Vector:
         """Return y of these records. Pass it only to margins."""
-        if self.y is None:
+        y = self.y
+        if y is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
-        return self.y
+        return y
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell, here and below
     def sums(self, query: Query, records: Records) -> list[Sums]:
@@ -356,6 +365,12 @@ class Rows:
 
     def _unknown(self, query: Query) -> PrivacyError:
         return PrivacyError(f"party {self._party!r} does not answer {type(query).__name__}")
+
+
+def _compact(labels: Vector | Signs) -> Vector | Signs:
+    """Return labels that are all ±1 as int8, and other labels unchanged. A party keeps them for the whole run."""
+    signs = all(bool(np.all(abs(labels[rows]) == 1.0)) for rows in pieces(len(labels)))
+    return labels.astype(np.int8, copy=False) if signs else labels
 
 
 def _required(vector: Vector | None) -> Vector:

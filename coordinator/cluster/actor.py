@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vfl.job.faults import Faults
     from vfl.messages import Query, Records
     from vfl.planning import Plan
+    from vfl.types import Vector
 
     Event: TypeAlias = Plan | Reserved | Round | Lost | Made | Outcome
 
@@ -67,6 +68,9 @@ class MarginsActor(ShardMargins):
 
     def __init__(self) -> None:
         self._constants = Constants()
+
+    def _share(self, name: str, vector: Vector) -> Vector:
+        return self._constants.shared(name, vector)
 
     def records(self, query: Query) -> Records:
         """Return the vectors of a query, or references for vectors that most queries share."""

@@ -47,6 +47,15 @@ class Constants:
             known = self._stored[name] = (vector, Stored(ray.put(vector), self._n_stored))
         return known[1]
 
+    def shared(self, name: str, vector: Vector) -> Vector:
+        """Return the vector as the object store holds it, read-only, so that this process needs no copy of its own."""
+        stored = self.of(name, vector)
+        if not isinstance(stored, Stored):
+            return vector
+        view: Vector = ray.get(stored.reference)
+        self._stored[name] = (view, stored)
+        return view
+
 
 class RayTransport:
     """Transport that asks all addressed actors at the same time; every wait has a limit.

@@ -16,7 +16,7 @@ from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, HELD_POSITIONS, Backward, Descend, Need, Records, Weighted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from vfl.messages import Query, Reply, Tally
     from vfl.types import Integers, Vector
@@ -34,6 +34,12 @@ class Place(NamedTuple):
     first_held_out: int
 
 
+def _own(name: str, vector: Vector) -> Vector:
+    """Return the vector itself, for margins in one process."""
+    del name
+    return vector
+
+
 class Margins:
     """Xw (n,), starting at w = 0, and the labels y (n,) of the training records.
 
@@ -41,13 +47,21 @@ class Margins:
         records are kept for a Tally only.
     place : of these records, if they are one shard; None for all records.
     n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after another.
+    share : called with the name and the value of a vector that most queries carry; returns the copy to keep, such as one in
+        memory that other processes read.
     """
 
     def __init__(
-        self, labels: Vector, held_out: np.ndarray | None = None, place: Place | None = None, n_margins: int = 1
+        self,
+        labels: Vector,
+        held_out: np.ndarray | None = None,
+        place: Place | None = None,
+        n_margins: int = 1,
+        share: Callable[[str, Vector], Vector] = _own,
     ) -> None:
+        self._share = share
         self._held_labels = labels[:0] if held_out is None else labels[held_out]
-        self._labels = labels if held_out is None else labels[~held_out]
+        self._labels = share("labels", labels if held_out is None else labels[~held_out])
         self._n_margins = n_margins
         self._margins = np.zeros(n_margins * len(self._labels))
         self._place = place or Place(0, len(self._labels), 0)
@@ -118,7 +132,7 @@ class Margins:
         if norms is None:
             raise PrivacyError("a record cap is asked for before the norms of the records are known")
         if self._capped is None or self._capped[0] is not norms or self._capped[1] != cap:
-            self._capped = norms, cap, record_limits(norms, cap)
+            self._capped = norms, cap, self._share("limits", record_limits(norms, cap))
         return self._capped[2]
 
     def shares(self, query: Query) -> Mapping[str, Query]:

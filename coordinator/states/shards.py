@@ -33,7 +33,12 @@ class ShardMargins:
     def load(self, labels: Vector, split: Split | None, shard: Shard, place: Place, n_margins: int = 1) -> None:
         """Take the labels of the shard's records, (n,), including held-out records. n_margins : as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
-        self._margins = Margins(labels, held_out, place, n_margins)
+        self._margins = Margins(labels, held_out, place, n_margins, self._share)
+
+    def _share(self, name: str, vector: Vector) -> Vector:
+        """Return the copy of a vector that is kept; see `Margins`."""
+        del name
+        return vector
 
     def records(self, query: Query) -> Records:
         """Return the per-record vectors that the parties see for this query."""

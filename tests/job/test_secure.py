@@ -8,7 +8,7 @@ import pytest
 
 import vfl
 from tests.coordinator.shares import job
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import PlacementError, PrivacyError, SpecificationError
 from vfl.job.file import decode
 from vfl.losses import LOSSES, ClassWeighted
 from vfl.planning import plan
@@ -125,3 +125,14 @@ def test_a_plan_states_the_threat_model() -> None:
     assert "bias of a sum at most" in said
     assert plan(job(3), 10_000).sharing.roles.price == pytest.approx((4 / 3) ** 0.5)
     assert plan(job(trust="trusted"), 1000).sharing is None
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "ray"])
+@pytest.mark.parametrize("option", ["shards", "parties_per_process"])
+def test_shards_and_shared_processes_are_refused_before_any_data_are_read(engine: str, option: str) -> None:
+    def source() -> Any:
+        raise AssertionError("data were read")
+
+    placement = vfl.Placement(**{option: 2})  # type: ignore[arg-type]
+    with pytest.raises(PlacementError, match=f"leave {option} at 1"):
+        vfl.train(job(), dict.fromkeys(("q0", "q1"), source), engine=engine, placement=placement)

@@ -81,6 +81,7 @@ def command(
     from vfl.privacy.events import OnPart, bare
 
     spec, environment = read_job(job, assignments)
+    environment.placement.require_fit(spec.trust)
     noted, across = None, None
     if federation is not None:
         across = read_federation(federation)

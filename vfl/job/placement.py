@@ -6,13 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from vfl.errors import JobFileError
+from vfl.errors import JobFileError, PlacementError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 COORDINATOR = "coordinator"
 IN_ONE_PROCESS = "trust='secure' keeps all rows of a party in one process: leave shards at 1"
+APART = "trust='secure' protects parties from one another, so each needs a process of its own: leave parties_per_process at 1"
 ALONE = (
     "[ray] parties_per_process lets parties share a process, and pinned parties run on the nodes of their owners: set pin to "
     "'never' for a simulation, or leave parties_per_process out"
@@ -60,6 +61,13 @@ class Placement:
         for party, resource in self.resources.items():
             if not isinstance(resource, str) or not resource:
                 raise JobFileError(f"[ray.resources] {party} must be the name of a resource, not {resource!r}")
+
+    def require_fit(self, trust: str) -> None:
+        """Raise PlacementError if a job under this trust setting cannot run in such shards or shared processes."""
+        if trust == "secure" and self.parties_per_process > 1:
+            raise PlacementError(APART)
+        if trust == "secure" and self.shards > 1:
+            raise PlacementError(IN_ONE_PROCESS)
 
     def pinned(self, address: str | None) -> bool:
         """Return True if actors are pinned on the cluster at this address; None is a local Ray."""

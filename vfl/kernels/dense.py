@@ -31,7 +31,7 @@ from vfl.kernels.dense_loops import LOGISTIC as LOGISTIC
 from vfl.kernels.dense_loops import MULTINOMIAL as MULTINOMIAL
 from vfl.kernels.dense_loops import SQUARED as SQUARED
 from vfl.kernels.dense_loops import WEIGHTS as WEIGHTS
-from vfl.kernels.geometry import Geometry
+from vfl.kernels.geometry import Geometry, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,8 +168,8 @@ def bounds_of(limits: Vector, y: Vector, loss: int) -> Vector:
     check_capped(loss)
     if loss != LOGISTIC:
         return limits
-    signed: Vector = np.copysign(np.minimum(limits, 1.0), y)
-    return signed
+    signed: Vector = np.minimum(limits, 1.0)
+    return np.copysign(signed, y, out=signed)
 
 
 def forward(X: Matrix, delta: Vector, v: Vector, shift: float = 0.0, *, threads: int = 1) -> Vector:
@@ -270,9 +270,10 @@ def record_norms(X: Matrix, centre: Vector, scale: Vector) -> Vector:
     """
     norms = np.zeros(len(X))
     with np.errstate(over="ignore", invalid="ignore"):  # a record beyond all doubles is clipped to nothing
-        for j in range(X.shape[1]):
-            t = scale[j] * (X[:, j].astype(np.float64) - centre[j])
-            norms += t * t
+        for rows in pieces(len(X)):
+            for j in range(X.shape[1]):
+                t = scale[j] * (X[rows, j].astype(np.float64) - centre[j])
+                norms[rows] += t * t
     return norms
 
 

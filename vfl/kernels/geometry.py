@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vfl.types import Vector
 
 TINY, HUGE = 1e-280, 1e280
+PIECE = 1 << 16
+"""Records per step of an elementwise computation, so that its temporary vectors stay small."""
 
 
 class Geometry(NamedTuple):
@@ -30,6 +34,11 @@ class Geometry(NamedTuple):
     grid: float = 1.0
 
 
+def pieces(n_records: int) -> Iterator[slice]:
+    """Yield consecutive ranges of at most PIECE records that cover all n."""
+    return (slice(start, min(start + PIECE, n_records)) for start in range(0, n_records, PIECE))
+
+
 def record_limits(norms: Vector, cap: float) -> Vector:
     """Return C/‖z_i‖, (n,), the most that a residual may be under a record cap; 0 where the norm is NaN or overflows.
 
@@ -39,8 +48,10 @@ def record_limits(norms: Vector, cap: float) -> Vector:
 
     norms : (n,) ‖z_i‖² of `record_norms`, summed over the parties.
     """
+    limits = np.empty(len(norms))
     with np.errstate(invalid="ignore"):
-        limits: Vector = np.where(norms <= HUGE, cap / np.sqrt(np.maximum(norms, TINY)), 0.0)
+        for rows in pieces(len(norms)):
+            limits[rows] = np.where(norms[rows] <= HUGE, cap / np.sqrt(np.maximum(norms[rows], TINY)), 0.0)
     return limits
 
 

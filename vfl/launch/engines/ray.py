@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.charging.budget import Reserved
 from coordinator.recovery import LOSSES_A_QUERY
 from vfl.errors import PlacementError
-from vfl.job.placement import ALONE, IN_ONE_PROCESS
+from vfl.job.placement import ALONE
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import Place
@@ -43,7 +43,6 @@ ONE_CLUSTER = (
     "trust='secure' on one Ray cluster, whose operator can run code at every participant: the shares protect the participants "
     "from one another as far as they trust that operator"
 )
-APART = "trust='secure' protects parties from one another, so each needs a process of its own: leave parties_per_process at 1"
 START_SECONDS = 60.0
 """Limit for an actor to start on its node; imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
@@ -88,10 +87,8 @@ def _federation(
     processes = placement.processes(sources)
     if pinned_there and placement.parties_per_process > 1:
         raise PlacementError(ALONE)
-    if secure is not None and placement.parties_per_process > 1:
-        raise PlacementError(APART)
-    if secure is not None and placement.shards > 1:
-        raise PlacementError(IN_ONE_PROCESS)
+    if job is not None:
+        placement.require_fit(job.trust)
     cpus = len(processes) * placement.shards + 1 + (secure is not None)
     with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
         from coordinator.cluster.actor import CoordinatorActor

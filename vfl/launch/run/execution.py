@@ -85,6 +85,8 @@ def settings_of(
         "vfl.Placement(...), or None",
         fits=placement is None or isinstance(placement, Placement),
     )
+    if placement is not None:
+        placement.require_fit(job.trust)  # before any data are read
     require("faults", faults, "vfl.job.faults.Faults(...), or None", fits=faults is None or isinstance(faults, Faults))
     budget = new_budget(job, ledger, allow_network_file_system=allow_network_file_system)
     if address is None and job.privacy is not None:

@@ -1,0 +1,67 @@
+"""One shard of a party's rows: memory per record, and equal bits whatever is kept."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from parties.record_cap import OwnBounds
+from parties.rows import Rows
+from parties.storage.dense import Columns
+from vfl.kernels import dense, geometry
+from vfl.kernels.dense import LOGISTIC
+from vfl.messages import Block, RecordCap
+
+N = 3 * geometry.PIECE + 5
+
+
+def columns(n: int = N) -> Columns:
+    return Columns(np.asfortranarray(np.random.default_rng(0).normal(size=(n, 2)).astype(np.float32)), ("a", "b"))
+
+
+def test_norms_and_limits_in_pieces_have_the_same_bits_and_small_temporaries() -> None:
+    X, centre, scale = columns().array, np.array([0.5, -0.25]), np.array([2.0, 0.75])
+    t = scale * (X.astype(np.float64) - centre)
+    tracemalloc.start()
+    norms = dense.record_norms(X, centre, scale)
+    limits = geometry.record_limits(norms, 1.5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert norms.tobytes() == (t[:, 0] ** 2 + t[:, 1] ** 2).tobytes()
+    assert limits.tobytes() == (1.5 / np.sqrt(norms)).tobytes()
+    assert peak < norms.nbytes + limits.nbytes + 32 * geometry.PIECE
+
+
+@pytest.mark.parametrize("n", [7, N])
+def test_the_bounds_of_residuals_are_the_same_whether_own_limits_are_kept(n: int) -> None:
+    X = columns(n)
+    cap = RecordCap(1.5, {"bank": (Block(0, "bank", 0, 2, 0), np.zeros(2), np.ones(2))})
+    given = np.random.default_rng(1).uniform(0.0, 2.0, n)
+    y = np.where(np.arange(n) % 2, 1.0, -1.0)
+    asked = 0
+
+    def norms(row: object) -> np.ndarray:
+        nonlocal asked
+        asked += 1
+        return dense.record_norms(X.array, np.zeros(2), np.ones(2))
+
+    bounds = OwnBounds("bank", norms)
+    own = geometry.record_limits(norms(None), 1.5)
+    expected = np.copysign(np.minimum(np.minimum(given, own), 1.0), y).tobytes()
+    for _ in range(2):
+        assert bounds.of(cap, given, y, LOGISTIC).tobytes() == expected
+    assert asked == 2
+    assert bounds.of(cap, None, y, LOGISTIC).tobytes() == np.copysign(np.minimum(own, 1.0), y).tobytes()
+    assert bounds.of(cap, given, y, LOGISTIC).tobytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "size"), [([1.0, -1.0, 1.0], 1), ([1.0, 0.0, 2.0], 8), ([-0.0, 1.0, 1.0], 8), ([np.nan, 1.0, 1.0], 8)]
+)
+def test_signs_take_one_byte_and_come_back_as_they_were(labels: list[float], size: int) -> None:
+    rows = Rows("bank", columns(3), np.array(labels))
+    assert rows.labels().tobytes() == rows.afresh().labels().tobytes() == np.array(labels).tobytes()
+    assert rows._labels is not None
+    assert rows._labels.itemsize == size
