@@ -151,7 +151,7 @@ class Coordinator:
         sealed = budget.sealed or (plan.solver.sealed and problem.private)
         if sealed:  # its log holds no round, so the run begins again
             log = replace(log, released=(), rebuilt=0, left={})
-        if self._faults.on_party_lost == "skip" and not getattr(plan.solver, "goes_on_without", False):
+        if self._faults.on_party_lost == "skip" and not plan.solver.goes_on_without:
             raise SpecificationError(
                 f"{plan.solver.name} cannot continue without a party: set [faults] on_party_lost to 'wait' or 'abort'"
             )

@@ -25,7 +25,7 @@ from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
 from vfl.solvers.blocks.prox import ProxStep
-from vfl.solvers.protocol import Derivative
+from vfl.solvers.protocol import Derivative, Solver
 
 if TYPE_CHECKING:
     from vfl.types import Vector
@@ -168,13 +168,10 @@ class SignStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignDescent:
+class SignDescent(Solver):
     """A solver of another package: one visit to every party, with a rule of its own."""
 
     name = "SignDescent"
-    adaptive = False
-    sealed = False
-    by_pass = False
 
     def resolve(self, problem: Any) -> Any:
         return self

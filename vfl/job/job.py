@@ -181,7 +181,7 @@ class Job:
             raise SpecificationError(
                 f"trust={self.trust!r} starts at 0: training from a released model needs {TRUSTS[0]!r}"
             )
-        if not getattr(self.solver, "warm_starts", False):
+        if not self.solver.warm_starts:
             raise SpecificationError(f"{self.solver.name} starts at 0: use SkGD, CD or GD, or leave start out")
 
     def _check_multinomial(self) -> None:

@@ -81,7 +81,7 @@ def problem_of(job: Job, n_records: int) -> Problem:
         smoothness_share=0.0 if privacy is None else privacy.smoothness_share,
         one_sided=bool(2 * np.count_nonzero(np.sign(scaling.lo) * np.sign(scaling.hi) >= 0) > scaling.lo.size),
         sparse=frozenset(job.sparse),
-        penalise_intercept=getattr(job.solver, "penalises_intercept", False),
+        penalise_intercept=job.solver.penalises_intercept,
         start=_start(job, layout),
     )
     if privacy is None or delta is None:
@@ -110,7 +110,7 @@ def _require_multinomial(job: Job) -> None:
     """Raise SpecificationError for multinomial loss with a solver or a penalty that moves single coordinates."""
     if not job.multinomial:
         return
-    if not getattr(job.solver, "multinomial", False):
+    if not job.solver.multinomial:
         raise SpecificationError(
             f"{job.solver.name} moves one margin per record, and multinomial loss has one per class: use SkGD, CD or GD, "
             "or train one class against the rest with vfl.train_one_vs_rest"

@@ -39,7 +39,7 @@ from vfl.solvers.blocks.prox import ProxStep
 from vfl.solvers.bought.smoothness import asks_moments, curvature, moments_event, require_curvature
 from vfl.solvers.iterates.standstill import describe, largest, require_tolerance, tolerance
 from vfl.solvers.options import require_positive, require_whole
-from vfl.solvers.protocol import Derivative
+from vfl.solvers.protocol import Derivative, Solver
 from vfl.solvers.rules import defaults
 from vfl.types import Adjacency
 
@@ -152,7 +152,7 @@ def _values(penalty: Penalty, w: Vector, steps: Vector) -> Vector:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GCD:
+class GCD(Solver):
     """DP-GCD, for sparse models. Public rules decide the options left at None (`vfl.plan` prints them with their reasons).
 
     rule : 'GS-r' (the longest step), 'GS-s' (the steepest slope), 'GS-q' (the largest decrease).
@@ -173,8 +173,6 @@ class GCD:
     selection_share: float = 0.5
 
     name: ClassVar[str] = "GCD"
-    sealed: ClassVar[bool] = False
-    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -193,11 +191,6 @@ class GCD:
             raise SpecificationError(
                 f"GCD: selection_share must lie strictly between 0 and 1, not {self.selection_share!r}"
             )
-
-    @property
-    def adaptive(self) -> bool:
-        """False: releases choose the next coordinate, but not the events that are charged."""
-        return False
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts."""

@@ -16,6 +16,7 @@ from vfl.solvers import joint
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.standstill import Standstill, describe, require_tolerance, tolerance
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+from vfl.solvers.protocol import Solver
 
 if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge
@@ -27,7 +28,7 @@ PUBLIC_PASSES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GD:
+class GD(Solver):
     """DP-GD. Each of its `passes` releases is μ-GDP with μ = Δ/σ under replace-one; the run is √passes·Δ/σ-GDP, exactly.
 
     One release is Σ_i clip_C(ℓ'(v_i, y_i) x_i) over all parties' coordinates jointly, with Δ = 2(C(1 + p·2⁻⁵⁰) + g√p/2)
@@ -50,9 +51,6 @@ class GD:
     tol: float | None = None
 
     name: ClassVar[str] = "GD"
-    adaptive: ClassVar[bool] = False
-    sealed: ClassVar[bool] = False
-    by_pass: ClassVar[bool] = False
     multinomial: ClassVar[bool] = True
     warm_starts: ClassVar[bool] = True
 

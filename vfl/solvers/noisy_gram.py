@@ -18,6 +18,7 @@ from vfl.solvers import joint
 from vfl.solvers.bought.smoothness import OVERFLOW
 from vfl.solvers.iterates.quadratic import least_squares
 from vfl.solvers.options import require_clip, require_positive
+from vfl.solvers.protocol import Solver
 from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoisyGram:
+class NoisyGram(Solver):
     """Its one joint release of XᵀX and Xᵀy is μ-GDP with μ = Δ/σ under replace-one; the rest is post-processing.
 
     Squared loss only. Every record's row u_i = (x_i, t(y_i − c)), over all parties and with the label, is shrunk to
@@ -134,9 +135,6 @@ class NoisyGram:
     label_scale: float | None = None
 
     name: ClassVar[str] = "NoisyGram"
-    adaptive: ClassVar[bool] = False
-    sealed: ClassVar[bool] = False
-    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_positive(self.name, "clip", self.clip, infinite=True)

@@ -17,7 +17,7 @@ from vfl.privacy.mechanisms import release
 from vfl.solvers import joint
 from vfl.solvers.bought.smoothness import require_curvature
 from vfl.solvers.options import require_positive
-from vfl.solvers.protocol import Derivative
+from vfl.solvers.protocol import Derivative, Solver
 
 if TYPE_CHECKING:
     from vfl.privacy.events import Event, Gaussian, ReleaseKey
@@ -56,7 +56,7 @@ class Publish(Local):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputPerturbation:
+class OutputPerturbation(Solver):
     """Its one release, the noisy minimiser of a strongly convex F, is μ-GDP with μ = Δ/σ under replace-one.
 
     Sealed: nothing leaves the participants before that release. They exchange un-noised gradients (trust: `trusted`).
@@ -78,9 +78,7 @@ class OutputPerturbation:
     tolerance: float | None = None
 
     name: ClassVar[str] = "OutputPerturbation"
-    adaptive: ClassVar[bool] = False
     sealed: ClassVar[bool] = True
-    by_pass: ClassVar[bool] = False
     penalises_intercept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -19,30 +19,40 @@ Schedule: TypeAlias = Generator[Query, Released, Vector]
 """Yields queries, is sent what they released, returns w (p,) on the scaled features. It sees released values only.
 
 Failures are thrown into it: BudgetExceeded if charges for lost releases used up the plan, and PartyLost if a party is given
-up. A solver that continues without a party has `goes_on_without = True`, rebuilds Xw next, and ends with 0 for the
-party's coordinates.
+up. A solver that `goes_on_without` a party rebuilds Xw next, and ends with 0 for the party's coordinates.
 """
 
 
 class Solver(Protocol):
-    """One algorithm. Fields are its public options; public facts decide those left at None."""
+    """One algorithm. Fields are its public options; public facts decide those left at None.
 
+    goes_on_without : the schedule continues when a party is given up.
+    multinomial : the schedule can train K margins per record.
+    warm_starts : the schedule can start from a released model.
+    penalises_intercept : the intercept is penalised as other coefficients are.
+    """
+
+    __slots__ = ()
     name: ClassVar[str]
+    goes_on_without: ClassVar[bool] = False
+    multinomial: ClassVar[bool] = False
+    warm_starts: ClassVar[bool] = False
+    penalises_intercept: ClassVar[bool] = False
 
     @property
     def adaptive(self) -> bool:
         """True if the next event can depend on released values. It never depends on data in any other way."""
-        ...
+        return False
 
     @property
     def sealed(self) -> bool:
         """True if the schedule works on un-noised values and releases only its final result, with noise."""
-        ...
+        return False
 
     @property
     def by_pass(self) -> bool:
         """True if a pass over disjoint blocks is charged as one release, with records capped by their whole rows."""
-        ...
+        return False
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided by public rules. Raise SpecificationError if it cannot run."""

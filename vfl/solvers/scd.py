@@ -19,6 +19,7 @@ from vfl.privacy.mechanisms import release
 from vfl.solvers import batches, joint
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+from vfl.solvers.protocol import Solver
 from vfl.solvers.rules.defaults import signal_to_noise
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Perturb(Local):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SCD:
+class SCD(Solver):
     """DP-SCD. Each step releases one Gaussian sum over a batch, of sensitivity Δ = 2C plus rounding under replace-one.
 
     The dual of F has one variable α_i per record, and w = v/(λn) with v = Σ α_i x_i. A step computes ζ_i for the records of
@@ -179,9 +180,6 @@ class SCD:
     seed: int = 0
 
     name: ClassVar[str] = "SCD"
-    adaptive: ClassVar[bool] = False
-    sealed: ClassVar[bool] = False
-    by_pass: ClassVar[bool] = False
     penalises_intercept: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -15,6 +15,7 @@ from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+from vfl.solvers.protocol import Solver
 
 if TYPE_CHECKING:
     from vfl.privacy.calibration import Charge
@@ -27,7 +28,7 @@ PUBLIC_PASSES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SGD:
+class SGD(Solver):
     """DP-SGD. Each step releases one Gaussian sum over a batch, of sensitivity Δ under replace-one.
 
     With sampling='poisson' a step is the Poisson-subsampled pair of rate q. The T steps are fixed before the first, and
@@ -58,9 +59,6 @@ class SGD:
     seed: int = 0
 
     name: ClassVar[str] = "SGD"
-    adaptive: ClassVar[bool] = False
-    sealed: ClassVar[bool] = False
-    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_whole(self.name, "batch_size", self.batch_size)

@@ -28,7 +28,7 @@ from vfl.solvers.iterates.anderson import MESSAGES, WINDOW, Acceleration, accele
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.standstill import Standstill, describe
 from vfl.solvers.iterates.trail import Trail
-from vfl.solvers.protocol import Derivative
+from vfl.solvers.protocol import Derivative, Solver
 from vfl.solvers.rules import defaults, record_defaults
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ COUNTED = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SkGD:
+class SkGD(Solver):
     """DP-SkGD with block sampling. Public rules decide the options left at None; `vfl.plan` says which and why.
 
     block_size : columns per block; blocks never span two parties. Leave it out when the partition names blocks.
@@ -111,7 +111,6 @@ class SkGD:
     seed: int = 0
 
     name: ClassVar[str] = "SkGD"
-    sealed: ClassVar[bool] = False
     goes_on_without: ClassVar[bool] = True
     multinomial: ClassVar[bool] = True
     warm_starts: ClassVar[bool] = True

@@ -15,6 +15,7 @@ from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
+from vfl.solvers.protocol import Solver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +70,7 @@ class ClippedDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SVRG:
+class SVRG(Solver):
     """DP-SVRG. A pass releases one full gradient at a snapshot, then differences from it on batches, each with Gaussian noise.
 
     Snapshot: Σ_i clip_C(ℓ'(ṽ_i) x_i) over all records, Δ_C/σ-GDP under replace-one. Step: Σ_{i in batch}
@@ -95,9 +96,6 @@ class SVRG:
     seed: int = 0
 
     name: ClassVar[str] = "SVRG"
-    adaptive: ClassVar[bool] = False
-    sealed: ClassVar[bool] = False
-    by_pass: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for option in ("batch_size", "passes"):

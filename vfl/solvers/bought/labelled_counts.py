@@ -13,7 +13,7 @@ from vfl.messages import Backward
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.geometry import Clip
 from vfl.solvers.bought.smoothness import require_bearable
-from vfl.solvers.protocol import Derivative
+from vfl.solvers.protocol import Derivative, Solver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ class Ones:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledCounts:
+class LabelledCounts(Solver):
     """Two releases per party, jointly μ-GDP for the whole budget: per bin, the sum S of y_i/2 and the number C of records.
 
     A record is in one bin of each of a party's columns, so its row x_i has ‖x_i‖ ≤ R with R² = `squares[party]`, and
@@ -59,9 +59,6 @@ class LabelledCounts:
     squares: Mapping[str, int]
 
     name: ClassVar[str] = "LabelledCounts"
-    adaptive: ClassVar[bool] = False
-    sealed: ClassVar[bool] = False
-    by_pass: ClassVar[bool] = False
     clip: ClassVar[float] = math.inf
 
     def resolve(self, problem: Problem) -> LabelledCounts:

@@ -13,6 +13,7 @@ from vfl.privacy import magnitudes
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
 from vfl.solvers.bought.smoothness import require_bearable
+from vfl.solvers.protocol import Solver
 from vfl.types import Adjacency
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ FAILURE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnRanges:
+class ColumnRanges(Solver):
     """Its one release, histograms of the columns over powers of two, is μ-GDP with the whole budget (vfl.privacy.magnitudes).
 
     The schedule returns (2m,): the low ends, then the high ends; NaN if no range was found.
@@ -39,9 +40,6 @@ class ColumnRanges:
     columns: tuple[str, ...]
 
     name: ClassVar[str] = "ColumnRanges"
-    adaptive: ClassVar[bool] = False
-    sealed: ClassVar[bool] = False
-    by_pass: ClassVar[bool] = False
     clip: ClassVar[float] = math.inf
 
     def resolve(self, problem: Problem) -> Self:
