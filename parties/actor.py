@@ -10,14 +10,14 @@ import ray
 from parties.alignment.participant import Alignment
 from parties.dealing import Dealing
 from parties.loading import Unchanged, consented, load, load_rows, open_for, over, shards_of
-from parties.prediction import Prediction
+from parties.prediction import NewRows, Prediction
 from parties.sources.opening import require_rereadable
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, to_plain
 from vfl.messages import Descend, Notice, Query, Records, Stored
 from vfl.privacy.events import ReleaseKey
-from vfl.shards import Each, Remote
+from vfl.shards import Each, Here, Remote
 from vfl.shards.ray_transport import answer_of
 from vfl.version import __version__
 
@@ -144,6 +144,33 @@ class RowsActor:
         labels: Any = self._constants.of("labels", records.labels)
         limits: Any = self._constants.of("limits", records.limits)
         return replace(records, labels=labels, limits=limits)
+
+
+class NewRowsActor:
+    """Actor that holds one shard of a party's new records. Only the party's actor starts it and calls it."""
+
+    def __init__(self, part: ModelPart, *, labelled: bool) -> None:
+        self._rows = NewRows(part, labelled=labelled)
+
+    def load(self, source: Any, shard: Shard, chosen: Chosen | None, _: None) -> int:
+        """Read the records, apply the part, and return their number."""
+        return self._rows.load(_opened(source), shard, chosen)
+
+    def margins(self) -> tuple[bool, Vector]:
+        """Return the party's part of the margins; see `Remote.vectors`."""
+        return True, self._rows.margins()
+
+    def total(self, *parts: Vector) -> tuple[bool, Vector]:
+        """Return the margins; see `Remote.vectors`."""
+        return True, self._rows.total(*parts)
+
+    def keep(self, *parts: Vector) -> int:
+        """Keep the margins, for `sum_of`; return their number."""
+        return self._rows.keep(*parts)
+
+    def sum_of(self, measure: Plain) -> Any:
+        """Return the exact sum of a statistic of margins and labels."""
+        return self._rows.sum_of(measure)
 
 
 class Constants:
@@ -283,24 +310,59 @@ class PartyActor:
         self._alignment = None
         return alignment.settled()
 
-    def prepare_prediction(self, part: ModelPart | str, name: str, source: Any, parties: list[str]) -> PartGreeting:
-        """Take or read the party's part of a model, ask its owner, and return the greeting about its new records."""
-        self._prediction = Prediction(part, name, _opened(source), parties=parties, policy=self._policy)
+    def prepare_prediction(
+        self, part: ModelPart | str, name: str, source: Any, parties: list[str], measured: bool
+    ) -> PartGreeting:
+        """Take or read the party's part of a model, ask its owner, and return the greeting about its new records.
+
+        measured : as for `Prediction`.
+        """
+        self._prediction = Prediction(
+            part, name, _opened(source), parties=parties, policy=self._policy, measured=measured
+        )
         return self._prediction.greet()
 
     def prepare_ids(self, salt: bytes, cores: int, keeping: Keeping) -> None:
         """Read the ids of the new records for their alignment."""
         self._alignment = self._prediction.alignment(salt, cores, keeping)
 
-    def margins(self) -> Vector:
-        """Return the party's part of the margins, (n,)."""
+    def margins(self, source: Any) -> Vector | list[Any]:
+        """Return the party's part of the margins, (n,) or (n, K), or references to its pieces by shard."""
+        prediction = self._prediction
         if self._alignment is not None:
-            self._prediction.align(self._alignment.settled())
-        return self._prediction.margins()
+            prediction.align(self._alignment.settled())
+        own: dict[str, Any] = {"labelled": prediction.labelled}
+        if self._shards:
+            made = ray.remote(NewRowsActor)
+            self._started = [made.options(**options).remote(prediction.part, **own) for options in self._shards]
+            prediction.load(Remote(self._started, self._of_shard), source)
+        else:
+            prediction.load(Here([NewRows(prediction.part, **own)]), _opened(source))
+        return self._sent(prediction.margins())
 
-    def receive(self, *parts: Vector) -> tuple[list[Any] | None, Vector]:
-        """Add up every party's part of the margins, in the partition's order; returns ids and margins of the records."""
-        return self._prediction.receive(parts)
+    def receive(self, *parts: Vector | list[Any]) -> tuple[list[Any] | None, Vector | list[Any]]:
+        """Add up every party's part of the margins, in the partition's order.
+
+        Return the ids and the margins of the records, in the order of this party's rows. Without ids, return None and the
+        margins as `margins` does: shards then pass them on, and this actor holds none.
+        """
+        total = self._prediction.total([self._pieces(part) for part in parts])
+        return self._prediction.named(total) if self._prediction.greet().ids else (None, self._sent(total))
+
+    def keep(self, *parts: Vector | list[Any]) -> int:
+        """Add up every party's part of the margins, for `sum_of`; return the number of records."""
+        return self._prediction.keep([self._pieces(part) for part in parts])
+
+    def sum_of(self, measure: Plain) -> Integers | Vector:
+        """Return the exact sum of a statistic of margins and labels of the new records."""
+        return self._prediction.sum_of(measure)
+
+    def _sent(self, pieces: Each) -> Vector | list[Any]:
+        vector: Vector = pieces[0]
+        return list(pieces) if self._shards else vector
+
+    def _pieces(self, part: Vector | list[Any]) -> Each:
+        return Each(part if self._shards else (part,))
 
     def greet_ids(self) -> IdsGreeting:
         """Return the party's greeting of the alignment: facts about its ids."""

@@ -13,7 +13,7 @@ from parties.alignment.reading import AlignedSource, check_aligned, open_with_id
 from parties.consent import Policy, policy_of
 from parties.party import Party
 from parties.rows import Rows
-from parties.sources.opening import open_source
+from parties.sources.opening import open_source, require_rereadable
 from parties.sources.ranges import count_records, rows_of
 from parties.sources.sparse import SparseSource
 from parties.storage.cells import contents_of
@@ -210,19 +210,51 @@ def load_rows(
     )
 
 
-def load_features(task: PartyTask, source: Any, *, index: Index | None = None) -> Storage:
-    """Return the party's columns without label or intercept, for prediction; `index` as for `load`."""
-    features = task.features
-    opened = open_for(features, source, ids=index is not None)
-    ((shard, chosen),) = shards_of(features, source, opened, index, 1)
-    return _read(features, source, opened, shard, chosen)[0]
+def load_features(task: PartyTask, source: Any) -> Storage:
+    """Return the party's columns of all records, without label or intercept."""
+    return load_range(task.features, source, open_for(task.features, source, ids=False), None, None)[0]
 
 
 def load_labels(task: PartyTask, source: Any) -> Vector:
     """Return y of all records of the label party's source, for measuring in the clear."""
     own = replace(task, groups=())
-    labels = _read(own, source, open_for(own, source, ids=False), None, None)[1]
+    labels = load_range(own, source, open_for(own, source, ids=False), None, None)[1]
     return np.zeros(0) if labels is None else labels
+
+
+def new_records(
+    task: PartyTask, source: Any, *, index: Index | None = None, shards: int = 1
+) -> Iterator[tuple[Storage, Vector | None]]:
+    """Yield columns and labels of new records, shard by shard. `task` says what is read; `index` as for `load`.
+
+    This generator holds one shard at a time.
+    """
+    opened, unchanged, ranges = divided(task, source, index, shards)
+    for shard, chosen in ranges:
+        yield load_range(task, source, opened, shard, chosen)
+    if shards > 1:
+        unchanged.require()
+
+
+def divided(
+    task: PartyTask, source: Any, index: Index | None, shards: int
+) -> tuple[Source | SparseSource, Unchanged, Iterator[tuple[Shard | None, Chosen | None]]]:
+    """Open a source and return it, the check that it stays unchanged, and its shards (`shards_of`).
+
+    Raises DataError for a source that may give each shard other rows.
+    """
+    if shards > 1:
+        require_rereadable(source, party=task.party)
+    opened = open_for(task, source, ids=index is not None)
+    return opened, Unchanged(source, opened), shards_of(task, source, opened, index, shards)
+
+
+def load_range(
+    task: PartyTask, source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None
+) -> tuple[Storage, Vector | None]:
+    """Return columns and labels of one shard of new records; arguments as for `load_rows`."""
+    columns, labels, _ = _read(task, source, opened, shard, chosen)
+    return columns, labels
 
 
 def _total(task: PartyTask) -> PartyTask:

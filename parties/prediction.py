@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,23 +13,31 @@ import numpy as np
 
 from parties.alignment.participant import Alignment
 from parties.alignment.reading import holds_ids, raw_ids
-from parties.loading import load_features
+from parties.loading import divided, load_range, new_records, open_for
 from parties.permission import permitted
 from parties.storage.classes import ClassColumns
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
 from vfl.job.file import decode
 from vfl.job.plain import encode
+from vfl.kinds import from_plain
+from vfl.messages.joining import Measure
 from vfl.problem import coordinates_of
+from vfl.shards import Each, Here
 from vfl.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from parties.alignment.index import Index
+    from parties.alignment.reading import Chosen
     from parties.permission import Permission
+    from parties.storage.base import Storage
     from vfl.alignment import Keeping
     from vfl.job import Job
-    from vfl.types import Vector
+    from vfl.job.task import PartyTask
+    from vfl.messages.kinds import Plain
+    from vfl.shards import Group, Shard
+    from vfl.types import Integers, Vector
 
 FORMAT = 1
 
@@ -56,18 +65,40 @@ class ModelPart:
         plain = json.loads(self.to_json()) | {"job": self.job.digest}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
-    def margins(self, source: Any, index: Index | None = None, *, permission: Permission | None = None) -> Vector:
+    def margins(
+        self, source: Any, index: Index | None = None, *, permission: Permission | None = None, shards: int = 1
+    ) -> Vector:
         """Return X_k w_k, (n,) float64, or (n, K), of new records; cells are filled and clamped as in training.
 
         source : as for `train`; the label is not needed. index : the aligned rows; None takes all as they are.
         permission : of the party's owner. None asks the policy that the owner set for this process, if there is one.
+        shards : number of ranges of rows that are read and applied one after another. It changes no bit of the margins; the
+            process holds the columns of one range at a time.
 
         Raises ConsentRefused before the source is opened, or when these are more records than are left of the day, and
         DataError.
         """
-        permission = permission or permitted(self, source)
-        columns = load_features(self.job.for_party(self.party), source, index=index)
-        permission.count(columns.n_records)
+        task = _task_of(self, labelled=False)
+        return self._of_shards(task, source, index, permission or permitted(self, source), shards)[0]
+
+    def with_labels(self, source: Any, *, permission: Permission, shards: int = 1) -> tuple[Vector, Vector]:
+        """Return X_k w_k and y (n,) of the label party's new records; arguments as for `margins`."""
+        return self._of_shards(_task_of(self, labelled=True), source, None, permission, shards)
+
+    def _of_shards(
+        self, task: PartyTask, source: Any, index: Index | None, permission: Permission, shards: int
+    ) -> tuple[Vector, Vector]:
+        def applied(read: tuple[Storage, Vector | None]) -> tuple[Vector, Vector]:
+            columns, labels = read
+            return self.applied(columns), np.zeros(0) if labels is None else labels
+
+        # `map` keeps no columns while the next ones are read.
+        margins, labels = zip(*map(applied, new_records(task, source, index=index, shards=shards)), strict=True)
+        permission.count(sum(map(len, margins)))
+        return (margins[0], labels[0]) if shards == 1 else (np.concatenate(margins), np.concatenate(labels))
+
+    def applied(self, columns: Storage) -> Vector:
+        """Return X_k w_k of loaded columns, (n,) or (n, K)."""
         by_name = dict(zip(self.coordinates, self.w, strict=True))
         K, classes = self.job.n_margins, self.job.class_names
         w = np.array([by_name[own] for name in columns.names for own in coordinates_of(name, classes)])
@@ -167,26 +198,91 @@ def agreed(greetings: Mapping[str, PartGreeting]) -> Job:
     return job
 
 
+class NewRows:
+    """New records of one shard of a party, to which its part of the model is applied.
+
+    Guarantee. `Prediction` has the owner's permission before it calls `load`, and counts the records before it passes
+    margins on.
+
+    labelled : read the labels too, to measure the model.
+    """
+
+    def __init__(self, part: ModelPart, *, labelled: bool = False) -> None:
+        self._part = part
+        self._task = _task_of(part, labelled=labelled)
+        self._own: Vector = np.zeros(0)
+        self._total: Vector = np.zeros(0)
+        self._labels: Vector = np.zeros(0)
+
+    def load(self, source: Any, shard: Shard | None, chosen: Chosen | None, opened: Any = None) -> int:
+        """Read the records, apply the part, and return their number. The columns are not kept.
+
+        opened : the source, if this process has opened it; other arguments as for parties.loading.load_rows.
+        """
+        opened = opened or open_for(self._task, source, ids=chosen is not None)
+        columns, labels = load_range(self._task, source, opened, shard, chosen)
+        self._labels = self._labels if labels is None else labels
+        self._own = self._part.applied(columns)
+        return len(self._own)
+
+    def margins(self) -> Vector:
+        """Return the party's part of the margins, (n,) or (n, K)."""
+        return self._own
+
+    def total(self, *parts: Vector) -> Vector:
+        """Return the margins of these records. parts : of every party with columns, in the partition's order."""
+        return added(dict(enumerate(parts)), self._part.intercept)
+
+    def keep(self, *parts: Vector) -> int:
+        """Keep the margins, for `sum_of`, and return their number. Raises DataError unless there is a label for each."""
+        self._total = self.total(*parts)
+        if len(self._labels) != len(self._total):
+            raise DataError("the label party holds a different number of records from the others")
+        return len(self._total)
+
+    def sum_of(self, measure: Plain) -> Any:
+        """Return the exact sum of a statistic, in multiples of its grid. measure : a `Measure` in plain form."""
+        K = self._part.job.n_margins
+        margins = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
+        return from_plain(measure, Measure).statistic(margins, self._labels)
+
+
+def _task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
+    """Return the task of reading new records: features, and the label if `labelled`."""
+    task = part.job.for_party(part.party)
+    return replace(task.features, label=task.label if labelled else None)
+
+
 class Prediction:
     """Applies one party's part of a model to its new records, as they are or aligned with the others'.
 
     part : of the model, or the path of its file, read here. parties : that take part, in their order. policy : path of the
-        owner's policy.
+        owner's policy. measured : the party that adds up measures the model with its labels.
 
     Raises OutputError for the part, ConsentRefused before the source is opened.
     """
 
     def __init__(
-        self, part: ModelPart | str, party: str, source: Any, *, parties: Sequence[str], policy: str | None = None
+        self,
+        part: ModelPart | str,
+        party: str,
+        source: Any,
+        *,
+        parties: Sequence[str],
+        policy: str | None = None,
+        measured: bool = False,
     ) -> None:
-        self._part, self._source = part_of(part, party), source
-        self._permission = permitted(self._part, source, policy, receiver=receiver_of(self._part.job, parties))
-        self._task = self._part.job.for_party(party).features
+        self.part, self._source = part_of(part, party), source
+        receiver = receiver_of(self.part.job, parties)
+        self.labelled = measured and receiver == party
+        self._permission = permitted(self.part, source, policy, receiver=receiver, labels=self.labelled)
+        self._task = self.part.job.for_party(party).features
         self._index: Index | None = None
+        self._rows: Group = Here(())
 
     def greet(self) -> PartGreeting:
         """Return the greeting of this party."""
-        part = self._part
+        part = self.part
         ids = bool(part.job.ids) and holds_ids(self._task, self._source)
         return PartGreeting(__version__, part.model, part.job, ids)
 
@@ -198,23 +294,48 @@ class Prediction:
         """Take the outcome of the alignment."""
         self._index = index
 
-    def margins(self) -> Vector:
-        """Return the party's part of the margins, (n,): of the aligned records in the common order, else of all."""
-        return self._part.margins(self._source, self._index, permission=self._permission)
+    def load(self, rows: Group, source: Any) -> None:
+        """Make each shard read its records and apply the part. All are counted before a margin leaves the party.
 
-    def receive(self, parts: Sequence[Vector]) -> tuple[list[Any] | None, Vector]:
-        """Return the ids (None without any) and margins (n,) of the records, in the order of this party's rows.
-
-        parts : every party's, in the partition's order.
+        rows : one object per shard with the methods of `NewRows`. source : as these objects open it.
         """
-        margins = added(dict(enumerate(parts)), self._part.intercept)
-        if not self.greet().ids:
-            return None, margins
+        here = isinstance(rows, Here)
+        task = _task_of(self.part, labelled=self.labelled)
+        opened, unchanged, ranges = divided(task, self._source, self._index, rows.size)
+        shards, chosen = zip(*ranges, strict=True)
+        if not here:  # every shard's process has files of its own, which it watches itself
+            chosen = tuple(own and replace(own, stamp=None) for own in chosen)
+        counts = rows.fetch(rows.start("load", source, Each(shards), Each(chosen), opened if here else None))
+        if rows.size > 1:
+            unchanged.require()
+        self._permission.count(sum(counts))
+        self._rows = rows
+
+    def margins(self) -> Each:
+        """Return the party's part of the margins by shard: of the aligned records in the common order, else of all."""
+        return self._rows.vectors("margins")
+
+    def total(self, parts: Sequence[Each]) -> Each:
+        """Return the margins by shard, in the order of `margins`. parts : of every party, in the partition's order."""
+        return self._rows.vectors("total", *parts)
+
+    def keep(self, parts: Sequence[Each]) -> int:
+        """Make the shards keep the margins, for `sum_of`; return the number of records."""
+        return sum(self._rows.fetch(self._rows.start("keep", *parts)))
+
+    def sum_of(self, measure: Plain) -> Integers | Vector:
+        """Return the exact sum of a statistic of margins and labels, in multiples of its grid."""
+        sums: Integers | Vector = functools.reduce(np.add, self._rows.fetch(self._rows.start("sum_of", measure)))
+        return sums
+
+    def named(self, margins: Each) -> tuple[list[Any], Vector]:
+        """Return the ids and the margins of the records, both in the order of this party's rows. margins : as `total`."""
+        whole = np.concatenate(self._rows.fetch(margins)) if len(margins) > 1 else self._rows.fetch(margins)[0]
         ids = raw_ids(self._task, self._source)
         if self._index is None:
-            return ids, margins
+            return ids, whole
         order = np.argsort(self._index.rows, kind="stable")
-        return [ids[row] for row in self._index.rows[order]], margins[order]
+        return [ids[row] for row in self._index.rows[order]], whole[order]
 
 
 def receiver_of(job: Job, parties: Sequence[str]) -> str:

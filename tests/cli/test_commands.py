@@ -329,8 +329,9 @@ class TestEvaluate:
     @pytest.mark.parametrize("data", [("all.csv",), ("bank=all.csv", "telco=telco.csv")], ids=["table", "parties"])
     def test_on_other_records_it_is_exact(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:
         trained(call, "--output", "out")
-        said = call("evaluate", "out", "--json", *(part for source in data for part in ("--data", source)))
-        found = json.loads(said.out)["data"]
+        asked = ("evaluate", "out", "--json", *(part for source in data for part in ("--data", source)))
+        found = json.loads(call(*asked).out)["data"]
+        assert json.loads(call(*asked, "--shards", "3").out)["data"] == found
         table = pacsv.read_csv("all.csv")
         right = Result.load(folder / "out").predict(table) == np.array(table["default"])
         assert found["measures"]["accuracy"]["value"] == pytest.approx(right.mean(), abs=1e-12)
@@ -343,6 +344,9 @@ class TestEvaluate:
         said = call("evaluate", "out")
         assert said.code == 2
         assert "has no measures: train with --set holdout=0.2, or give --data with records to measure on" in said.err
+        said = call("evaluate", "out", "--shards", "3")
+        assert said.code == 2
+        assert "--shards needs --data: it places the measuring of other records" in said.err
 
     def test_diagnostics_are_flagged(self, folder: Path, call: Callable[..., Said]) -> None:
         said = call("run", "job.toml", "--engine", "inprocess", "--diagnostics", "--output", "out")
@@ -366,6 +370,8 @@ class TestPredict:
         assert [line.split(",")[1] for line in lines] == result.predict("all.csv").tolist()
         assert [float(line.split(",")[2]) for line in lines] == result.predict_proba("all.csv")[:, 1].tolist()
         assert set(result.predict("all.csv")) <= {"no", "yes"}  # noise may leave only one of them
+        asked = (word for source in data for word in ("--data", source))
+        assert call("predict", "out", *asked, "--shards", "3").out == said.out
 
     def test_text_in_another_format(self, folder: Path, call: Callable[..., Said]) -> None:
         trained(call, "--output", "out")
@@ -405,6 +411,10 @@ class TestPredict:
             "warning: do not rely on these predictions: the certificate of the model does not hold. "
         )
         assert len(json.loads(said.out)["predictions"]) == N
+        said = call("evaluate", "out", "--data", "all.csv")
+        assert said.err.startswith(
+            "warning: do not rely on these measures: the certificate of the model does not hold. "
+        )
         with pytest.warns(vfl.PrivacyWarning, match=r"does not hold\. model: "):
             vfl.predict(Result.load(folder / "out"), "all.csv")
 

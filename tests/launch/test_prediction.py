@@ -6,6 +6,8 @@ import json
 import pickle
 import subprocess
 import sys
+import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,16 @@ import pandas as pd
 import pytest
 
 import vfl
-from parties.prediction import ModelPart
-from vfl.errors import DataError, OutputError, SpecificationError, VflError
+from parties import loading
+from parties.loading import load_range
+from parties.prediction import ModelPart, NewRows, Prediction
+from vfl.errors import ConsentRefused, DataError, OutputError, SpecificationError, VflError
+from vfl.evaluation.statistics import Outcomes
+from vfl.kinds import to_plain
+from vfl.losses import Logistic
+from vfl.messages.joining import Measure
 from vfl.schema import Boolean, Categorical, Numeric
+from vfl.shards import Here
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +68,24 @@ def split(frame: pd.DataFrame, *, shuffled: bool = True) -> dict[str, pd.DataFra
     """Return each party's part, in an order of its own and without a few records."""
     own = {party: frame[["customer", *columns]] for party, columns in OWNED.items()}
     return {p: part.sample(frac=0.9, random_state=k) if shuffled else part for k, (p, part) in enumerate(own.items())}
+
+
+def labelled() -> dict[str, pd.DataFrame]:
+    """Return each party's part, as `split` does, with the labels of the label party."""
+    data = split(table())
+    return data | {"bank": data["bank"].assign(default=table()["default"])}
+
+
+def labels() -> pd.DataFrame:
+    return table()[["customer", *OWNED["bank"], "default"]]
+
+
+def allowing(folder: Path, *, records: int, labels: str = "false") -> Path:
+    """Write the bank's policy, which allows any model and so many records a day."""
+    path = folder / "bank.toml"
+    total = "[total]\nepsilon = 1.0\ndelta = 1e-6\n"
+    path.write_text(f'format = 1\n{total}[prediction]\nmodels = ["*"]\nrecords = {records}\nlabels = {labels}\n')
+    return path
 
 
 def trained(loss: str = "logistic", **options: Any) -> Result:
@@ -133,6 +160,95 @@ def test_each_party_predicts_on_ray_from_its_own_part(
         DataError, match="party 'telco', the table: column 'calls' holds text where numbers are declared"
     ):
         vfl.predict(result, data, engine="ray", cores=1)
+
+
+@pytest.mark.parametrize("shards", [2, 7])
+def test_shards_give_the_same_predictions(result: Result, expected: pd.Series, tmp_path: Path, shards: int) -> None:
+    placement = vfl.Placement(shards=shards)
+    data = split(table())
+    data["telco"].to_parquet(tmp_path / "telco.parquet", row_group_size=11)
+    found = vfl.predict(result, {**data, "telco": tmp_path / "telco.parquet"}, placement=placement)
+    assert (found.id_column, list(found.ids or ())) == ("customer", list(expected.index))
+    assert found.margins.tobytes() == expected.to_numpy().tobytes()
+    assert found.unmatched == {party: len(part) - len(expected) for party, part in data.items()}
+    whole = result.decision_function(table())
+    assert vfl.predict(result, table(), placement=placement).margins.tobytes() == whole.tobytes()
+    assert (result.predict(table(), placement=placement) == result.predict(table())).all()
+    assert result.predict_proba(table(), placement=placement).tobytes() == result.predict_proba(table()).tobytes()
+
+
+def test_a_party_keeps_the_columns_of_one_shard(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[Any]] = []
+
+    def read(*arguments: Any) -> Any:
+        assert not any(columns() is not None for columns in held)
+        columns, labels = load_range(*arguments)
+        assert columns.n_records == N // 4
+        held.append(weakref.ref(columns.array))
+        return columns, labels
+
+    monkeypatch.setattr(loading, "load_range", read)
+    found = result.part("bank").margins(table(), shards=4)
+    monkeypatch.undo()
+    assert len(held) == 4
+    assert found.tobytes() == result.part("bank").margins(table()).tobytes()
+
+
+def test_shards_measure_the_same(result: Result) -> None:
+    for data in (labelled(), table()):
+        whole = vfl.evaluate(result, data)
+        assert vfl.evaluate(result, data, placement=vfl.Placement(shards=7)) == whole
+    with pytest.raises(SpecificationError, match=r"placement must be vfl.Placement\(...\), or None, not 2"):
+        vfl.evaluate(result, labelled(), placement=2)  # type: ignore[arg-type]
+
+
+def test_shards_on_ray_predict_the_same(local_ray: Any, result: Result, expected: pd.Series) -> None:
+    placement = vfl.Placement(shards=2, pin="always")
+    found = vfl.predict(result, split(table()), engine="ray", placement=placement, cores=1)
+    assert list(found.ids or ()) == list(expected.index)
+    assert found.margins.tobytes() == expected.to_numpy().tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 3])
+def test_ray_measures_the_same_and_counts_records(local_ray: Any, result: Result, tmp_path: Path, shards: int) -> None:
+    placement = vfl.Placement(shards=shards)
+    there = vfl.evaluate(result, labelled(), engine="ray", placement=placement, cores=1)
+    assert there == vfl.evaluate(result, labelled())
+    plain = {}
+    for party, part in split(table(), shuffled=False).items():
+        plain[party] = str(tmp_path / f"{party}.parquet")
+        part.drop(columns="customer").to_parquet(plain[party], row_group_size=11)
+    options: Any = {"engine": "ray", "placement": placement, "policies": {"bank": allowing(tmp_path, records=N + 1)}}
+    found = vfl.predict(result, plain, **options)
+    assert found.ids is None
+    assert found.margins.tobytes() == result.decision_function(table()).tobytes()
+    with pytest.raises(ConsentRefused, match="more than are left today of the 61 of a day"):
+        vfl.predict(result, plain, **options)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_party_counts_all_shards_before_margins_leave(result: Result, tmp_path: Path, shards: int) -> None:
+    """The records of all shards are counted once; the shards' sums are those of all records."""
+    made = []
+    for allowed in (N, N - 1):
+        policy = str(allowing(tmp_path, records=allowed, labels="true"))
+        own = Prediction(result.part("bank"), "bank", labels(), parties=["bank"], policy=policy, measured=True)
+        rows = Here([NewRows(result.part("bank"), labelled=True) for _ in range(shards)])
+        with pytest.raises(ConsentRefused, match="left today") if allowed < N else nullcontext():
+            own.load(rows, labels())
+        made.append(own)
+        (tmp_path / "bank.predictions").unlink()
+    assert made[1].margins() == ()
+    whole = result.part("bank").margins(labels())
+    assert np.concatenate(made[0].margins()).tobytes() == whole.tobytes()
+    assert made[0].keep([made[0].margins()]) == N
+    ids, margins = made[0].named(made[0].total([made[0].margins()]))
+    assert ids == table()["customer"].tolist()
+    assert margins.tobytes() == (whole + result.part("bank").intercept).tobytes()
+    counted = Outcomes(Logistic(), 1.0, (1, 1))
+    sums = made[0].sum_of(to_plain(Measure(counted)))
+    assert sums.tolist() == counted(margins, 2.0 * table()["default"].to_numpy() - 1.0).tolist()
 
 
 def test_unaligned_rows_must_have_equal_numbers(result: Result) -> None:

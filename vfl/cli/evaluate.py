@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
+from typing import Any
 
 import click
 
-from vfl.cli.federated import asked_sources, federated, federation_options, watched
+from vfl.cli.federated import asked_sources, federated, federation_options, place_options, placed, watched
 from vfl.cli.jobs import CSV, named_sources, party_files
 
 
@@ -30,6 +32,7 @@ from vfl.cli.jobs import CSV, named_sources, party_files
     metavar="PARTY=FILE",
     help="The policy of a party's owner, checked before its data are opened; once for each party.",
 )
+@place_options
 @federation_options
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
@@ -37,6 +40,10 @@ def command(
     sources: tuple[str, ...],
     formats: tuple[str, ...],
     policies: tuple[str, ...],
+    engine: str | None,
+    address: str | None,
+    shards: int | None,
+    cores: int | None,
     federation: Path | None,
     name: str | None,
     identity: Path | None,
@@ -52,18 +59,28 @@ def command(
     from vfl.errors import SpecificationError
     from vfl.launch.evaluate import evaluate
     from vfl.launch.run.result import Result
+    from vfl.launch.run.warnings import PrivacyWarning
 
     result = Result.load(run)
-    found = dict(result.findings)
-    across = federated(federation, name, identity, result.job, policy=policies)
-    if across:
-        asked = asked_sources(sources, result.job.partition.parties)
-        with watched(None, None, federation=federation, parties=result.job.partition.parties, quiet=as_json):
-            found = {"data": evaluate(result, asked, **across)}
-    elif sources:
-        data = named_sources(sources, result.job.partition.parties, formats)
-        found = {"data": evaluate(result, data, policies=party_files("--policy", policies))}
-    elif not found:
+    found, parties = dict(result.findings), result.job.partition.parties
+    place: dict[str, Any] = {"engine": engine, "address": address, "shards": shards, "cores": cores}
+    across = federated(federation, name, identity, result.job, policy=policies, **place)
+    if not sources and not across:
+        for option, given in place.items():
+            if given:
+                raise click.UsageError(f"--{option} needs --data: it places the measuring of other records")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PrivacyWarning)
+        if across:
+            asked = asked_sources(sources, parties)
+            with watched(None, None, federation=federation, parties=parties, quiet=as_json):
+                found = {"data": evaluate(result, asked, **across)}
+        elif sources:
+            data, agreed = named_sources(sources, parties, formats), party_files("--policy", policies)
+            found = {"data": evaluate(result, data, policies=agreed, **placed(engine, address, shards, cores))}
+    for warning in caught:
+        click.echo(f"warning: {warning.message}", err=True)
+    if not found:
         raise SpecificationError(
             f"the run in {str(run)!r} has no measures: train with --set holdout=0.2, or give --data with records to measure on"
         )

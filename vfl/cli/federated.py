@@ -40,6 +40,37 @@ def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return federation(name(identity(command)))
 
 
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --engine, --address, --shards and --cores to a command that applies a model; see `placed`."""
+    engine = click.option(
+        "--engine",
+        type=click.Choice(["ray", "inprocess"]),
+        help="Run each party in a Ray actor, or all in this process (default: inprocess; with --address: ray).",
+    )
+    address = click.option(
+        "--address", metavar="ADDRESS", help="A Ray cluster, where each party's actor opens its own FILE."
+    )
+    shards = click.option(
+        "--shards",
+        type=click.IntRange(min=1),
+        metavar="S",
+        help="Read and apply every party's rows in S ranges, on Ray by S actors: less memory, the same results.",
+    )
+    cores = click.option(
+        "--cores", type=click.IntRange(min=1), metavar="N", help="Cores per party for the alignment of records."
+    )
+    return engine(address(shards(cores(command))))
+
+
+def placed(engine: str | None, address: str | None, shards: int | None, cores: int | None) -> dict[str, Any]:
+    """Return the keyword arguments of vfl.predict and vfl.evaluate for `place_options`."""
+    from vfl.job.placement import Placement
+
+    chosen: dict[str, Any] = {"engine": engine or ("inprocess" if address is None else "ray")}
+    given = {"address": address, "cores": cores, "placement": None if shards is None else Placement(shards=shards)}
+    return chosen | {name: value for name, value in given.items() if value is not None}
+
+
 def watching_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --metrics and --log to a command that takes --federation."""
     metrics = click.option(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.federated import asked_sources, federated, federation_options, watched
+from vfl.cli.federated import asked_sources, federated, federation_options, place_options, placed, watched
 from vfl.cli.jobs import CSV, named_sources, party_files
 
 if TYPE_CHECKING:
@@ -39,12 +39,7 @@ if TYPE_CHECKING:
     metavar="PARTY=FILE",
     help="Instead of RUN: a party's own part of the model (vfl export), once per party.",
 )
-@click.option(
-    "--engine",
-    type=click.Choice(["ray", "inprocess"]),
-    help="Run each party in a Ray actor, or all in this process (default: inprocess; with --address: ray).",
-)
-@click.option("--address", metavar="ADDRESS", help="A Ray cluster, where each party's actor opens its own FILE.")
+@place_options
 @federation_options
 @click.option(
     "--policy",
@@ -54,7 +49,6 @@ if TYPE_CHECKING:
     metavar="PARTY=FILE",
     help="The policy of a party's owner, checked before its data are opened; once for each party.",
 )
-@click.option("--cores", type=click.IntRange(min=1), metavar="N", help="Cores per party for the alignment of records.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new CSV file (default: print).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, and no progress.")
 def command(
@@ -64,11 +58,12 @@ def command(
     parts: tuple[str, ...],
     engine: str | None,
     address: str | None,
+    shards: int | None,
+    cores: int | None,
     federation: Path | None,
     name: str | None,
     identity: Path | None,
     policies: tuple[str, ...],
-    cores: int | None,
     output: Path | None,
     *,
     as_json: bool,
@@ -85,9 +80,8 @@ def command(
     from vfl.launch.run.result import Result
     from vfl.launch.run.warnings import PrivacyWarning
 
-    across = federated(
-        federation, name, identity, address=address, engine=engine, part=parts, policy=policies, cores=cores
-    )
+    place: dict[str, Any] = {"engine": engine, "address": address, "shards": shards, "cores": cores}
+    across = federated(federation, name, identity, part=parts, policy=policies, **place)
     model, data = _across(run, sources) if across else _model(run, parts, sources, formats)
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
@@ -101,12 +95,9 @@ def command(
         found = predict(
             model,
             data,
-            engine=engine or ("inprocess" if address is None else "ray"),
-            address=address,
             policies=party_files("--policy", policies),
-            cores=cores,
             watch=progress,
-            **across,
+            **(across or placed(engine, address, shards, cores)),
         )
     for warning in caught:
         click.echo(f"warning: {warning.message}", err=True)

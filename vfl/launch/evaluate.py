@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parties.alignment.reading import joined_rows
-from parties.loading import load_labels
 from parties.permission import all_permitted
 from parties.prediction import added
 from vfl.errors import DataError
 from vfl.evaluation import Evaluation, Findings
 from vfl.evaluation.classes import HeldOutClasses
 from vfl.evaluation.inquiries import HeldOut
-from vfl.launch.engines.place import across, require_one_margin
+from vfl.job.faults import Faults
+from vfl.launch.engines.place import across, place_of, require_one_margin, shards_of
+from vfl.launch.run.warnings import warn
 from vfl.launch.sources import named_by_owners, named_for, paths_of, sources_of
 from vfl.messages import Tally
 from vfl.planning import problem_of
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from vfl.launch.engines.place import Organisations
+    from vfl.job.placement import Placement
+    from vfl.launch.engines.place import Organisations, Place
     from vfl.launch.run.result import Result
     from vfl.messages import Statistic
     from vfl.solvers.protocol import Released
@@ -38,6 +40,10 @@ def evaluate(
     result: Result,
     data: Any = None,
     *,
+    engine: str = "inprocess",
+    address: str | None = None,
+    cores: int | None = None,
+    placement: Placement | None = None,
     policies: Mapping[str, str | Path] | None = None,
     federation: str | Path | Organisations | None = None,
     identity: str | Path | None = None,
@@ -45,6 +51,8 @@ def evaluate(
     """Return exact measures of a model on new records with their labels. Nothing protects these records.
 
     data : as for `train`. For private measures on records of the training data, set `holdout` in the job.
+    engine, address, cores, placement : as for `predict`, with the same measures to the bit. On Ray the label party adds the
+        parts and returns sums.
     policies : {party: path of its owner's policy}, asked before any data are opened; the label party's must allow `labels`.
 
     federation, identity : as for `train`. Each party applies its part of the model to its own source; the label party adds
@@ -52,9 +60,16 @@ def evaluate(
 
     Raises ConsentRefused, which names the rule, and as `train`.
     """
+    if why := result.altered():
+        warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
     if federation is not None:
         require_one_margin(result.job)
-        return _across(result, data, across(federation, identity, policies=policies))
+        own: dict[str, Any] = {"address": address, "cores": cores, "placement": placement, "policies": policies}
+        return _across(result, data, across(federation, identity, **own))
+    shards = shards_of(placement)
+    place = place_of(engine, address, placement, Faults(on_party_lost="abort"))
+    if place is not None:
+        return _on_ray(result, data, place, cores, policies)
     job = result.job
     owner, given = job.partition.label_party, named_for(job.partition, data)
     parts = {party: result.part(party) for party in given}
@@ -62,17 +77,19 @@ def evaluate(
     permissions = all_permitted(parts, given, agreed, receiver=owner, measured=True)
     sources = sources_of(job, data, groups=False)
     joined = joined_rows(job, sources, first=owner, common=True)
-    labels = load_labels(job.for_party(owner), sources[owner])
-    margins_of = {
-        party: parts[party].margins(source, permission=permissions[party])
-        for party, source in sources.items()
-        if job.partition.columns(party)
-    }
+    labels, margins_of = np.zeros(0), {}
+    for party, source in sources.items():
+        if party == owner:
+            margins, labels = parts[party].with_labels(source, permission=permissions[party], shards=shards)
+        elif job.partition.columns(party):
+            margins = parts[party].margins(source, permission=permissions[party], shards=shards)
+        else:
+            continue
+        if job.partition.columns(party):
+            margins_of[party] = margins
     if joined:
         labels = labels[joined[owner]]
         margins_of = {party: margins[joined[party]] for party, margins in margins_of.items()}
-    if owner not in margins_of:
-        permissions[owner].count(len(labels))
     margins = added(margins_of, next((part.intercept for part in parts.values()), 0.0))
     if len(margins) != len(labels):
         raise DataError("the label party holds a different number of records from the others")
@@ -102,6 +119,24 @@ def _measured(result: Result, n_records: int, sums_of: Callable[[Statistic], Vec
         except StopIteration as end:
             found: Findings = end.value
             return replace(found, note=f"{OWN}; {JOINED}" if joined else OWN)
+
+
+def _on_ray(
+    result: Result, data: Any, place: Place, cores: int | None, policies: Mapping[str, str | Path] | None
+) -> Findings:
+    """Measure on Ray: the label party's actor, or its shards, keep labels and margins and return sums."""
+    from vfl.launch.engines import ray as engine
+
+    job = result.job
+    sources = {
+        party: source
+        for party, source in sources_of(job, data, groups=False).items()
+        if job.partition.wanted(party, groups=False)
+    }
+    parts = {party: result.part(party) for party in sources}
+    agreed = paths_of(job.partition, policies, "policy")
+    with engine.measuring(parts, sources, place=place, cores=cores, policies=agreed) as (n_records, joined, sums_of):
+        return _measured(result, n_records, sums_of, joined=joined)
 
 
 def _across(result: Result, data: Any, place: Organisations) -> Findings:

@@ -13,7 +13,7 @@ from parties.prediction import PartGreeting, added, agreed, part_of, receiver_of
 from vfl.alignment import Aligned, Aligning
 from vfl.errors import SpecificationError, nearest
 from vfl.job.faults import Faults
-from vfl.launch.engines.place import across, place_of, require_one_margin
+from vfl.launch.engines.place import across, place_of, require_one_margin, shards_of
 from vfl.launch.run.result import Result, labels_of, probabilities_of
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import is_by_party, named_by_owners, sources_of
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from parties.prediction import ModelPart
     from vfl.job import Job
+    from vfl.job.placement import Placement
     from vfl.launch.engines.place import Organisations
     from vfl.types import Vector
 
@@ -92,6 +93,7 @@ def predict(
     engine: str = "inprocess",
     address: str | None = None,
     cores: int | None = None,
+    placement: Placement | None = None,
     policies: Mapping[str, str | Path] | None = None,
     watch: Callable[[Aligning], None] | None = None,
     federation: str | Path | Organisations | None = None,
@@ -109,27 +111,29 @@ def predict(
         compares ids in the clear). Both give the same predictions to the bit. address : of a Ray cluster.
     policies : {party: path of its owner's policy}, read where the party runs; its [prediction] is asked before any data are
         opened (parties.consent).
+    placement : nodes of the actors (vfl.Placement). With `shards`, the rows of every party are read and applied in ranges: on
+        Ray by one actor per range, in this process one range after another.
     cores : of each party, for the alignment. watch : called with the progress of the alignment.
     federation, identity : as for `train`; `model` is then a result, whose parts are sent to their parties. Margins of single
         parties travel sealed to the adding party; this process receives the sums, and the ids where there are any.
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
+    if isinstance(model, Result) and (why := model.altered()):
+        warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
     if federation is not None:
         if isinstance(model, Result):
             require_one_margin(model.job)
-        return _across(
-            model, data, across(federation, identity, address=address, policies=policies, cores=cores), watch
-        )
-    if isinstance(model, Result) and (why := model.altered()):
-        warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
-    place = place_of(engine, address, faults=Faults(on_party_lost="abort"))
+        own: dict[str, Any] = {"address": address, "policies": policies, "cores": cores, "placement": placement}
+        return _across(model, data, across(federation, identity, **own), watch)
+    shards = shards_of(placement)
+    place = place_of(engine, address, placement, Faults(on_party_lost="abort"))
     if isinstance(model, Result) and not is_by_party(model.job.partition, data):
-        return _of_table(model, data, policies)
+        return _of_table(model, data, policies, placement)
     parts, sources = _of_result(model, data) if isinstance(model, Result) else _of_parts(model, data)
     agreed = _policies_of(policies, tuple(sources))
     if place is None:
-        return _here(parts, sources, agreed)
+        return _here(parts, sources, agreed, shards)
     from vfl.launch.engines import ray as ray_engine
 
     for event in ray_engine.predict(parts, sources, place=place, cores=cores, policies=agreed):
@@ -166,9 +170,14 @@ def _policies_of(policies: Mapping[str, str | Path] | None, parties: tuple[str, 
     return {name: str(Path(path).expanduser().absolute()) for name, path in (policies or {}).items()}
 
 
-def _of_table(result: Result, table: Any, policies: Mapping[str, str | Path] | None) -> Predictions:
+def _of_table(
+    result: Result, table: Any, policies: Mapping[str, str | Path] | None, placement: Placement | None
+) -> Predictions:
     job = result.job
-    margins, owner = result.decision_function(table, policies=policies), job.partition.label_party
+    margins, owner = (
+        result.decision_function(table, policies=policies, placement=placement),
+        job.partition.label_party,
+    )
     task = job.for_party(owner)
     ids = raw_ids(task, table) if job.ids and holds_ids(task, table) else None
     return _labelled(job, (owner,), margins, ids)
@@ -189,7 +198,9 @@ def _of_parts(parts: Mapping[str, str | Path], data: Any) -> tuple[dict[str, Mod
     return {party: str(Path(path).expanduser().absolute()) for party, path in parts.items()}, dict(data)
 
 
-def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any], policies: Mapping[str, str]) -> Predictions:
+def _here(
+    parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any], policies: Mapping[str, str], shards: int
+) -> Predictions:
     read = {party: part_of(part, party) for party, part in parts.items()}
     job = agreed({p: PartGreeting(__version__, part.model, part.job, ids=False) for p, part in read.items()})
     first = receiver_of(job, tuple(sources))
@@ -197,7 +208,7 @@ def _here(parts: Mapping[str, ModelPart | str], sources: Mapping[str, Any], poli
     joined = joined_rows(job, sources, first=first, common=True)
     margins, rows = {}, {}
     for party in (party for party in job.partition.parties if party in sources):
-        part = read[party].margins(sources[party], permission=permissions[party])
+        part = read[party].margins(sources[party], permission=permissions[party], shards=shards)
         rows[party] = len(part)
         margins[party] = part[joined[party]] if joined else part
     total = added(margins, next(iter(read.values())).intercept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vfl.arguments import require
 from vfl.errors import SpecificationError
 from vfl.job.faults import Faults
 from vfl.job.placement import Placement
@@ -90,6 +91,13 @@ def across(
                 f"{name} cannot be combined with a federation: each party sets it in its vfl join command"
             )
     return organisations_of(federation, identity, faults)
+
+
+def shards_of(placement: Placement | None) -> int:
+    """Return the number of row shards per party. Raises SpecificationError for anything that is no placement."""
+    fits = placement is None or isinstance(placement, Placement)
+    require("placement", placement, "vfl.Placement(...), or None", fits=fits)
+    return 1 if placement is None else placement.shards
 
 
 def place_of(

@@ -8,33 +8,39 @@ certificate flags a cluster that may spill. On a cluster that is named by an add
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from coordinator.charging.budget import Reserved
 from coordinator.recovery import LOSSES_A_QUERY
+from vfl.alignment import Aligned
 from vfl.errors import PlacementError
 from vfl.job.placement import ALONE
+from vfl.kinds import to_plain
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.connection import connected
 from vfl.launch.engines.place import Place
 from vfl.launch.engines.readiness import CENTRE, asked_of, options_of, require_offered, require_ready
 from vfl.launch.engines.shards import reserved
 from vfl.launch.engines.spilling import flags_of_cluster, flags_of_stores
+from vfl.messages.joining import Measure
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.psi import new_salt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from coordinator.charging.budget import Budget
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Lost, Made, Round
-    from parties.prediction import ModelPart
-    from vfl.alignment import Aligned, Aligning
+    from parties.prediction import ModelPart, PartGreeting
+    from vfl.alignment import Aligning
     from vfl.job import Job
+    from vfl.messages import Statistic
     from vfl.planning import Plan
     from vfl.types import Vector
 
@@ -43,7 +49,7 @@ ONE_CLUSTER = (
     "trust='secure' on one Ray cluster, whose operator can run code at every participant: the shares protect the participants "
     "from one another as far as they trust that operator"
 )
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 """Limit for an actor to start on its node; imports are slow on a busy node."""
 ROUNDS_AHEAD = 16
 """Number of rounds that the coordinator may be ahead of the driver, which logs them."""
@@ -79,9 +85,9 @@ def _federation(
 
     Yields {party: actor}, {party: source as its actor receives it}, and the coordinator's actor.
 
-    job : to train; None to predict. here : the coordinator has to run on this machine.
+    job : to train; None to predict or to measure. here : the coordinator has to run on this machine.
     """
-    placement = place.placement if job is not None else replace(place.placement, shards=1)
+    placement = place.placement
     secure = None if job is None else job.secure
     pinned_there = placement.pinned(place.address)
     processes = placement.processes(sources)
@@ -103,7 +109,7 @@ def _federation(
         once = {"max_restarts": 0, "max_task_retries": 0}
         restarts = 0 if place.faults.on_party_lost == "abort" else -1
         again = once | {"max_restarts": restarts}
-        label_party = "" if job is None else job.partition.label_party
+        label_party = None if job is None else job.partition.label_party
         shards = groups.enter_context(
             reserved(ray, placement, list(sources), label_party, pinned=pinned_there, restarts=restarts)
         )
@@ -229,33 +235,119 @@ def predict(
     The label party adds the parts of the margins (the first party, if the label party takes no part). The other parties
     send it theirs through the object store. The driver receives only the sum, in the order of that party's rows.
     """
-    from parties.alignment.reading import all_hold_ids
-    from parties.prediction import agreed, receiver_of
-    from vfl.alignment import Keeping
+    with _applied(parts, sources, place, cores=cores, policies=policies) as applied:
+        yield from applied.align()
+        first, margins = applied.margins()
+        ids, total = applied.ask(first, "receive", *margins)
+        yield applied.job, ids, applied.joined(first, total)
+
+
+@contextlib.contextmanager
+def measuring(
+    parts: Mapping[str, ModelPart],
+    sources: Mapping[str, Any],
+    *,
+    place: Place,
+    cores: int | None = None,
+    policies: Mapping[str, str] | None = None,
+) -> Iterator[tuple[int, bool, Callable[[Statistic], Vector]]]:
+    """Let every party apply its part of a model on its node; yield n, True if records were joined, and a function of sums.
+
+    The label party adds up and reads its labels. Its shards keep both; the driver receives only exact sums.
+    """
+    with _applied(parts, sources, place, cores=cores, policies=policies, measured=True) as applied:
+        joined = any(isinstance(event, Aligned) for event in applied.align())
+        first, margins = applied.margins()
+        n_records = applied.ask(first, "keep", *margins)
+
+        def sums_of(statistic: Statistic) -> Vector:
+            found = applied.ask(first, "sum_of", to_plain(Measure(statistic)))
+            return np.asarray(found * statistic.grid, dtype=np.float64)
+
+        yield n_records, joined, sums_of
+
+
+@contextlib.contextmanager
+def _applied(
+    parts: Mapping[str, ModelPart | str],
+    sources: Mapping[str, Any],
+    place: Place,
+    *,
+    cores: int | None,
+    policies: Mapping[str, str] | None,
+    measured: bool = False,
+) -> Iterator[_Applied]:
+    """Start the actors of a prediction, and let each party take its part and agree."""
+    from parties.prediction import agreed
 
     arrangement = Arrangement(cores=cores)
     with _federation(None, sources, place, arrangement, policies=policies) as (actors, handed, coordinator):
         from vfl.shards.ray_transport import answer_of
 
         asked = {
-            name: actors[name].prepare_prediction.remote(parts[name], name, handed[name], list(sources))
+            name: actors[name].prepare_prediction.remote(parts[name], name, handed[name], list(sources), measured)
             for name in sources
         }
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
-        job = agreed(greetings)
-        if len(actors) > 1 and job.ids and all_hold_ids(job.ids, {name: said.ids for name, said in greetings.items()}):
-            salt = new_salt()
-            each = cores_of(place, arrangement, len(actors))
-            reading = {name: actor.prepare_ids.remote(salt, each, Keeping()) for name, actor in actors.items()}
-            for name, ref in reading.items():
-                answer_of(name, ref, LOAD_SECONDS)
-            for ref in coordinator.align.options(num_returns="streaming").remote(required=False):
-                yield answer_of("coordinator", ref, place.faults.answer_seconds)
-        first = receiver_of(job, list(actors))
-        ordered = [name for name in job.partition.parties if name in actors]
-        margins = [actors[name].margins.remote() for name in ordered]
-        ids, total = answer_of(first, actors[first].receive.remote(*margins), LOAD_SECONDS)
-        yield job, ids, total
+        each = cores_of(place, arrangement, len(actors))
+        yield _Applied(agreed(greetings), actors, handed, coordinator, greetings, each, place.faults.answer_seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Applied:
+    """Parties on Ray that apply their parts of one model. cores : of each party, for the alignment."""
+
+    job: Job
+    actors: Mapping[str, Any]
+    handed: Mapping[str, Any]
+    coordinator: Any
+    greetings: Mapping[str, PartGreeting]
+    cores: int
+    answer_seconds: float
+
+    def align(self) -> Iterator[Aligning | Aligned]:
+        """Align the new records if all parties have ids for them; yield the progress, then the outcome."""
+        from parties.alignment.reading import all_hold_ids
+        from vfl.alignment import Keeping
+        from vfl.shards.ray_transport import answer_of
+
+        ids = self.job.ids
+        if (
+            len(self.actors) < 2
+            or not ids
+            or not all_hold_ids(ids, {q: said.ids for q, said in self.greetings.items()})
+        ):
+            return
+        salt = new_salt()
+        reading = {q: actor.prepare_ids.remote(salt, self.cores, Keeping()) for q, actor in self.actors.items()}
+        for party, ref in reading.items():
+            answer_of(party, ref, LOAD_SECONDS)
+        for ref in self.coordinator.align.options(num_returns="streaming").remote(required=False):
+            yield answer_of("coordinator", ref, self.answer_seconds)
+
+    def margins(self) -> tuple[str, list[Any]]:
+        """Let the parties compute; return the party that adds up, and references to each part, in the partition's order."""
+        from parties.prediction import receiver_of
+
+        ordered = [party for party in self.job.partition.parties if party in self.actors]
+        asked = {party: self.actors[party].margins.remote(self.handed[party]) for party in ordered}
+        first = receiver_of(self.job, ordered)
+        return first, [ref for party, ref in asked.items() if self.job.partition.columns(party)]
+
+    def ask(self, party: str, method: str, *arguments: Any) -> Any:
+        """Call a method of a party's actor and wait."""
+        from vfl.shards.ray_transport import answer_of
+
+        return answer_of(party, getattr(self.actors[party], method).remote(*arguments), LOAD_SECONDS)
+
+    def joined(self, party: str, margins: Any) -> Vector:
+        """Return the margins, of which a party's shards hold the pieces, as one vector."""
+        from vfl.shards.ray_transport import answer_of
+
+        if not isinstance(margins, list):
+            whole: Vector = margins
+            return whole
+        return np.concatenate([answer_of(party, ref, LOAD_SECONDS) for ref in margins])
 
 
 def _aligned(

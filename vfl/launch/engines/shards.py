@@ -37,25 +37,25 @@ class ShardOptions:
 def bundles_of(
     placement: Placement,
     parties: Sequence[str],
-    label_party: str,
+    label_party: str | None,
     *,
     pinned: bool,
     offers: Sequence[Mapping[str, float]],
 ) -> dict[str, dict[str, float]]:
     """Return {group: resources of one of its S bundles}; '' is the group of the margins, or of everything if unpinned.
 
+    label_party : None for a prediction, which has no margins to place.
     offers : resources of each node.
     """
     if not pinned:
         return {"": {"CPU": max(placement.party_cpus * len(parties), PIN)}}
     groups = {party: {"CPU": placement.party_cpus, placement.resource(party): PIN} for party in parties}
-    beside = label_party in groups and any(
-        COORDINATOR in node and placement.resource(label_party) in node for node in offers
-    )
-    if beside:
-        groups[label_party][COORDINATOR] = PIN
-    else:
-        groups[""] = {COORDINATOR: PIN}
+    if label_party is not None:
+        own = placement.resource(label_party)
+        if label_party in groups and any(COORDINATOR in node and own in node for node in offers):
+            groups[label_party][COORDINATOR] = PIN
+        else:
+            groups[""] = {COORDINATOR: PIN}
     return {
         name: {resource: amount for resource, amount in bundle.items() if amount} for name, bundle in groups.items()
     }
@@ -63,7 +63,7 @@ def bundles_of(
 
 @contextlib.contextmanager
 def reserved(
-    ray: Any, placement: Placement, parties: Sequence[str], label_party: str, *, pinned: bool, restarts: int
+    ray: Any, placement: Placement, parties: Sequence[str], label_party: str | None, *, pinned: bool, restarts: int
 ) -> Iterator[ShardOptions]:
     """Reserve the nodes of all shards, and free them on exit. PlacementError if they are not free in time.
 
@@ -100,10 +100,10 @@ def reserved(
                 for k in range(placement.shards)
             )
 
-        margins = "" if "" in groups else label_party
+        margins = "" if "" in groups else label_party or ""
         yield ShardOptions(
             {party: options(party, placement.party_cpus, placement.resource(party), restarts) for party in parties},
-            options(margins, 0.0, COORDINATOR, 0),
+            () if label_party is None else options(margins, 0.0, COORDINATOR, 0),
         )
     finally:
         for group in groups.values():

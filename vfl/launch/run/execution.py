@@ -15,10 +15,9 @@ from vfl.arguments import require
 from vfl.errors import SpecificationError
 from vfl.job import Job
 from vfl.job.faults import Faults
-from vfl.job.placement import Placement
 from vfl.launch.engines import dispatch
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.place import Organisations, across, place_of, require_one_margin
+from vfl.launch.engines.place import Organisations, across, place_of, require_one_margin, shards_of
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
 from vfl.launch.run.witness import Witness
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from coordinator.charging.budget import Reserved
     from coordinator.rounds import Lost, Round
     from vfl.alignment import Aligned, Aligning
+    from vfl.job.placement import Placement
     from vfl.launch.engines.place import Place
     from vfl.planning import Plan
     from vfl.security.signatures import SigningKey
@@ -79,12 +79,7 @@ def settings_of(
         "a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment)",
         fits=isinstance(job, Job),
     )
-    require(
-        "placement",
-        placement,
-        "vfl.Placement(...), or None",
-        fits=placement is None or isinstance(placement, Placement),
-    )
+    shards = shards_of(placement)
     if placement is not None:
         placement.require_fit(job.trust)  # before any data are read
     require("faults", faults, "vfl.job.faults.Faults(...), or None", fits=faults is None or isinstance(faults, Faults))
@@ -104,9 +99,7 @@ def settings_of(
         budget=budget,
         place=place,
         policies=paths_of(job.partition, policies, "policy"),
-        arrangement=Arrangement(
-            folders=paths_of(job.partition, indexes, "index"), cores=cores, shards=placement.shards if placement else 1
-        ),
+        arrangement=Arrangement(folders=paths_of(job.partition, indexes, "index"), cores=cores, shards=shards),
     )
 
 

@@ -19,6 +19,7 @@ from vfl.certificate.issue import model_digest
 from vfl.errors import OutputError, SpecificationError
 from vfl.evaluation import Findings
 from vfl.job import file as jobfile
+from vfl.launch.engines.place import shards_of
 from vfl.launch.run.folder import CERTIFICATE, FINDINGS, FORMAT, MODEL, fresh_folder, read_model, write_whole
 from vfl.launch.sources import named_for, paths_of, sources_of
 from vfl.losses import loss_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from vfl.certificate import Report
     from vfl.job import Job
+    from vfl.job.placement import Placement
     from vfl.launch.purchases.woe import WeightOfEvidence
     from vfl.launch.run.importance import Importance
     from vfl.launch.run.scorecard import Scorecard
@@ -198,14 +200,19 @@ class Result:
         rest = sorted((name for name in original if name not in first), key=lambda name: -abs(by_name[name]))
         return [(name, original[name]) for name in (*first, *rest)]
 
-    def decision_function(self, data: Any, *, policies: Mapping[str, str | Path] | None = None) -> Vector:
+    def decision_function(
+        self, data: Any, *, policies: Mapping[str, str | Path] | None = None, placement: Placement | None = None
+    ) -> Vector:
         """Return the margins (n,) of new records, (n, K) with multinomial loss; cells are filled and clamped as in training.
 
         data : as for `train`, without need of the label; this process reads all of it. If the job aligns records and the
             sources hold their id columns, rows are joined by id in the order of the first party's rows. Otherwise row i
             of every party is taken for the same record.
         policies : {party: path of its owner's policy}, asked before any data are opened; ConsentRefused names the rule.
+        placement : its `shards` is the number of ranges of rows that are read and applied one after another, in memory for
+            one of them. The margins are the same to the bit.
         """
+        shards = shards_of(placement)
         partition = self.job.partition
         given, parts = named_for(partition, data), {party: self.part(party) for party in partition.parties}
         agreed = paths_of(partition, policies, "policy")
@@ -215,7 +222,7 @@ class Result:
         margins = {}
         for party, source in sources.items():
             if partition.columns(party):
-                part = parts[party].margins(source, permission=permissions[party])
+                part = parts[party].margins(source, permission=permissions[party], shards=shards)
                 margins[party] = part[joined[party]] if joined else part
         return added(margins, self._intercept)
 
@@ -296,17 +303,20 @@ class Result:
             woe=woe,
         )
 
-    def predict(self, data: Any) -> Any:
-        """Return the predicted labels (n,) of new records: classes, or for regression the loss's response to the margins."""
-        return self.labels_of(self.decision_function(data))
+    def predict(self, data: Any, *, placement: Placement | None = None) -> Any:
+        """Return the predicted labels (n,) of new records: classes, or for regression the loss's response to the margins.
 
-    def predict_proba(self, data: Any) -> Vector:
-        """Return the probabilities (n, 2) of the negative and the positive class of new records; data as for `predict`.
+        Arguments are those of `decision_function`.
+        """
+        return self.labels_of(self.decision_function(data, placement=placement))
+
+    def predict_proba(self, data: Any, *, placement: Placement | None = None) -> Vector:
+        """Return the probabilities (n, 2) of the negative and the positive class of new records; arguments as for `predict`.
 
         With multinomial loss (n, K), in the order of the job's classes. Raises SpecificationError for other losses than
         logistic and multinomial, because these estimate no probabilities.
         """
-        positive = probabilities_of(self.job, self.decision_function(data))
+        positive = probabilities_of(self.job, self.decision_function(data, placement=placement))
         if self.job.multinomial:
             return positive
         return np.column_stack([1.0 - positive, positive])
