@@ -31,7 +31,7 @@ log = logging.getLogger("vfl.federation")
 
 
 class Gathering:
-    """The parties that are connected, each by one stream.
+    """The members that are connected, each by one stream: parties, and the dealer of training on shares if there is one.
 
     A party that connects again from the same process replaces its stream. A second process of one party is refused while the
     first is connected.
@@ -149,7 +149,7 @@ class Gathering:
         """Return why a peer is refused, '' if it is not."""
         if hello is None:
             return f"no greeting came within {HELLO_SECONDS:g} s"
-        member = self._federation.parties.get(hello.name)
+        member = self._federation.joining.get(hello.name)
         if member is None:
             return f"{hello.name!r} is not a party of the federation {self._federation.name!r}"
         if not peer.is_member(member):

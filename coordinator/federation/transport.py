@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -20,7 +21,7 @@ from vfl.wire.frames import Constant, Limits, as_vector
 from vfl.wire.values import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from coordinator.federation.gathering import Gathering
     from coordinator.federation.link import Answer, Link
@@ -51,7 +52,8 @@ class FederationTransport:
 
     parts : returns the numbers of records to train on and held out, given their sum.
     offer : offers this run to a party that has connected again.
-    dealer : of a run on shares, at the coordinator. widest : largest number of columns of a party.
+    dealer : of a run on shares: the one at the coordinator, or the name of the organisation that deals, which has a stream as
+        the parties have. widest : largest number of columns of a party.
     timeout : seconds to wait for one answer. load_seconds : for a party to read its data.
     n_bytes : total size of the per-record vectors sent and received so far.
     party_seconds : total time of the parties' answers so far, counting the slowest of each query.
@@ -143,32 +145,43 @@ class FederationTransport:
     def _sent(self, to: str, leg: Leg, parcels: Sequence[Any], count: int) -> tuple[object, list[Any]]:
         """Call a participant with a leg and its parcels; return its reply and the parcels that it sends."""
         given = [answer.result()[1][place] for answer, place in parcels]
-        if to == DEALER:
-            if self._dealer is None:
-                raise FederationError("a run on shares has no dealer here")
+        if to == DEALER and self._dealer is None:
+            raise FederationError("a run on shares has no dealer here")
+        if to == DEALER and not isinstance(self._dealer, str):
             reply, sent = self._dealer.leg(leg, given)
             self.n_bytes += sum(map(len, sent))
             return reply, sent
         names = [f"{PARCEL}{place}" for place in range(count)]
-        limits = Limits(MOST_WORDS, dict.fromkeys(names, self._largest_parcel(to)))
+        limits = Limits(MOST_WORDS, dict.fromkeys(names, self._largest_parcel()))
         vectors = {f"{PARCEL}{place}": parcel for place, parcel in enumerate(given)}
-        reply, found = self._link(to).call(leg, vectors=vectors, limits=limits).wait(self._timeout)
+        member = self._member(to)
+        with _lost_as(to):
+            reply, found = self._link(member).call(leg, vectors=vectors, limits=limits).wait(self._timeout)
         if set(found) != set(names):
-            raise FederationError(f"party {to!r} sent other parcels than its leg asks for")
+            raise FederationError(f"{member!r} sent other parcels than its leg asks for")
         self.n_bytes += sum(found[name].nbytes for name in names)
         return reply, [bytes(found[name]) for name in names]
 
-    def _largest_parcel(self, party: str) -> int:
-        return sealed_size(8 * self._n_records[party] * max(self._widest, 2 * MOST_TERMS))
+    def _largest_parcel(self) -> int:
+        return sealed_size(8 * max(self._n_records.values()) * max(self._widest, 2 * MOST_TERMS))
+
+    def _member(self, name: str) -> str:
+        """Return the member of the federation that has this name in the run."""
+        return self._dealer if name == DEALER and isinstance(self._dealer, str) else name
 
     def revive(self, party: str, seconds: float) -> Greeting:
-        """Wait until the party is connected again, offer it the run, and have it load its data unless it still holds them."""
+        """Wait until the party is connected again, offer it the run, and have it load its data unless it still holds them.
+
+        A dealer has no data to load.
+        """
         until = time.monotonic() + seconds
+        member = self._member(party)
         while True:
             try:
-                link = self._gathering.link(party, max(until - time.monotonic(), 0.0))
-                self._offer(link)
-                return self._greeted(party, link.call(Load()))
+                with _lost_as(party):
+                    link = self._gathering.link(member, max(until - time.monotonic(), 0.0))
+                    self._offer(link)
+                    return Greeting(link.version, 0) if member != party else self._greeted(party, link.call(Load()))
             except PartyLost:
                 if time.monotonic() >= until:
                     raise
@@ -216,6 +229,17 @@ class FederationTransport:
             digest = hashlib.sha256(content).digest()
             known = self._constants[name] = (vector, Constant(vector, digest))
         return known[1]
+
+
+@contextlib.contextmanager
+def _lost_as(name: str) -> Iterator[None]:
+    """Raise a PartyLost of a member's stream under the name that the member has in the run."""
+    try:
+        yield
+    except PartyLost as lost:
+        if lost.party == name:
+            raise
+        raise PartyLost(str(lost), name) from None
 
 
 def together(calls: Mapping[str, Callable[[], Answer]], result: Callable[[str, Answer], M]) -> dict[str, M]:

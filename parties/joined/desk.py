@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from vfl.messages import Notice, Query
 from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
 from vfl.privacy.events import ReleaseKey
 from vfl.secure.roles import DEALER
+from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.sealing import Sealer
 from vfl.version import __version__
 from vfl.wire.frames import Limits
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
     from parties.joined.work import Work
     from vfl.federation.events import OnEvent
-    from vfl.federation.file import Federation
+    from vfl.federation.file import Federation, Member
     from vfl.federation.identity import Identity
     from vfl.job import Job
     from vfl.messages.kinds import Plain
@@ -86,7 +88,11 @@ class Desk:
         self._work: Work | None = None
         self._coordinator = b""
         self.held: dict[str, Any] = {}
-        self._owners()  # a policy that cannot be read is found at the start
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Read the policy, so that one that cannot be read is found at the start."""
+        self._owners()
 
     @property
     def in_flight(self) -> tuple[str, ...]:
@@ -178,36 +184,33 @@ class Desk:
                 )
         if work is not None:
             self.end("the coordinator started other work")
-        if offer.purpose not in PURPOSES or self.party not in offer.parties:
+        if not self._due(offer):
             raise FederationError("the offer is not for this party, or has an unknown purpose")
         return self._begun(offer)
 
+    def _due(self, offer: Offer) -> bool:
+        """Return True for an offer that this member may be sent."""
+        return offer.purpose in PURPOSES and self.party in offer.parties
+
     def _begun(self, offer: Offer) -> Sent:
-        part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE) else None
-        job = _job_of(offer, self.party) if part is None else part.job
-        self._on_event(
-            events.Requested(
-                purpose=offer.purpose,
-                run=offer.run,
-                job=job.name,
-                digest=offer.digest,
-                columns=job.wanted(self.party) if part is None else job.partition.columns(self.party),
-                trust=job.trust,
-                epsilon=None if job.privacy is None or offer.purpose != TRAIN else job.privacy.epsilon,
-                delta=None if job.privacy is None or offer.purpose != TRAIN else job.privacy.delta,
-                source=offer.source,
-                threats="" if job.secure is None else job.secure.describe(),
-            )
-        )
+        requested, allowed = self._read(offer)
+        self._on_event(requested)
         try:
-            work = self._allowed(offer, job, part)
+            work = allowed()
         except VflError as error:
             self._on_event(events.Refused(run=offer.run, why=str(error)))
             return Failure(type(error).__name__, self._without_folders(str(error))), {}
-        self._on_event(events.Allowed(run=offer.run))
+        self._on_event(events.Allowed(run=offer.run, policy=self._policy is not None))
         work.coordinator = self._coordinator
         self._work = work
         return work.accepted()
+
+    def _read(self, offer: Offer) -> tuple[events.Requested, Callable[[], Work]]:
+        """Return the request that an offer makes, and a function that returns its work or raises why it is refused."""
+        part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE) else None
+        job = _job_of(offer, self.party) if part is None else part.job
+        columns = job.wanted(self.party) if part is None else job.partition.columns(self.party)
+        return requested(offer, job, columns), partial(self._allowed, offer, job, part)
 
     def _allowed(self, offer: Offer, job: Job, part: ModelPart | None) -> Work:
         """Return the work, once the owner's policy has agreed to it."""
@@ -218,8 +221,8 @@ class Desk:
         source = self._source(offer.source)
         context = (self._federation.digest, offer.run, offer.purpose)
         certificates = {name: member.certificate_pem for name, member in self._federation.parties.items()}
-        # A dealer at the coordinator signs with the coordinator's identity.
-        dealt = certificates | {DEALER: self._federation.coordinator.certificate_pem}
+        dealer = self._dealer(job)
+        dealt = certificates if dealer is None else certificates | {DEALER: dealer.certificate_pem}
         own = PartySettings(
             policy,
             self._cores,
@@ -231,6 +234,18 @@ class Desk:
         if part is not None:
             return Predicting(offer, part, source, own, self._policy)
         return Training(offer, job.for_party(self.party), source, own)
+
+    def _dealer(self, job: Job) -> Member | None:
+        """Return the member whose identity signs the dealer's keys. The job decides, to which this party's owner agrees."""
+        if job.secure is None:
+            return None
+        if job.secure.dealer == AT_COORDINATOR:
+            return self._federation.coordinator
+        if self._federation.dealer is None:
+            raise SpecificationError(
+                f"the job asks for a separate dealer, and the federation {self._federation.name!r} names none"
+            )
+        return self._federation.dealer
 
     def _owners(self) -> Policy:
         agreed = policy_of(self._policy)
@@ -280,7 +295,24 @@ def _part_of(offer: Offer, party: str) -> ModelPart:
     return part
 
 
-def _job_of(offer: Offer, party: str) -> Job:
+def requested(offer: Offer, job: Job, columns: tuple[str, ...]) -> events.Requested:
+    """Return the event of an offer, for the owner's screen."""
+    privacy = job.privacy if offer.purpose == TRAIN else None
+    return events.Requested(
+        purpose=offer.purpose,
+        run=offer.run,
+        job=job.name,
+        digest=offer.digest,
+        columns=columns,
+        trust=job.trust,
+        epsilon=None if privacy is None else privacy.epsilon,
+        delta=None if privacy is None else privacy.delta,
+        source=offer.source,
+        threats="" if job.secure is None else job.secure.describe(),
+    )
+
+
+def job_of(offer: Offer, member: str) -> Job:
     """Return the job of an offer, read here from its public text."""
     try:
         plain = json.loads(offer.job)
@@ -291,9 +323,15 @@ def _job_of(offer: Offer, party: str) -> Job:
     job = decode(plain)
     if job.digest != offer.digest:
         raise VersionMismatch(
-            f"party {party!r} reads the job as {job.digest[:12]}, the coordinator as {offer.digest[:12]}: install one version "
+            f"party {member!r} reads the job as {job.digest[:12]}, the coordinator as {offer.digest[:12]}: install one version "
             "everywhere"
         )
+    return job
+
+
+def _job_of(offer: Offer, party: str) -> Job:
+    """Return the job of an offer in which this party takes part."""
+    job = job_of(offer, party)
     if party not in job.partition.parties:
         raise FederationError(f"party {party!r} is not a party of the job {job.name!r}")
     return job

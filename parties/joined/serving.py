@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from parties.joined.dealing import DealerDesk
 from parties.joined.desk import Desk
 from vfl.errors import FederationError
 from vfl.federation import events
@@ -51,7 +52,7 @@ def serve(
     identity: Identity,
     federation: Federation,
     sources: Mapping[str, Any],
-    policy: str | Path,
+    policy: str | Path | None,
     on_event: OnEvent = lambda _: None,
     stop: threading.Event | None = None,
     *,
@@ -62,7 +63,7 @@ def serve(
     """Answer the coordinator's calls until `stop` is set, over any number of jobs and broken streams.
 
     sources : {name that the owner gave it: source}; '' is the default.
-    policy : path of the owner's policy.
+    policy : path of the owner's policy. The federation's dealer has neither sources nor a policy.
     on_event : called with each event (vfl.federation.events). cores : for alignment and training.
     indexes : folder for aligned rows; None is the folder of this user.
     longest_pause : seconds between two attempts to connect.
@@ -71,10 +72,14 @@ def serve(
     fit.
     """
     federation.check_identity(identity)
-    if identity.name not in federation.parties:
+    if identity.name not in federation.joining:
         raise FederationError(f"{identity.name!r} is the coordinator of the federation: a party joins")
     stop = stop or threading.Event()
-    desk = Desk(federation, identity, sources, policy, cores=cores, indexes=indexes, on_event=on_event)
+    desk: Desk
+    if identity.name in federation.parties:
+        desk = Desk(federation, identity, sources, policy, cores=cores, indexes=indexes, on_event=on_event)
+    else:
+        desk = DealerDesk(federation, identity, on_event=on_event)
     joining = _Joining(federation, identity, desk, on_event, stop, longest_pause)
     try:
         joining.until_stopped()

@@ -102,6 +102,14 @@ class TestFederation:
         assert plain["digest"] in digest
         assert plain["members"]["bank"]["fingerprint"] == members["bank"]
 
+    def test_a_dealer(self, call: Call, members: dict[str, str], folder: Path) -> None:
+        own = json.loads(call("identity", "new", "notary", "--json").out)["fingerprint"]
+        said = call(*NEW, *HEAD, *PARTIES, "--dealer", "notary=notary.pem")
+        assert said.code == 0, said.err
+        assert ["dealer", "notary", own] in [row.split()[:3] for row in said.out.splitlines()]
+        plain = json.loads(call("federation", "show", "credit.toml", "--json").out)
+        assert (plain["dealer"], list(plain["members"])) == ("notary", ["hub", "bank", "telco", "notary"])
+
     def test_output(self, call: Call, members: dict[str, str], folder: Path) -> None:
         assert call(*NEW, *HEAD, *PARTIES, "--output", "other.toml").code == 0
         assert not (folder / "credit.toml").exists()
@@ -121,6 +129,8 @@ class TestFederation:
             ((*HEAD, "--party", "bank=bank.key"), "contains a private key"),
             ((*HEAD, "--party", "bank=none.pem"), "there is no certificate 'none.pem'"),
             ((*HEAD, "--party", "hub=hub.pem"), "names two members 'hub'"),
+            ((*HEAD, *PARTIES, "--dealer", "notary.pem"), "--dealer takes NAME=FILE, not 'notary.pem'"),
+            ((*HEAD, *PARTIES, "--dealer", "bank=bank.pem"), "names two members 'bank'"),
         ],
     )
     def test_errors_are_one_line(

@@ -18,7 +18,7 @@ import pytest
 from vfl.cli.join import COUNTERS, GAUGES, Screen
 from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested
 from vfl.federation.file import write_federation
-from vfl.federation.identity import new_identity
+from vfl.federation.identity import load_identity, new_identity
 from vfl.launch.join import prepare
 from vfl.launch.metrics import Metrics
 
@@ -62,6 +62,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> Path:
     (tmp_path / "bank.csv").write_text("income,default\n1,0\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def with_dealer(folder: Path) -> None:
+    """Write the same federation, with a dealer, to shares.toml."""
+    members = {name: load_identity(folder / f"{name}.key") for name in ("hub", "bank", "telco")}
+    write_federation(
+        folder / "shares.toml",
+        name="credit",
+        coordinator=("hub", members["hub"].certificate_pem),
+        address="127.0.0.1:1",
+        parties={name: members[name].certificate_pem for name in ("bank", "telco")},
+        dealer=("notary", new_identity("notary", folder).certificate_pem),
+    )
 
 
 class TestRefusals:
@@ -114,12 +127,55 @@ class TestRefusals:
         assert done.code == 2
         assert said in done.err
 
-    def test_missing_options(self, call: Call) -> None:
-        for option in ("--as", "--data", "--policy"):
-            at = JOIN.index(option)
-            done = call(*JOIN[:at], *JOIN[at + 2 :])
-            assert done.code == 2
-            assert f"Missing option '{option}'" in done.err
+    @pytest.mark.parametrize(
+        ("option", "said"),
+        [
+            ("--as", "Missing option '--as'"),
+            ("--data", "party 'bank' joins with its data under its owner's policy: give --data FILE"),
+            ("--policy", "party 'bank' joins with its data under its owner's policy: give --policy FILE"),
+        ],
+    )
+    def test_missing_options(self, call: Call, option: str, said: str) -> None:
+        at = JOIN.index(option)
+        done = call(*JOIN[:at], *JOIN[at + 2 :])
+        assert done.code == 2
+        assert said in done.err
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--data", "bank.csv"), "leave data out"),
+            (("--policy", "policy.toml"), "leave a policy out"),
+            (("--index", "."), "leave an index out"),
+        ],
+    )
+    def test_a_dealer_takes_neither_data_nor_a_policy(
+        self, call: Call, folder: Path, words: tuple[str, ...], said: str
+    ) -> None:
+        with_dealer(folder)
+        done = call("join", "shares.toml", "--as", "notary", *words)
+        assert done.code == 2
+        assert (
+            f"'notary' is the dealer of the federation 'credit', which opens no data and releases no sum of them: {said}"
+            in (done.err)
+        )
+
+
+class TestDealer:
+    def test_its_screen(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with_dealer(folder)
+        joining = prepare("shares.toml", "notary")
+        assert (joining.sources, joining.policy) == ({}, None)
+        screen = Screen(joining)
+        screen.begin()
+        for event in (dataclasses.replace(REQUEST, columns=()), Allowed(run=RUN, policy=False)):
+            screen(event)
+        screen.end()
+        said = capsys.readouterr().out
+        assert "notary joins federation credit" in said
+        assert "dealer of training on shares: opens no data" in said
+        assert "there is no policy" in said
+        assert "your book" not in said
 
 
 class TestSources:

@@ -67,9 +67,9 @@ class Joined:
         return path
 
     def start(self, party: str, source: Any, **options: Any) -> threading.Event:
-        """Let a party join; returns the event that stops it."""
+        """Let a party join, or the dealer with the source None; returns the event that stops it."""
         stop = threading.Event()
-        policy = options.pop("policy", None) or self.policy(party)
+        policy = options.pop("policy", None) or (None if source is None else self.policy(party))
         identity = options.pop("identity", self.identities[party])
         federation = options.pop("federation", self.federation)
         sources = source if isinstance(source, dict) and "" in source else {"": source}
@@ -99,16 +99,24 @@ class Joined:
 
 @contextlib.contextmanager
 def federation(
-    folder: Path, parties: tuple[str, ...] = ("bank", "telco"), *, address: str | None = None, **options: Any
+    folder: Path,
+    parties: tuple[str, ...] = ("bank", "telco"),
+    *,
+    address: str | None = None,
+    dealer: str | None = None,
+    **options: Any,
 ):
-    """Yield a federation of these parties, none of which has joined yet. address : None takes a free one on loopback."""
-    identities = {name: new_identity(name, folder) for name in ("hub", *parties)}
+    """Yield a federation of these members, none of which has joined yet. address : None takes a free one on loopback."""
+    identities = {
+        name: new_identity(name, folder) for name in ("hub", *parties, *(() if dealer is None else (dealer,)))
+    }
     made = write_federation(
         folder / "credit.toml",
         name="credit",
         coordinator=("hub", identities["hub"].certificate_pem),
         address=address or free_address(),
         parties={name: identities[name].certificate_pem for name in parties},
+        dealer=None if dealer is None else (dealer, identities[dealer].certificate_pem),
     )
     joined = Joined(folder, made, identities, **options)
     try:

@@ -1,37 +1,57 @@
-"""Training on shares across organisations: over gRPC on loopback, the dealer at the coordinator."""
+"""Training on shares across organisations: over gRPC on loopback, the dealer at the coordinator or an organisation."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import vfl
+from parties.dealing import Dealing
+from parties.session import Credentials
 from tests.coordinator.organisations import POLICY, federation
-from tests.coordinator.shares import job, table
-from vfl.errors import ConsentRefused, SpecificationError
+from tests.coordinator.shares import N, job, table
+from vfl.errors import ConsentRefused, FederationError, SpecificationError
+from vfl.federation.events import Allowed, Ended, Requested
+from vfl.launch.engines import federation as engine
 from vfl.launch.sources import sources_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def wait_for(what: Callable[[], object], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "in vain"
+        time.sleep(0.01)
+
 
 SHARED = POLICY.replace('["trusted"]', '["secure"]')
 AT_COORDINATOR = vfl.Secure(dealer="coordinator")
-SQUARED = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
+SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
 
 
 @pytest.fixture(scope="module")
 def joined(tmp_path_factory):
-    """Two parties whose owners accept training on shares alone."""
-    with federation(tmp_path_factory.mktemp("federation"), ("q0", "q1")) as joined:
+    """Two parties whose owners accept training on shares alone, and a dealer."""
+    with federation(tmp_path_factory.mktemp("federation"), ("q0", "q1"), dealer="notary") as joined:
+        joined.start("notary", None)
         for name, source in sources_of(job(), table()).items():
             joined.start(name, source, policy=joined.policy(name, SHARED))
         yield joined
 
 
+@pytest.mark.parametrize("dealer", ["separate", "coordinator"])
 @pytest.mark.parametrize("options", [{}, SQUARED], ids=["logistic", "squared"])
-def test_across_organisations_and_in_process_agree_to_the_bit(joined: Any, options: dict[str, Any]) -> None:
-    spec = job(secure=AT_COORDINATOR, **options)
+def test_across_organisations_and_in_process_agree_to_the_bit(
+    joined: Any, options: dict[str, Any], dealer: str
+) -> None:
+    spec = job(secure=vfl.Secure(dealer=dealer), **options)
     there, here = vfl.train(spec, federation=joined.place), vfl.train(spec, table(), engine="inprocess")
     assert (there.w == here.w).all()
-    assert there.certificate.trust["dealer"] == "coordinator"
+    assert there.certificate.trust["dealer"] == dealer
     assert not any("one process" in flag or "one Ray" in flag for flag in there.certificate.flags)
     assert there.certificate.books.keys() == {"q0", "q1"}
 
@@ -48,6 +68,36 @@ def test_owners_who_accept_shares_alone_refuse_trusted_mode(joined: Any) -> None
         vfl.train(job(trust="trusted"), federation=joined.place)
 
 
-def test_a_separate_dealer_is_refused_before_parties_are_asked(joined: Any) -> None:
-    with pytest.raises(SpecificationError, match="has its dealer at the coordinator"):
+def test_the_dealer_sees_the_request_and_no_policy(joined: Any) -> None:
+    vfl.train(job(), federation=joined.place)
+    request = [event for event in joined.events["notary"] if isinstance(event, Requested)][-1]
+    assert (request.columns, request.source, request.threats) == ((), "", "dealer separate, up to 1 party may pool")
+    assert Allowed(run=request.run, policy=False) in joined.events["notary"]
+    wait_for(lambda: any(isinstance(e, Ended) and e.run == request.run for e in joined.events["notary"]))
+    ended = next(e for e in joined.events["notary"] if isinstance(e, Ended) and e.run == request.run)
+    assert (ended.why, ended.records, ended.epsilon, ended.left) == ("", N, None, None)
+    assert ended.releases == 12  # three passes over two blocks of each party
+
+
+def test_a_job_needs_the_dealer_that_it_names(tmp_path: Any) -> None:
+    with (
+        federation(tmp_path, ("q0", "q1")) as joined,
+        pytest.raises(SpecificationError, match="the federation 'credit' names none: name one with vfl federation new"),
+    ):
+        vfl.train(job(), federation=joined.place)
+
+
+class Substituted(Dealing):
+    """A dealer at the coordinator's process in a job whose owners agreed to a separate one."""
+
+    def __init__(self, spec: vfl.Job, place: Any, run: str) -> None:
+        certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
+        super().__init__(spec, Credentials((place.federation.digest, run), place.identity.key_pem, certificates))
+
+
+def test_a_coordinator_cannot_deal_in_place_of_the_dealer(joined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parties check the dealer's key against the certificate of the federation's dealer."""
+    monkeypatch.setattr(engine, "dealer_of", lambda spec, federation: None)
+    monkeypatch.setattr(engine, "_own_dealer", Substituted)
+    with pytest.raises(FederationError, match="came for 'dealer' is not signed by the identity of 'dealer'"):
         vfl.train(job(), federation=joined.place)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from tests.federation.test_identity import DAY, NOW, certificate
 from vfl.errors import OutputError, SpecificationError
@@ -28,7 +30,14 @@ def path(tmp_path: Path, members: dict[str, Identity]) -> Path:
     return tmp_path / "credit.toml"
 
 
-def written(path: Path, members: dict[str, Identity], *, name: str = "credit", address: str = ADDRESS) -> Federation:
+def written(
+    path: Path,
+    members: dict[str, Identity],
+    *,
+    name: str = "credit",
+    address: str = ADDRESS,
+    dealer: tuple[str, bytes] | None = None,
+) -> Federation:
     """Write a federation of the members; the first is its coordinator."""
     (head, *parties) = members.items()
     return write_federation(
@@ -37,6 +46,7 @@ def written(path: Path, members: dict[str, Identity], *, name: str = "credit", a
         coordinator=(head[0], head[1].certificate_pem),
         address=address,
         parties={party: identity.certificate_pem for party, identity in parties},
+        dealer=dealer,
     )
 
 
@@ -75,6 +85,43 @@ class TestRoundTrip:
             written(tmp_path / "f.toml", {name: members[name] for name in ("bank", "hub", "telco")}).digest,
         ]
         assert len(set(digests)) == len(digests)
+
+    def test_a_dealer(self, path: Path, tmp_path: Path, members: dict[str, Identity]) -> None:
+        notary = new_identity("notary", tmp_path)
+        made = written(tmp_path / "shares.toml", members, dealer=("notary", notary.certificate_pem))
+        assert made.dealer is not None
+        assert (made.dealer.name, made.dealer.fingerprint) == ("notary", notary.fingerprint)
+        assert list(made.parties) == ["telco", "bank"]
+        assert list(made.joining) == ["telco", "bank", "notary"]
+        assert list(made.members) == ["hub", "telco", "bank", "notary"]
+        assert made.check_identity(notary) is made.dealer
+        assert made.digest != read_federation(path).digest
+        assert read_federation(path).dealer is None
+        (tmp_path / "new").mkdir()
+        again = new_identity("notary", tmp_path / "new")
+        other = written(tmp_path / "other.toml", members, dealer=("notary", again.certificate_pem))
+        assert other.digest != made.digest
+
+    @pytest.mark.parametrize(
+        ("dealer", "said"),
+        [
+            ("bank", "names two members 'bank': coordinator, parties and dealer need different names"),
+            ("hub", "names two members 'hub'"),
+        ],
+    )
+    def test_a_dealer_is_no_other_member(
+        self, tmp_path: Path, members: dict[str, Identity], dealer: str, said: str
+    ) -> None:
+        with pytest.raises(SpecificationError, match=said):
+            written(tmp_path / "other.toml", members, dealer=(dealer, members[dealer].certificate_pem))
+
+    def test_a_dealer_has_a_key_of_its_own(self, tmp_path: Path, members: dict[str, Identity]) -> None:
+        """Otherwise a party could deal under a second name."""
+        key = load_pem_private_key(members["bank"].key_pem, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        pem = certificate("notary", key)
+        with pytest.raises(SpecificationError, match="'bank' and 'notary' have the same key"):
+            written(tmp_path / "other.toml", members, dealer=("notary", pem))
 
     def test_a_file_is_not_replaced(self, path: Path, members: dict[str, Identity]) -> None:
         before = path.read_text()
@@ -137,9 +184,6 @@ class TestRefusals:
         assert "BEGIN" not in str(raised.value)
 
     def test_one_key_under_two_names(self, tmp_path: Path, members: dict[str, Identity]) -> None:
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
         key = load_pem_private_key(members["bank"].key_pem, None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         pem = certificate("insurer", key)

@@ -120,6 +120,7 @@ def test_the_threat_model_is_part_of_the_digest_and_of_the_file() -> None:
 def test_a_plan_states_the_threat_model() -> None:
     said = str(plan(job(3, collude=2), 10_000))
     assert "up to 2 parties may pool what they saw; a dealer of its own; shares held by q2, q0, q1" in said
+    assert "broken by: the dealer with one party, or 3 parties that pool what they saw" in said
     assert "price: 1.29 times the noise" in said
     assert "bits       40 after" in said
     assert "bias of a sum at most" in said

@@ -116,9 +116,10 @@ def federated(
     read = read_federation(federation)
     own = read.coordinator.name
     if name is not None and name != own:
-        known = name in read.parties
+        known = name in read.joining
+        role = "a party" if name in read.parties else "the dealer"
         raise SpecificationError(
-            f"{name!r} is a party of the federation {read.name!r}, and {own!r} is its coordinator: a party takes part with "
+            f"{name!r} is {role} of the federation {read.name!r}, and {own!r} is its coordinator: {role} takes part with "
             f"vfl join {federation} --as {name}"
             if known
             else f"{name!r} is not a member of the federation {read.name!r}{nearest(name, read.members)}: "
@@ -131,8 +132,9 @@ def federated(
 
 
 def check_parties(job: Job, federation: Federation) -> None:
-    """Raise SpecificationError unless every party of the job is a party of the federation."""
+    """Raise SpecificationError unless the federation has every party of the job, and the dealer that it asks for."""
     from vfl.errors import SpecificationError, nearest
+    from vfl.launch.engines.place import dealer_of
 
     for party in job.partition.parties:
         if party not in federation.parties:
@@ -140,6 +142,16 @@ def check_parties(job: Job, federation: Federation) -> None:
                 f"party {party!r} of job {job.name!r} is not in the federation {federation.name!r}"
                 f"{nearest(party, federation.parties)}; its parties are {', '.join(federation.parties)}"
             )
+    dealer_of(job, federation)
+
+
+def members_of(job: Job, federation: Path | None) -> tuple[str, ...]:
+    """Return the members for which a run of the job waits: its parties, and the dealer across organisations."""
+    from vfl.federation.file import read_federation
+    from vfl.launch.engines.place import dealer_of
+
+    dealer = None if federation is None else dealer_of(job, read_federation(federation))
+    return (*job.partition.parties, *(() if dealer is None else (dealer,)))
 
 
 class Connections(logging.Handler):

@@ -40,10 +40,17 @@ def command() -> None:
     help="A party's certificate; repeat for each party.",
 )
 @click.option(
+    "--dealer",
+    metavar="NAME=FILE",
+    help="Certificate of an organisation without data that deals in training on shares.",
+)
+@click.option(
     "--output", type=click.Path(path_type=Path), metavar="FILE", help="A new file (default: NAME.toml in this folder)."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
-def new(name: str, coordinator: str, parties: tuple[str, ...], output: Path | None, *, as_json: bool) -> None:
+def new(
+    name: str, coordinator: str, parties: tuple[str, ...], dealer: str | None, output: Path | None, *, as_json: bool
+) -> None:
     """Write the federation file NAME.toml from the participants' certificates.
 
     Parties are named as in the jobs. Only the coordinator needs an open port.
@@ -58,20 +65,32 @@ def new(name: str, coordinator: str, parties: tuple[str, ...], output: Path | No
         raise SpecificationError(f"--coordinator takes NAME=FILE@HOST:PORT, not {coordinator!r}")
     certificates: dict[str, bytes] = {}
     for value in parties:
-        party, equals, own = value.partition("=")
-        if not (party and equals and own):
-            raise SpecificationError(f"--party takes NAME=FILE, not {value!r}")
+        party, own = _named(value, "--party")
         if party in certificates:
             raise SpecificationError(f"--party names {party!r} twice: give one certificate for each party")
         certificates[party] = read_public(own).pem
+    dealing = None
+    if dealer is not None:
+        third, own = _named(dealer, "--dealer")
+        dealing = third, read_public(own).pem
     written = write_federation(
         output or Path(f"{name}.toml"),
         name=name,
         coordinator=(head, read_public(file).pem),
         address=address,
         parties=certificates,
+        dealer=dealing,
     )
     _say(written, output or Path(f"{name}.toml"), as_json=as_json)
+
+
+def _named(value: str, option: str) -> tuple[str, str]:
+    from vfl.errors import SpecificationError
+
+    name, equals, file = value.partition("=")
+    if not (name and equals and file):
+        raise SpecificationError(f"{option} takes NAME=FILE, not {value!r}")
+    return name, file
 
 
 @command.command("show", short_help="Show the participants, their fingerprints, and the digest.")
@@ -84,7 +103,7 @@ def show(path: Path, *, as_json: bool) -> None:
     _say(read_federation(path), path, as_json=as_json)
 
 
-@command.command("check", short_help="Measure the link to each party; touches no data.")
+@command.command("check", short_help="Measure the link to each member; touches no data.")
 @FILE
 @click.option("--as", "name", metavar="NAME", help="Your name (default: the coordinator's).")
 @click.option(
@@ -97,8 +116,8 @@ def show(path: Path, *, as_json: bool) -> None:
 def check(path: Path, name: str | None, identity: Path | None, seconds: float, *, as_json: bool) -> int:
     """Check the federation of FILE: who is there, versions, clocks, round trip and throughput of each link.
 
-    The coordinator waits for the parties, which run vfl join. A party checks that the coordinator is reached and shows the
-    key that FILE pins. No data are touched. The exit code is 5 if a participant is missing.
+    The coordinator waits for the parties and the dealer, which run vfl join. A party checks that the coordinator is reached and
+    shows the key that FILE pins. No data are touched. The exit code is 5 if a participant is missing.
     """
     from vfl.errors import FederationError
     from vfl.federation.file import read_federation
@@ -115,7 +134,7 @@ def check(path: Path, name: str | None, identity: Path | None, seconds: float, *
                 f"key of {name}: {1e3 * seconds_taken:.1f} ms"
             )
         return 0
-    width = max(5, *map(len, federation.parties))
+    width = max(5, *map(len, federation.joining))
     if not as_json:
         click.echo(f"{'party':<{width}}  there  version  clock     round trip  throughput")
     missing = 0
@@ -142,7 +161,8 @@ def _say(federation: Federation, path: Path, *, as_json: bool) -> None:
     click.echo(f"federation {federation.name}, coordinator at {federation.address}; file {path}")
     width = max(map(len, federation.members))
     for name, member in federation.members.items():
-        role = "coordinator" if name == federation.coordinator.name else "party"
+        dealer = federation.dealer is not None and name == federation.dealer.name
+        role = "coordinator" if name == federation.coordinator.name else "dealer" if dealer else "party"
         click.echo(f"  {role:<11}  {name:<{width}}  {member.fingerprint}  until {member.expires:%Y-%m-%d}")
     click.echo(f"digest {federation.digest}")
 
@@ -152,6 +172,7 @@ def _plain(federation: Federation, path: Path) -> dict[str, Any]:
         "file": str(path),
         "name": federation.name,
         "coordinator": federation.coordinator.name,
+        "dealer": None if federation.dealer is None else federation.dealer.name,
         "address": federation.address,
         "members": {
             name: {"fingerprint": member.fingerprint, "expires": member.expires.isoformat()}

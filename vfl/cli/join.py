@@ -1,4 +1,4 @@
-"""`vfl join FILE`: take part in a federation with your data, under your policy."""
+"""`vfl join FILE`: take part in a federation with your data, under your policy, or as its dealer."""
 
 from __future__ import annotations
 
@@ -31,19 +31,17 @@ LONGEST_LINE = 4000
 
 @click.command("join")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option("--as", "name", required=True, metavar="NAME", help="Your party's name in FILE.")
+@click.option("--as", "name", required=True, metavar="NAME", help="Your name in FILE.")
 @click.option(
     "--data",
     "sources",
     multiple=True,
-    required=True,
     metavar="[NAME=]FILE",
     help="Your data; further files need names, from which the coordinator may choose.",
 )
 @CSV
 @click.option(
     "--policy",
-    required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Your policy, asked before your data are opened.",
@@ -65,7 +63,7 @@ def command(
     name: str,
     sources: tuple[str, ...],
     formats: tuple[str, ...],
-    policy: Path,
+    policy: Path | None,
     identity: Path | None,
     cores: int | None,
     index: Path | None,
@@ -77,6 +75,8 @@ def command(
 
     Connects to the coordinator and opens no port for it; reconnects when the connection breaks. Prints each request, the
     decision of your policy, and the cost. Data come from --data only, never from a path that the coordinator names.
+
+    The dealer that FILE names joins without data and policy.
     """
     from vfl.launch.join import prepare, run
 
@@ -181,7 +181,7 @@ class Screen:
                     "digest": federation.digest,
                     "coordinator": federation.coordinator.name,
                     "address": federation.address,
-                    "policy": str(joining.policy),
+                    "policy": None if joining.policy is None else str(joining.policy),
                 }
             )
             return
@@ -189,6 +189,9 @@ class Screen:
             f"{name} joins federation {federation.name} (digest {federation.digest[:DIGITS]}): coordinator "
             f"{federation.coordinator.name} at {federation.address}"
         )
+        if joining.policy is None:
+            click.echo("dealer of training on shares: opens no data")
+            return
         sources = ", ".join(f"{n}={path_of(source)}" if n else path_of(source) for n, source in joining.sources.items())
         click.echo(f"data {sources}; policy {joining.policy}")
 
@@ -217,12 +220,13 @@ class Screen:
                 self._print({"event": "left", "in_flight": [request.run for request in left]})
                 return
             click.echo(f"{time.strftime('%H:%M:%S')}  stopped; {'nothing is in flight' if not left else 'in flight:'}")
+            kept = "" if self._joining.policy is None else "; charges stay in your book"
             for request in left:
                 charged = self._released.get(request.run)
                 cost = f", {_cost(charged.releases, charged.epsilon)} so far" if charged is not None else ""
                 click.echo(
                     f"          run {_printable(_short(request.run))} ({request.purpose} {request.job!r}){cost}: the "
-                    "coordinator waits for you, or resumes it later; charges stay in your book"
+                    f"coordinator waits for you, or resumes it later{kept}"
                 )
 
     def _said(self, event: Event) -> str:

@@ -73,6 +73,7 @@ def command(
     from vfl.alignment import reveals
     from vfl.federation.file import read_federation
     from vfl.launch.align import remembered_records
+    from vfl.launch.engines.place import dealer_of
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
     from vfl.planning import forecast, plan
@@ -122,6 +123,7 @@ def command(
         if across is not None:
             click.echo(
                 f"  across     federation {across.name}, digest {across.digest}: {', '.join(spec.partition.parties)}"
+                + (f"; dealer {dealer}" if (dealer := dealer_of(spec, across)) is not None else "")
             )
         for warning in warnings:
             click.echo(f"  warning    {warning}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vfl.cli.federated import federated, federation_options, watched, watching_options
+from vfl.cli.federated import federated, federation_options, members_of, watched, watching_options
 from vfl.cli.run import resumable, show
 
 
@@ -65,7 +65,7 @@ def command(
     earlier = checkpoint.charged_before(run, job)
     with (
         resumable(run),
-        watched(metrics, log, federation=federation, parties=job.partition.parties, job=job.name, quiet=as_json),
+        watched(metrics, log, federation=federation, parties=members_of(job, federation), job=job.name, quiet=as_json),
         Progress(quiet=as_json, earlier=earlier) as progress,
     ):
         result = resume(

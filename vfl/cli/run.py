@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.federated import asked_sources, federated, federation_options, sources_option, watched, watching_options
+from vfl.cli.federated import (
+    asked_sources,
+    federated,
+    federation_options,
+    members_of,
+    sources_option,
+    watched,
+    watching_options,
+)
 from vfl.cli.jobs import EXPLAIN, NETWORK, engine_options, job_argument, read_job, require_files
 
 if TYPE_CHECKING:
@@ -101,7 +109,9 @@ def command(
     kept = {**environment.to_dict(), "engine": engine, "address": address, **kept_federation(across, asked)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(
-            watched(metrics, log, federation=federation, parties=spec.partition.parties, job=spec.name, quiet=as_json)
+            watched(
+                metrics, log, federation=federation, parties=members_of(spec, federation), job=spec.name, quiet=as_json
+            )
         )
         folder = output or unused(Path("runs") / f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}")
         stack.enter_context(resumable(folder))

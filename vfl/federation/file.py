@@ -1,10 +1,11 @@
-"""The federation file: who takes part, under which certificate, and where the coordinator listens. Public TOML.
+"""The federation file: the participants, their certificates, and where the coordinator listens. Public TOML.
 
 format = 1
 name = "credit"
 [coordinator]          name = "hub", address = "vfl.example.org:8443", certificate = '''-----BEGIN CERTIFICATE-----…'''
 [parties.bank]         certificate = '''…'''
 [parties.telco]        certificate = '''…'''
+[dealer]               name = "notary", certificate = '''…'''      (optional: dealer of training on shares, see docs/secure.md)
 
 Members exchange it by hand. Its digest depends on the name, address, members and certificates, and not on the spelling of
 the file: members that print the same digest pin the same keys.
@@ -51,18 +52,29 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """The members of a federation and the coordinator's address, 'host:port'. `digest` identifies the content, in hex."""
+    """The members of a federation and the coordinator's address, 'host:port'. `digest` identifies the content, in hex.
+
+    dealer : organisation without data that deals in training on shares; None if the file names none.
+    """
 
     name: str
     coordinator: Member
     address: str
     parties: Mapping[str, Member]
     digest: str
+    dealer: Member | None = None
+
+    @property
+    def joining(self) -> Mapping[str, Member]:
+        """The members that connect to the coordinator: the parties, then the dealer."""
+        return (
+            self.parties if self.dealer is None else MappingProxyType({**self.parties, self.dealer.name: self.dealer})
+        )
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """The coordinator, then the parties."""
-        return MappingProxyType({self.coordinator.name: self.coordinator, **self.parties})
+        """The coordinator, then the parties, then the dealer."""
+        return MappingProxyType({self.coordinator.name: self.coordinator, **self.joining})
 
     def check_identity(self, identity: Identity) -> Member:
         """Return the member that has this identity. Raises SpecificationError if the file pins no such member or key."""
@@ -111,7 +123,7 @@ def read_federation(path: str | os.PathLike[str]) -> Federation:
         raise SpecificationError(f"{where} is not valid TOML: {error}") from error
     if plain.pop("format", None) != FORMAT:
         raise SpecificationError(f"{where} needs format = {FORMAT}, which this vfl reads")
-    _only(plain, ("name", "coordinator", "parties"), where)
+    _only(plain, ("name", "coordinator", "parties", "dealer"), where)
     name = _text(plain, "name", where)
     head = _table(plain, "coordinator", where)
     _only(head, ("name", "address", "certificate"), f"{where}: [coordinator]")
@@ -123,11 +135,17 @@ def read_federation(path: str | os.PathLike[str]) -> Federation:
             raise SpecificationError(f"{at} must be a table with the party's certificate")
         _only(entry, ("certificate",), at)
         parties[party] = _text(entry, "certificate", at)
+    dealer = None
+    if "dealer" in plain:
+        at, entry = f"{where}: [dealer]", _table(plain, "dealer", where)
+        _only(entry, ("name", "certificate"), at)
+        dealer = _text(entry, "name", at), _text(entry, "certificate", at)
     return _built(
         name,
         (coordinator, _text(head, "certificate", f"{where}: [coordinator]")),
         _text(head, "address", f"{where}: [coordinator]"),
         parties,
+        dealer,
         where,
     )
 
@@ -139,25 +157,28 @@ def write_federation(
     coordinator: tuple[str, bytes],
     address: str,
     parties: Mapping[str, bytes],
+    dealer: tuple[str, bytes] | None = None,
 ) -> Federation:
     """Write a new federation file and return its content.
 
     coordinator : name and certificate (PEM). address : 'host:port' at which the parties reach the coordinator. parties :
-    {name: certificate}.
+    {name: certificate}. dealer : name and certificate of an organisation without data that deals in training on shares.
 
     Raises SpecificationError for what `read_federation` would refuse; OutputError if the file exists or cannot be written.
     """
     import tomli_w
 
     path = Path(path).expanduser()
-    built = _built(name, coordinator, address, parties, "the federation")
+    built = _built(name, coordinator, address, parties, dealer, "the federation")
     head = {"name": coordinator[0], "address": address, "certificate": built.coordinator.certificate_pem.decode()}
-    plain = {
+    plain: dict[str, Any] = {
         "format": FORMAT,
         "name": name,
         "coordinator": head,
         "parties": {party: {"certificate": member.certificate_pem.decode()} for party, member in built.parties.items()},
     }
+    if built.dealer is not None:
+        plain["dealer"] = {"name": built.dealer.name, "certificate": built.dealer.certificate_pem.decode()}
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(tomli_w.dumps(plain, multiline_strings=True))
@@ -192,7 +213,12 @@ def identity_for(
 
 
 def _built(
-    name: str, coordinator: tuple[str, bytes | str], address: str, parties: Mapping[str, bytes | str], where: str
+    name: str,
+    coordinator: tuple[str, bytes | str],
+    address: str,
+    parties: Mapping[str, bytes | str],
+    dealer: tuple[str, bytes | str] | None,
+    where: str,
 ) -> Federation:
     check_name(name, "a federation")
     if not parties:
@@ -200,12 +226,12 @@ def _built(
     check_address(address, where)
     members: dict[str, Member] = {}
     keys: dict[bytes, str] = {}
-    for member, pem in (coordinator, *parties.items()):
+    for member, pem in (coordinator, *parties.items(), *(() if dealer is None else (dealer,))):
         check_name(member)
         known = next((other for other in members if other.casefold() == member.casefold()), None)
         if known is not None:
             raise SpecificationError(
-                f"{where} names two members {member!r}: coordinator and parties need different names"
+                f"{where} names two members {member!r}: coordinator, parties and dealer need different names"
             )
         read = read_certificate(pem, f"{where}: the certificate of {member!r}")
         _named(read, member, where)
@@ -216,15 +242,18 @@ def _built(
         keys[read.public_key] = member
         members[member] = Member(member, read.pem, read.fingerprint, read.expires)
     head = members.pop(coordinator[0])
-    canonical = {
+    dealing = None if dealer is None else members.pop(dealer[0])
+    canonical: dict[str, Any] = {
         "format": FORMAT,
         "name": name,
         "coordinator": [head.name, head.fingerprint],
         "address": address,
         "parties": {party: member.fingerprint for party, member in members.items()},
     }
+    if dealing is not None:
+        canonical["dealer"] = [dealing.name, dealing.fingerprint]
     digest = hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    return Federation(name, head, address, MappingProxyType(members), digest)
+    return Federation(name, head, address, MappingProxyType(members), digest, dealing)
 
 
 def _named(read: Read, member: str, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Checks of a federation's links: presence, version, clock, round trip and throughput of each party. They touch no data."""
+"""Checks of a federation's links: presence, version, clock, round trip and throughput of each member. They touch no data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_links(
     own = identity_for(read, federation, read.coordinator.name, identity)
     until = time.monotonic() + seconds
     with Gathering(read, own) as gathering:
-        for party in read.parties:
+        for party in read.joining:
             try:
                 yield _report(party, gathering.link(party, max(until - time.monotonic(), 0.0)))
             except FederationError:

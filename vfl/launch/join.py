@@ -1,4 +1,4 @@
-"""`join`: take part in a federation as one party, under its owner's policy."""
+"""`join`: take part in a federation as one party, under its owner's policy, or as the dealer of training on shares."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ STOPPING_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """Everything that `vfl join` checked before it connects."""
+    """Everything that `vfl join` checked before it connects. The dealer has neither sources nor a policy."""
 
     federation: Federation
     identity: Identity
     sources: Mapping[str, Any]
-    policy: Path
+    policy: Path | None
     cores: int
     index: str | None
 
@@ -43,9 +43,9 @@ class Joining:
 def prepare(
     federation: str | os.PathLike[str],
     name: str,
-    data: Any,
+    data: Any = None,
     *,
-    policy: str | os.PathLike[str],
+    policy: str | os.PathLike[str] | None = None,
     identity: str | os.PathLike[str] | None = None,
     cores: int | None = None,
     index: str | os.PathLike[str] | None = None,
@@ -58,9 +58,20 @@ def prepare(
             f"{federation}; parties join: {', '.join(read.parties)}"
         )
     found = identity_for(read, federation, name, identity)
+    arrangement = Arrangement(cores=cores)
+    if read.dealer is not None and name == read.dealer.name:
+        for option, given in (("data", data), ("a policy", policy), ("an index", index)):
+            if given:
+                raise SpecificationError(
+                    f"{name!r} is the dealer of the federation {read.name!r}, which opens no data and releases no sum of them: "
+                    f"leave {option} out"
+                )
+        return Joining(read, found, {}, None, arrangement.cores_each(1), None)
+    if data is None or policy is None or (isinstance(data, dict) and not data):
+        missing = "policy" if policy is None else "data"
+        raise SpecificationError(f"party {name!r} joins with its data under its owner's policy: give --{missing} FILE")
     path = Path(policy).expanduser().absolute()
     Policy.read(path)
-    arrangement = Arrangement(cores=cores)
     folder = None if index is None else str(Path(index).expanduser().absolute())
     return Joining(read, found, _sources(data), path, arrangement.cores_each(1), folder)
 
@@ -86,19 +97,20 @@ def _absolute(source: Any) -> Any:
 def join(
     federation: str | os.PathLike[str],
     name: str,
-    data: Any,
+    data: Any = None,
     *,
-    policy: str | os.PathLike[str],
+    policy: str | os.PathLike[str] | None = None,
     identity: str | os.PathLike[str] | None = None,
     cores: int | None = None,
     index: str | os.PathLike[str] | None = None,
     watch: Callable[[Event], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Take part in a federation as party `name`, for any number of jobs, until `stop` is set or Ctrl-C.
+    """Take part in a federation as its member `name`, for any number of jobs, until `stop` is set or Ctrl-C.
 
     The owner's policy is asked before any data are opened, for training, alignment, prediction and evaluation alike. The
-    party connects to the coordinator and opens no port. It reconnects whenever the connection breaks.
+    party connects to the coordinator and opens no port. It reconnects whenever the connection breaks. The federation's dealer
+    joins without data and policy.
 
     federation : path of the federation file. data : a source as for `vfl.train`, or {name: source}, of which the coordinator
         may choose by name; '' is the one it gets without choosing. No path ever comes from the coordinator.
@@ -130,7 +142,7 @@ def run(joining: Joining, watch: Callable[[Event], None] | None, stop: threading
                 joining.identity,
                 joining.federation,
                 joining.sources,
-                str(joining.policy),
+                joining.policy,
                 watch or _unwatched,
                 stop,
                 cores=joining.cores,

@@ -177,11 +177,17 @@ def _trust(plan: Plan) -> Lines:
             "trust",
             f"secure, if all are semi-honest: {many}; {where}; shares held by {', '.join(sharing.stated()['holders'])}",
         ),
+        ("", broken_by(roles.collude)),
         ("", f"price: {sharing.price:.3g} times the noise that ε counts, drawn by all parties and the dealer"),
         ("bits", bits),
         ("accuracy", accuracy),
         ("shares", shares),
     )
+
+
+def broken_by(collude: int) -> str:
+    """Return who would have to pool what they saw to learn more than the opened sums say."""
+    return f"broken by: the dealer with one party, or {collude + 1} parties that pool what they saw"
 
 
 def _cost(plan: Plan) -> tuple[str, str]:

@@ -143,7 +143,7 @@ class Listener:
             peer = Peer(der_of(pem) if pem else b"", version)
             return session(_until_broken(frames), peer, context.add_callback)
 
-        most = 4 * len(federation.parties) + 8
+        most = 4 * len(federation.joining) + 8
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="vfl-session")
         self._server = grpc.server(self._threads, options=_OPTIONS, maximum_concurrent_rpcs=most)
         self._server.add_generic_rpc_handlers(
@@ -151,7 +151,7 @@ class Listener:
         )
         credentials = grpc.ssl_server_credentials(
             [(identity.key_pem, identity.certificate_pem)],
-            root_certificates=b"".join(member.certificate_pem for member in federation.parties.values()),
+            root_certificates=b"".join(member.certificate_pem for member in federation.joining.values()),
             require_client_auth=True,
         )
         bound = listen or _bound(federation.address)

@@ -17,10 +17,10 @@ from vfl.alignment import Aligned
 from vfl.errors import SpecificationError, VflError
 from vfl.job.plain import encode
 from vfl.launch.engines.arrangement import Arrangement
+from vfl.launch.engines.place import dealer_of
 from vfl.launch.metrics import meters
 from vfl.messages.joining import ALIGN, EVALUATE, PREDICT, TRAIN, Done, Finish, Offer
 from vfl.planning import layout_of
-from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -69,16 +69,13 @@ def run(
     from coordinator.federation.transport import FederationTransport
     from coordinator.telemetry import Telemetry
 
-    if job.secure is not None and job.secure.dealer != AT_COORDINATOR:
-        raise SpecificationError(
-            "trust='secure' across organisations has its dealer at the coordinator, which no party may run: set dealer = "
-            "'coordinator' in [secure]"
-        )
+    dealer = dealer_of(job, place.federation)
     arrangement = arrangement or Arrangement()
     there = tuple(party for party in job.partition.parties if party not in log.left.values())
+    members = there if dealer is None else (*there, dealer)
     offer = _offer_of(job, TRAIN, budget.run, there, sources, arrangement)
 
-    with _gathered(place, there) as gathering, _offered(gathering, there, offer, place) as complete:
+    with _gathered(place, there, dealer) as gathering, _offered(gathering, members, offer, place) as complete:
         transport = FederationTransport(
             gathering,
             there,
@@ -86,7 +83,7 @@ def run(
             parts=lru_cache(lambda n: _parts(job, n)),
             timeout=place.faults.answer_seconds,
             load_seconds=LOAD_SECONDS,
-            dealer=None if job.secure is None else _dealer_of(job, place, budget.run),
+            dealer=dealer if job.secure is None or dealer is not None else _own_dealer(job, place, budget.run),
             widest=max(len(names) for names in layout_of(job).columns.values()) + 1,
         )
         if job.id is not None:
@@ -99,7 +96,7 @@ def run(
             yield event
 
 
-def _dealer_of(job: Job, place: Organisations, run: str) -> Dealing:
+def _own_dealer(job: Job, place: Organisations, run: str) -> Dealing:
     """Return the dealer at the coordinator, which signs with the coordinator's identity."""
     certificates = {name: member.certificate_pem for name, member in place.federation.parties.items()}
     return Dealing(job, Credentials((place.federation.digest, run), place.identity.key_pem, certificates))
@@ -173,12 +170,13 @@ def _parts(job: Job, n_records: int) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _gathered(place: Organisations, parties: tuple[str, ...]) -> Iterator[Gathering]:
+def _gathered(place: Organisations, parties: tuple[str, ...], dealer: str | None = None) -> Iterator[Gathering]:
     from coordinator.federation.gathering import Gathering
 
     check_parties(parties, place)
+    members = parties if dealer is None else (*parties, dealer)
     with Gathering(place.federation, place.identity, listen=place.listen) as gathering:
-        gathering.wait(parties, place.gather_seconds)
+        gathering.wait(members, place.gather_seconds)
         yield gathering
 
 

@@ -10,6 +10,7 @@ from vfl.errors import SpecificationError
 from vfl.job.faults import Faults
 from vfl.job.placement import Placement
 from vfl.launch.engines.connection import check_address
+from vfl.secure.specification import SEPARATE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +65,18 @@ def organisations_of(
         return federation
     read = read_federation(federation)
     return Organisations(read, identity_for(read, federation, read.coordinator.name, identity), faults or Faults())
+
+
+def dealer_of(job: Job, federation: Federation) -> str | None:
+    """Return the member that deals in a job; None without one. SpecificationError if the job asks for one that is missing."""
+    if job.secure is None or job.secure.dealer != SEPARATE:
+        return None
+    if federation.dealer is None:
+        raise SpecificationError(
+            f"the job asks for a separate dealer, and the federation {federation.name!r} names none: name one with vfl "
+            "federation new --dealer NAME=FILE, or set dealer = 'coordinator' in [secure] if no party runs the coordinator"
+        )
+    return federation.dealer.name
 
 
 def require_one_margin(job: Job) -> None:
