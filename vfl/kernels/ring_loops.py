@@ -1,7 +1,8 @@
 """The compiled loops of vfl.kernels.ring: products and sums of words modulo 2^64.
 
-Words are uint64, whose sums and products wrap. A product of a word with a small integer is split into products of the two
-halves of the word: the machine multiplies 32-bit numbers in vectors, but not 64-bit ones.
+Words are uint64, whose sums and products wrap. Machines multiply numbers of 16 or 32 bits in vectors, but few multiply words:
+a word is therefore split. All columns of one short block of records are read before the next block, since a machine fetches
+ten columns that advance together ahead of time, but not the beginnings of long panels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,20 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from vfl.kernels.compile import compiled, inline, load
+from vfl.kernels.compile import compiled, inline, load, part
+from vfl.kernels.ring_blocks import (
+    BLOCK,
+    COLUMNS,
+    DIGIT,
+    DIGITS,
+    LANES,
+    WORDS,
+    add_digits,
+    add_limbs,
+    add_words,
+    four_rows,
+    split,
+)
 from vfl.kernels.simd import put
 
 if TYPE_CHECKING:
@@ -29,7 +43,7 @@ PANEL = 4096
 """Records whose words stay in the first-level cache while all columns are multiplied by them."""
 CROSS_PANEL = 512
 """Records whose words of all columns stay in the second-level cache."""
-AHEAD = 16
+AHEAD = 24
 """Records between fetching an entry of a table and using it."""
 _LOW, _HALF, _WORD = np.uint64(0xFFFFFFFF), np.uint64(1 << 31), np.uint64(32)
 _UNIT = 16384.0
@@ -64,8 +78,34 @@ def fetch_row(_context: BaseContext, table: types.Array, _row: types.Type) -> tu
 
 
 @compiled
-def dot(columns: Array, words: Array, sums: Array) -> None:
-    """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are int16 or int32, two of them at a time."""
+def dot_short(columns: Array, words: Array, sums: Array) -> None:
+    """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are int16, two of them at a time."""
+    s, n = columns.shape
+    limbs, totals = np.empty((6, BLOCK), dtype=np.int16), np.zeros((s + 1, 8), dtype=np.int64)
+    whole = n - n % BLOCK
+    for start in range(0, whole, BLOCK):
+        split(words, start, limbs)
+        for j in range(0, s, 2):
+            add_limbs(columns, j, min(j + 1, s - 1), start, limbs, totals)
+    finish(columns, words, whole, totals, sums)
+
+
+@part
+def finish(columns: Array, words: Array, first: int, totals: Array, sums: Array) -> None:
+    """Add to sums the totals of the records before `first`, and the products of the others."""
+    s, n = columns.shape
+    for j in range(s):
+        total = np.uint64(0)
+        for i in range(first, n):
+            total += np.uint64(np.int64(load(columns, j, i))) * at(words, i)
+        for lane in range(8):
+            total += np.uint64(totals[j, lane])
+        sums[j] += total
+
+
+@compiled
+def dot_wide(columns: Array, words: Array, sums: Array) -> None:
+    """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are int32, two of them at a time."""
     s, n = columns.shape
     high = np.empty(PANEL, dtype=np.int64)
     for start in range(0, n, PANEL):
@@ -91,29 +131,28 @@ def dot(columns: Array, words: Array, sums: Array) -> None:
 def dot_words(columns: Array, words: Array, sums: Array) -> None:
     """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are words, two of them at a time."""
     s, n = columns.shape
-    for start in range(0, n, PANEL):
-        stop = min(n, start + PANEL)
+    totals = np.zeros((s + 1, 8), dtype=np.int64)
+    whole = n - n % WORDS
+    for start in range(0, whole, WORDS):
         for j in range(0, s, 2):
-            other = min(j + 1, s - 1)
-            total_j, total_k = np.uint64(0), np.uint64(0)
-            for i in range(start, stop):
-                word = at(words, i)
-                total_j += load(columns, j, i) * word
-                total_k += load(columns, other, i) * word
-            sums[j] += total_j
-            if other > j:
-                sums[other] += total_k
+            add_words(columns, j, min(j + 1, s - 1), words, start, totals)
+    finish(columns, words, whole, totals, sums)
 
 
 @compiled
 def residuals(table: Array, angles: Array, words: Array, out: Array) -> None:
     """Write Σ_f table[angles[i], f]·words[i, f] to out[i]."""
     n, width = words.shape
-    for i in range(n):
-        fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
-        row = np.int64(at(angles, i))
-        total = np.uint64(0)
-        for f in range(width):
+    whole, first = n - n % 4, width - width % 4
+    for start in range(0, whole, 4):
+        for i in range(start, start + 4):
+            fetch_row(table, np.int64(at(angles, min(i + AHEAD, n - 1))))
+        four_rows(table, angles, words, start, out)
+    for i in range(whole, n):
+        out[i] = 0
+    for i in range(whole if first == width else 0, n):
+        row, total = np.int64(at(angles, i)), at(out, i)
+        for f in range(first if i < whole else 0, width):
             total += np.uint64(np.int64(load(table, row, f))) * load(words, i, f)
         out[i] = total
 
@@ -131,21 +170,40 @@ def dealt(table: Array, angles: Array, words: Array) -> None:
 
 @compiled
 def add_products(columns: Array, weights: Array, parts: Array) -> None:
-    """Add Σ_j columns[j, i]·weights[j] to parts[i] modulo 2^64, in place. Pairs of columns of weight 0 are not read."""
-    s, n = columns.shape
-    for start in range(0, n, PANEL):
-        stop = min(n, start + PANEL)
-        for j in range(0, s, 2):
-            other = min(j + 1, s - 1)
-            weight = weights[other] if other > j else np.int64(0)
-            if weights[j] == 0 and weight == 0:
-                continue
-            low_j, low_k = np.int64(np.int32(weights[j])), np.int64(np.int32(weight))
-            high_j = np.int64(np.int32((weights[j] - low_j) >> 32))
-            high_k = np.int64(np.int32((weight - low_k) >> 32))
-            for i in range(start, stop):
-                q, p = np.int64(load(columns, j, i)), np.int64(load(columns, other, i))
-                put(parts, i, at(parts, i) + (q * low_j + p * low_k) + ((q * high_j + p * high_k) << 32))
+    """Add Σ_j columns[j, i]·weights[j] to parts[i] modulo 2^64, in place. Columns of weight 0 are not read."""
+    n = columns.shape[1]
+    used = np.flatnonzero(weights)
+    chosen, digits = np.empty(COLUMNS, dtype=np.int64), np.empty((6, COLUMNS), dtype=np.int16)
+    whole = n - n % LANES
+    for begin in range(0, len(used), COLUMNS):
+        count = min(COLUMNS, len(used) - begin)
+        most = 0
+        for c in range(count):
+            chosen[c] = used[begin + c]
+            most = max(most, write_digits(weights[chosen[c]], digits, c))
+        if count % 2:
+            chosen[count] = chosen[count - 1]
+            digits[:, count] = 0
+            count += 1
+        for i in range(0, whole, LANES):
+            for f in range(0, most, DIGITS):
+                add_digits(columns, chosen, count, digits, f, i, parts)
+    for i in range(whole, n):
+        for j in used:
+            put(parts, i, at(parts, i) + np.int64(load(columns, j, i)) * weights[j])
+
+
+@part
+def write_digits(weight: int, digits: Array, c: int) -> int:
+    """Write to digits[:, c] the f with weight = Σ_f digit_f·2^(12f) modulo 2^64, |digit| ≤ 2^11; return how many it needs."""
+    needed, left = 0, weight
+    for f in range(6):
+        digit = ((left + 2048) & 4095) - 2048
+        digits[f, c] = digit
+        left = (left - digit) >> DIGIT
+        if digit != 0:
+            needed = f + 1
+    return needed
 
 
 @compiled
