@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,12 @@ from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import vfl
+from tests.coordinator import shares
 from vfl import cli
+from vfl.certificate import issue
 from vfl.errors import OutputError, SpecificationError
+from vfl.job import plain
+from vfl.job.plain import digest_of
 from vfl.launch.run.verification import verify_run
 from vfl.launch.train import resume
 from vfl.privacy.ledger import Accounting, SqliteLedger
@@ -374,3 +379,139 @@ def test_findings_are_certified_too(tmp_path: Path) -> None:
     assert wrong(tmp_path / "out") == {"findings"}
     path.unlink()
     assert wrong(tmp_path / "out") == {"findings"}
+
+
+class TestChangedDefaults:
+    """A run that was made before a default changed does not fail: the certificate is checked by the options that it states."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        trained(tmp_path / "out", solver=vfl.GD())
+        return tmp_path / "out"
+
+    @staticmethod
+    def found(run: Path, name: str) -> Any:
+        return next(check for check in verify_run(run).checks if check.name == name)
+
+    def test_a_rule_that_fills_an_option(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        resolve = vfl.GD.resolve
+        passes = certificate(folder).solver["passes"]
+
+        def fewer(solver: vfl.GD, problem: Any) -> vfl.GD:
+            found = resolve(solver, problem)
+            return found if solver.passes is not None else dataclasses.replace(found, passes=found.passes // 2)
+
+        monkeypatch.setattr(vfl.GD, "resolve", fewer)
+        check = self.found(folder, "plan")
+        assert check.holds is None
+        assert (
+            f"defaults of this vfl differ from those of the run: passes = {passes // 2}, then {passes}" in check.finding
+        )
+        assert verify_run(folder).ok
+
+    def test_a_forged_option_is_still_found(self, folder: Path) -> None:
+        """The job leaves the clip open, but its releases and the field `clip` follow from it."""
+        solver = certificate(folder).solver
+        resigned(folder, solver={**solver, "clip": solver["clip"] / 2})
+        assert wrong(folder) == {"plan"}
+        resigned(folder, solver={**solver, "clip": "nothing", "passes": -1})
+        assert wrong(folder) == {"plan"}
+
+    def test_an_option_that_the_job_fixes_is_not_a_default(self, tmp_path: Path) -> None:
+        trained(tmp_path / "out", solver=vfl.GD(passes=3))
+        resigned(tmp_path / "out", solver={**certificate(tmp_path / "out").solver, "passes": 4})
+        assert "plan" in wrong(tmp_path / "out")
+
+    def test_an_option_that_the_run_did_not_have(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The job file lacks the option, so its digest is the certified one, and that of the job as read is not."""
+        encode, options = plain.encode, issue._options
+
+        def without(table: dict[str, Any]) -> dict[str, Any]:
+            return {name: value for name, value in table.items() if name != "spares"}
+
+        with monkeypatch.context() as then:
+            then.setattr("vfl.job.job.encode", lambda spec: encode(spec) | {"solver": without(encode(spec)["solver"])})
+            then.setattr(
+                "vfl.job.plain.encode", lambda spec: encode(spec) | {"solver": without(encode(spec)["solver"])}
+            )
+            then.setattr(issue, "_options", lambda solver: without(options(solver)))
+            trained(tmp_path / "out")
+            assert all(findings(tmp_path / "out").values())
+        assert not wrong(tmp_path / "out")
+        assert self.found(tmp_path / "out", "job").holds
+        assert self.found(tmp_path / "out", "ledger").holds
+        assert self.found(tmp_path / "out", "plan").finding.endswith("of the run: spares = 0, then no option")
+        file = tmp_path / "out" / "job.toml"
+        file.write_text(file.read_text(encoding="utf-8").replace("epsilon = 1.0", "epsilon = 0.5"), encoding="utf-8")
+        assert "job" in wrong(tmp_path / "out")
+
+    def test_the_digest_of_a_job_is_that_of_its_file(self) -> None:
+        for options in ({}, {"privacy": None}, {"solver": vfl.SGD(), "holdout": 0.3, "id": "who"}):
+            spec = job(**options)
+            assert digest_of(tomllib.loads(spec.to_toml())) == spec.digest
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the folders of two runs on shares, by loss."""
+    made = {}
+    for loss, solver in (("logistic", vfl.SkGD(passes=1)), ("squared", vfl.NoisyGram())):
+        bounds = {"*": (-2, 2)} | ({"y": (-1, 2)} if loss == "squared" else {})
+        spec = shares.job(3, 1, privacy=vfl.Privacy(epsilon=8.0), loss=loss, solver=solver, bounds=bounds)
+        made[loss] = tmp_path_factory.mktemp("shared") / loss
+        vfl.train(spec, shares.table(), engine="inprocess", output=made[loss])
+    return made
+
+
+class TestTrust:
+    """The threat model of training on shares is checked within the certificate, without the job."""
+
+    def altered(self, run: Path, folder: Path, **changes: Any) -> Path:
+        path = folder / "certificate.json"
+        path.write_bytes((run / "certificate.json").read_bytes())
+        resigned(folder, trust={**certificate(folder).trust, **changes})
+        return path
+
+    @pytest.mark.parametrize("loss", ["logistic", "squared"])
+    def test_a_true_one_holds_and_is_said(self, shared: dict[str, Path], loss: str) -> None:
+        for place in (shared[loss], shared[loss] / "certificate.json"):
+            (check,) = (check for check in verify_run(place).checks if check.name == "trust")
+            price = "1.15" if loss == "logistic" else "1.22"
+            assert check.holds
+            assert check.finding.startswith(
+                f"up to 1 of 3 parties may pool what they saw, dealer separate, {price} times the noise that ε counts"
+            )
+        assert all(holds is not False for holds in findings(shared[loss]).values())
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"collude": 2}, "the shares are held by"),
+            ({"collude": 3}, "its roles contradict one another"),
+            ({"price": 1.0}, "an opened sum has 1.155 times the noise"),
+            ({"bits": 60}, "outside the range from 34 to 40"),
+            ({"holders": ["q2"]}, "the shares are held by 'q2', 'q0', not by 'q2'"),
+            ({"holders": ["q9", "q0"]}, "its roles contradict one another"),
+            ({"contributors": ["q0", "q1", "q2"]}, "has to be drawn by all parties and the dealer"),
+            ({"contributors": ["q0", "q0", "q2", "dealer"]}, "its roles contradict one another"),
+        ],
+    )
+    def test_a_contradiction_fails(
+        self, shared: dict[str, Path], tmp_path: Path, changes: dict[str, Any], said: str
+    ) -> None:
+        path = self.altered(shared["logistic"], tmp_path, **changes)
+        (check,) = (check for check in verify_run(path).checks if check.name == "trust")
+        assert check.holds is False
+        assert said in check.finding
+
+    def test_products_are_held_by_all_parties(self, shared: dict[str, Path], tmp_path: Path) -> None:
+        assert "trust" in wrong(self.altered(shared["squared"], tmp_path, holders=["q2", "q0"]))
+        assert "trust" in wrong(self.altered(shared["squared"], tmp_path, price=1.0))
+
+    def test_a_solver_that_does_not_work_on_shares(self, shared: dict[str, Path], tmp_path: Path) -> None:
+        path = self.altered(shared["logistic"], tmp_path)
+        resigned(tmp_path, solver={**certificate(tmp_path).solver, "name": "SGD"})
+        assert "trust" in wrong(path)
+
+    def test_runs_that_are_not_on_shares_have_no_such_check(self, run: Path) -> None:
+        assert "trust" not in findings(run)

@@ -5,6 +5,7 @@ Verification cannot show that the participants ran this software, or that the da
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import Counter
@@ -21,9 +22,12 @@ from vfl.certificate.issue import (
     planned,
 )
 from vfl.certificate.selection import digest_of, fault_of, is_selection, seen
+from vfl.certificate.trust import fault_of as fault_of_trust
+from vfl.certificate.trust import said_of
 from vfl.certificate.words import sentences
 from vfl.errors import OutputError, VflError
 from vfl.job.flags import NOT_PRIVATE, UNCHARGED, flags_of
+from vfl.planning import plan as make_plan
 from vfl.privacy.events import Event, ReleaseKey
 from vfl.privacy.ledger import Accounting, SqliteLedger
 from vfl.privacy.ledger.codec import as_json, from_json
@@ -94,12 +98,18 @@ class _Mismatch(Exception):
     """Reason for which a check fails, in words."""
 
 
+class _Unsettled(Exception):
+    """Reason for which a check neither holds nor fails, in words."""
+
+
 def verify(
     certificate: Certificate,
     *,
     model: Mapping[str, Any] | None = None,
     findings: Mapping[str, Any] | None = None,
     plan: Plan | None = None,
+    filed: str | None = None,
+    n_logged: int | None = None,
     released: Sequence[Released] = (),
     ledger: str | Path | None = None,
     key: str | Path | None = None,
@@ -110,7 +120,9 @@ def verify(
 
     model, findings : contents of model.json and of findings.json; {} for a run that measured nothing.
     plan : plan of the job for n records, which fixes the releases that the run must have reserved.
-    released : values that the first queries released, from the run's log.
+    filed : SHA-256 of the job as its file spells it. It can differ from that of the plan's job if this version has defaults for
+        options that the file lacks. None is that of the plan's job.
+    released, n_logged : values that the first queries released, and the number of records, from the run's log.
     ledger : path of the ledger that the run was charged to.
     key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.
 
@@ -122,10 +134,11 @@ def verify(
         ("signer", lambda: _signer(certificate, wanted), f"not known here: {_ask_for_key(certificate)}"),
         ("epsilon", lambda: _epsilon(certificate), "none is stated"),
         ("claims", lambda: _claims(certificate), ""),
+        *((("trust", lambda: _trust(certificate), ""),) if certificate.trust else ()),
         ("model", lambda: _model(certificate, model), "not checked: only the certificate was given"),
         ("findings", lambda: _findings(certificate, findings), "not checked: only the certificate was given"),
-        ("job", lambda: _job(certificate, plan), "not checked: only the certificate was given"),
-        ("plan", lambda: _plan(certificate, plan), "not checked: only the certificate was given"),
+        ("job", lambda: _job(certificate, plan, filed), "not checked: only the certificate was given"),
+        ("plan", lambda: _plan(certificate, plan, filed, n_logged), "not checked: only the certificate was given"),
         *((("choice", lambda: _choice(certificate, plan), ""),) if _chosen(certificate) else ()),
         ("moments", lambda: _moments(certificate, plan, released), _why_no_moments(certificate)),
         ("ledger", lambda: _ledger(certificate, ledger), _why_no_ledger(certificate)),
@@ -137,6 +150,8 @@ def verify(
 def _looked_at(name: str, look: Callable[[], str | None], otherwise: str) -> Check:
     try:
         finding = look()
+    except _Unsettled as error:
+        return Check(name, None, str(error))
     except (_Mismatch, VflError) as error:
         return Check(name, False, str(error))
     return Check(name, None, otherwise) if finding is None else Check(name, True, finding)
@@ -232,6 +247,13 @@ def _claims(certificate: Certificate) -> str:
     return "private, by its noise and flags" if private else "NOT PRIVATE, as it states"
 
 
+def _trust(certificate: Certificate) -> str:
+    """Check the threat model of training on shares within the certificate."""
+    if fault := fault_of_trust(certificate):
+        raise _Mismatch(fault)
+    return said_of(certificate)
+
+
 def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str | None:
     if model is None:
         return None
@@ -248,10 +270,10 @@ def _findings(certificate: Certificate, findings: Mapping[str, Any] | None) -> s
     return "the certified ones" if findings else "none: only the model was released"
 
 
-def _job(certificate: Certificate, plan: Plan | None) -> str | None:
+def _job(certificate: Certificate, plan: Plan | None, filed: str | None) -> str | None:
     if plan is None:
         return None
-    if plan.job.digest != certificate.job_digest:
+    if (filed or plan.job.digest) != certificate.job_digest:
         raise _Mismatch("the job file is not that of the run: it was changed")
     for name, value in (("name", plan.job.name), ("dataset", plan.job.dataset or "")):
         stated = certificate.job if name == "name" else certificate.dataset
@@ -260,20 +282,14 @@ def _job(certificate: Certificate, plan: Plan | None) -> str | None:
     return f"{certificate.job!r}, the job of the run, SHA-256 {certificate.job_digest[:16]}…"
 
 
-def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
+def _plan(certificate: Certificate, plan: Plan | None, filed: str | None, n_logged: int | None) -> str | None:
+    """Compare the certificate with the plan of the job, whose defaults may have changed since the run.
+
+    If it differs from the plan, plan again with the options that the certificate states, where the job leaves them open. Rules
+    for options depend on n. So the run's log has to confirm the stated n before a difference counts as that of a rule.
+    """
     if plan is None:
         return None
-    made = certificate.code_version
-    elsewhere = (
-        "" if made == __version__ else f"; vfl {made} issued it and this is {__version__}: verify it with vfl {made}"
-    )
-    expected = planned(plan)
-    if _chosen(certificate):  # its charges are those of all candidates, and `_choice` compares them
-        del expected["reserved"]
-        expected["who_sees_what"] = seen(expected["who_sees_what"])
-    for name, value in expected.items():
-        if name != "flags" and not alike(getattr(certificate, name), value):
-            raise _Mismatch(f"the field {name!r} is not the one that follows from the job and n{elsewhere}")
     missing = [flag for flag in flags_of(plan.job) if flag not in certificate.flags]
     if missing:
         raise _Mismatch(f"the certificate lacks a flag that the job requires: {missing[0]}")
@@ -282,7 +298,59 @@ def _plan(certificate: Certificate, plan: Plan | None) -> str | None:
         raise _Mismatch(
             f"δ = {plan.problem.delta!r} follows from the job and n, but the certificate states {certificate.delta!r}"
         )
-    return f"reservation, clipping and noise are those that this job plans for {certificate.n_records} records"
+    differing = _differing(certificate, plan)
+    if not differing:
+        return f"reservation, clipping and noise are those that this job plans for {certificate.n_records} records"
+    stated, now = certificate.solver, planned(plan)["solver"]
+    same_n = n_logged == certificate.n_records
+    chosen = {
+        name: value
+        for name, value in stated.items()
+        if same_n and name in now and getattr(plan.job.solver, name, None) is None and not alike(now[name], value)
+    }
+    added = sorted(now.keys() - stated.keys()) if same_n and filed not in (None, plan.job.digest) else []
+    if _follows(certificate, plan, chosen, added):
+        others = [f"{name} = {now[name]!r}, then {stated[name]!r}" for name in sorted(chosen)]
+        others += [f"{name} = {now[name]!r}, then no option" for name in added]
+        raise _Unsettled(
+            "the certificate follows from the job and its own options, but defaults of this vfl differ from those of the run: "
+            + "; ".join(others)
+        )
+    if added:
+        raise _Unsettled(
+            f"not checked: the run's vfl had no {', '.join(added)}, and this one plans other releases; verify it with the "
+            "vfl that made it"
+        )
+    made = certificate.code_version
+    elsewhere = (
+        "" if made == __version__ else f"; vfl {made} issued it and this is {__version__}: verify it with vfl {made}"
+    )
+    raise _Mismatch(f"the field {differing[0]!r} is not the one that follows from the job and n{elsewhere}")
+
+
+def _differing(certificate: Certificate, plan: Plan, added: Sequence[str] = ()) -> list[str]:
+    """Return the fields of a certificate that do not follow from a plan. added : options of solvers to ignore."""
+    expected = planned(plan)
+    del expected["job_digest"]  # compared by `_job`
+    expected["solver"] = {name: value for name, value in expected["solver"].items() if name not in added}
+    if _chosen(certificate):  # its charges are those of all candidates, and `_choice` compares them
+        del expected["reserved"]
+        expected["who_sees_what"] = seen(expected["who_sees_what"])
+    return [
+        name for name, value in expected.items() if name != "flags" and not alike(getattr(certificate, name), value)
+    ]
+
+
+def _follows(certificate: Certificate, plan: Plan, chosen: Mapping[str, Any], added: Sequence[str]) -> bool:
+    """Return True if the certificate follows from the job with these options of its solver, and this differs from the plan."""
+    if not (chosen or added):
+        return False
+    try:
+        solver = dataclasses.replace(plan.job.solver, **chosen)  # type: ignore[type-var]  # solvers are dataclasses
+        again = make_plan(dataclasses.replace(plan.job, solver=solver), plan.n_records)
+    except (VflError, TypeError, ValueError):  # an altered certificate may state anything
+        return False
+    return not _differing(certificate, again, added)
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import numbers
 from collections import Counter
 from collections.abc import Mapping as MappingABC
 from collections.abc import Sequence
@@ -17,7 +15,7 @@ from vfl.arguments import provides, require, require_number
 from vfl.errors import PrivacyError, SpecificationError, entry, nearest
 from vfl.evaluation.specification import SCORES, Evaluation, Fairness
 from vfl.holdout import Split
-from vfl.job.plain import encode, to_toml
+from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
 from vfl.job.start import Start
 from vfl.job.task import PartyTask
@@ -565,7 +563,7 @@ class Job:
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON of the job, hex."""
-        return hashlib.sha256(self._canonical().encode()).hexdigest()
+        return digest_of(self.to_dict())
 
     def __repr__(self) -> str:
         lines = [
@@ -600,28 +598,8 @@ class Job:
             ("trust", self.trust if self.secure is None else f"{self.trust}, {self.secure.describe()}"),
         )
 
-    def _canonical(self) -> str:
-        """Return a text that is equal for equal jobs: the order of parties counts, the order of declarations does not."""
-        plain = self.to_dict()
-        partition = plain["partition"]
-        plain["partition"] = {
-            key: list(value.items()) if isinstance(value, dict) else value for key, value in partition.items()
-        }
-        return json.dumps(_numbers(plain), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and self._canonical() == other._canonical()
+        return isinstance(other, Job) and canonical(self.to_dict()) == canonical(other.to_dict())
 
     def __hash__(self) -> int:
         return hash(self.digest)
-
-
-def _numbers(value: Any) -> Any:
-    """Return plain values in which 18, 18.0 and numpy's 18 are equal."""
-    if isinstance(value, dict):
-        return {key: _numbers(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_numbers(item) for item in value]
-    if isinstance(value, bool):
-        return value
-    return float(value) if isinstance(value, numbers.Real) else value

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import numbers
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +45,32 @@ def plain_of(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain_of(item) for item in value]
     return value
+
+
+def canonical(plain: Mapping[str, Any]) -> str:
+    """Return a text that is equal for equal jobs: the order of parties counts, the order of declarations does not."""
+    partition = {
+        key: list(value.items()) if isinstance(value, Mapping) else value for key, value in plain["partition"].items()
+    }
+    return json.dumps(
+        _numbers({**plain, "partition": partition}), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+    )
+
+
+def digest_of(plain: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the canonical JSON of a job's plain values, hex."""
+    return hashlib.sha256(canonical(plain).encode()).hexdigest()
+
+
+def _numbers(value: Any) -> Any:
+    """Return plain values in which 18, 18.0 and numpy's 18 are equal."""
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_numbers(item) for item in value]
+    if isinstance(value, bool):
+        return value
+    return float(value) if isinstance(value, numbers.Real) else value
 
 
 def to_toml(job: Job) -> str:

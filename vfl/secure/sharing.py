@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from vfl.secure.roles import Roles
     from vfl.secure.specification import Secure
 
+PRICE_OF_PRODUCTS = math.sqrt(1.5)
+"""Noise of a product of two parties' columns as a multiple of the charged noise: both owners and the dealer draw σ²/2 each."""
 SAME = 1e-9
 """Largest relative difference between plans of different machines, since their special functions differ."""
 
@@ -130,7 +132,7 @@ class GramSharing:
     @property
     def price(self) -> float:
         """Return the noise of a product of two parties' columns as a multiple of the charged noise: √1.5."""
-        return math.sqrt(1.5)
+        return PRICE_OF_PRODUCTS
 
     def caps(self) -> dict[str, float]:
         """Return {party: c_q}, the caps of rows."""

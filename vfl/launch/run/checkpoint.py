@@ -176,8 +176,11 @@ def processes(folder: Path) -> int:
     return sum("reserved" in entry for _, entry in lines)
 
 
-def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
-    """Return the start of a run, its budget and its releases; OutputError if the log is damaged or of another job."""
+def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budget, Log]:
+    """Return the start of a run, its budget and its releases; OutputError if the log is damaged or of another job.
+
+    digest : of the job that the run began with; None takes that of `job`.
+    """
     try:
         lines, _ = _lines((folder / NAME).read_bytes(), folder)
     except OSError as error:
@@ -187,7 +190,7 @@ def read(folder: Path, job: Job) -> tuple[Start, Budget, Log]:
         raise OutputError(f"this vfl resumes runs of format {FORMAT}; {str(folder)!r} holds another")
     start = Start(**entries[0]["start"])
     start = replace(start, ledger=_found(start.ledger, folder))
-    if start.job != job.digest:
+    if start.job != (digest or job.digest):
         raise OutputError(f"the job in {str(folder)!r} is not the one that the run began with")
     # Each process writes the ledger's head after it reserved or resumed; the last one identifies the newest copy.
     reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.certificate import Certificate, Check, Report, verify
 from vfl.errors import OutputError, VflError
+from vfl.job import file as jobfile
+from vfl.job.plain import digest_of
 from vfl.launch.run import checkpoint
 from vfl.launch.run.checkpoint import LEDGER
 from vfl.launch.run.folder import CERTIFICATE, check_finished, read_model
@@ -40,11 +43,21 @@ def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | 
     check_finished(run)
     certificate = Certificate.load(run / CERTIFICATE)
     result, model = Result.load(run), read_model(run)
-    plan, job = _planned(result.job, certificate)
-    released, log = _log(run, result.job)
+    filed = _filed(run)
+    if filed != certificate.job_digest:
+        filed = None
+    plan, job = _planned(result.job, certificate, filed)
+    released, n_logged, log = _log(run, result.job, filed)
     if ledger is None and not certificate.dataset and certificate.ledger and (run / LEDGER).exists():
         ledger = run / LEDGER
-    facts: dict[str, Any] = {"model": model, "findings": result.told(), "plan": plan, "released": released}
+    facts: dict[str, Any] = {
+        "model": model,
+        "findings": result.told(),
+        "plan": plan,
+        "filed": filed,
+        "n_logged": n_logged,
+        "released": released,
+    }
     report = verify(certificate, **facts, ledger=ledger, key=key)
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
@@ -52,9 +65,17 @@ def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | 
     return Report(certificate, tuple(found.values()))
 
 
-def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | None]:
+def _filed(run: Path) -> str | None:
+    """Return the SHA-256 of the job as the run's folder spells it, without the defaults of this version."""
+    try:
+        return digest_of(tomllib.loads((run / jobfile.NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _planned(job: Job, certificate: Certificate, filed: str | None) -> tuple[Plan | None, Check | None]:
     """Return the plan of the run's job, or the failed check if the job is another one or cannot be planned."""
-    if job.digest != certificate.job_digest:
+    if filed is None and job.digest != certificate.job_digest:
         return None, Check("job", False, "the job file is not the one that was trained: something in it was changed")
     try:
         return make_plan(job, certificate.n_records), None
@@ -62,15 +83,15 @@ def _planned(job: Job, certificate: Certificate) -> tuple[Plan | None, Check | N
         return None, Check("job", False, f"it cannot be planned for the stated number of records: {error}")
 
 
-def _log(run: Path, job: Job) -> tuple[tuple[Released, ...], Check | None]:
-    """Return the releases of the first query if the log is complete, or the failed check if it is damaged."""
+def _log(run: Path, job: Job, filed: str | None) -> tuple[tuple[Released, ...], int | None, Check | None]:
+    """Return the releases of the first query and n if the log is complete, or the failed check if it is damaged."""
     if not (run / checkpoint.NAME).exists():
-        return (), None
+        return (), None, None
     try:
-        first = checkpoint.read(run, job)[2].released[:1]
-        return tuple(released for released in first if released is not None), None
+        log = checkpoint.read(run, job, filed)[2]
+        return tuple(released for released in log.released[:1] if released is not None), log.n_records, None
     except (OutputError, ValueError, KeyError, TypeError) as error:
-        return (), Check("log", False, str(error))
+        return (), None, Check("log", False, str(error))
 
 
 def _units(result: Result, model: dict[str, Any]) -> Check:
