@@ -1143,3 +1143,44 @@ def test_replace_can_remove_the_hold_out() -> None:
     for asked in (replace(held, evaluation=vfl.Evaluation()), replace(held, evaluation=vfl.Evaluation(public=True))):
         with pytest.raises(SpecificationError, match="evaluation measures records that are held out"):
             replace(asked, holdout=None)
+
+
+TAKES_A_JOB: dict[str, Callable[[Any], Any]] = {
+    "plan": lambda given: vfl.plan(given, 10),
+    "forecast": lambda given: vfl.forecast(given, 10),
+    "recommend": lambda given: vfl.recommend(given, 10),
+    "align": lambda given: vfl.align(given, {}),
+    "private_bounds": lambda given: vfl.private_bounds(given, {}, epsilon=1.0),
+    "private_quantiles": lambda given: vfl.private_quantiles(given, {}, epsilon=1.0),
+    "woe": lambda given: vfl.woe(given, {}, epsilon=1.0),
+    "train_one_vs_rest": lambda given: vfl.train_one_vs_rest(given, {}, classes=("a", "b", "c"), n_records=10),
+    "tune": lambda given: vfl.tune(given, [{}, {}]),
+    "train, warm start": lambda given: vfl.train(given, {}, warm_start="runs/first"),
+}
+TAKES_A_RESULT: dict[str, Callable[[Any], Any]] = {
+    "evaluate": lambda given: vfl.evaluate(given, {}),
+    "predict": lambda given: vfl.predict(given, {}),
+    "log_to_mlflow": vfl.log_to_mlflow,
+}
+
+
+@pytest.mark.parametrize("given", ["job.toml", None, 3], ids=str)
+@pytest.mark.parametrize("call", TAKES_A_JOB.values(), ids=TAKES_A_JOB)
+def test_what_is_no_job_is_refused_with_the_way_to_one(call: Callable[[Any], Any], given: Any) -> None:
+    with pytest.raises(SpecificationError, match=r"^job must be a vfl\.Job \(Job\.from_toml\(FILE\) returns"):
+        call(given)
+
+
+@pytest.mark.parametrize("given", ["runs/first", None, 3], ids=str)
+@pytest.mark.parametrize("call", TAKES_A_RESULT.values(), ids=TAKES_A_RESULT)
+def test_what_is_no_result_is_refused_with_the_way_to_one(call: Callable[[Any], Any], given: Any) -> None:
+    with pytest.raises(
+        SpecificationError, match=r"must be a vfl\.Result \(Result\.load\(FOLDER\) returns that of a run\)"
+    ):
+        call(given)
+
+
+@pytest.mark.parametrize("call", [vfl.resume, vfl.Result.load], ids=["resume", "load"])
+def test_what_is_no_folder_is_refused(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(SpecificationError, match="folder must be the path of a run, not 3"):
+        call(3)

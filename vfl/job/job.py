@@ -603,3 +603,9 @@ class Job:
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def require_job(value: Any) -> None:
+    """Raise SpecificationError, with the way from a file to its job, unless the value is a Job."""
+    wanted = "a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment)"
+    require("job", value, wanted, fits=isinstance(value, Job))

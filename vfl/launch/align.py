@@ -9,6 +9,7 @@ from parties.alignment.index import file_of, label
 from parties.alignment.index import place as folder_of
 from vfl.alignment import Aligned, Aligning
 from vfl.errors import OutputError, SpecificationError
+from vfl.job.job import require_job
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.dispatch import align_only
 from vfl.launch.engines.place import Organisations, across, place_of
@@ -57,6 +58,7 @@ def align(
 
     Returns n and the sizes of the sets, which the participants learn. Raises as `train` does.
     """
+    require_job(job)
     if job.id is None:
         raise SpecificationError(
             f"job {job.name!r} names no id column: set id, one name for all parties or one for each"

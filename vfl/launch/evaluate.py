@@ -16,6 +16,7 @@ from vfl.evaluation.classes import HeldOutClasses
 from vfl.evaluation.inquiries import HeldOut
 from vfl.job.faults import Faults
 from vfl.launch.engines.place import across, place_of, require_one_margin, shards_of
+from vfl.launch.run.result import require_result
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import named_by_owners, named_for, paths_of, sources_of
 from vfl.messages import Tally
@@ -60,6 +61,7 @@ def evaluate(
 
     Raises ConsentRefused, which names the rule, and as `train`.
     """
+    require_result(result)
     if why := result.altered():
         warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
     if federation is not None:

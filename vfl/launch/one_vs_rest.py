@@ -11,6 +11,7 @@ import numpy as np
 
 from vfl import markup
 from vfl.errors import BudgetExceeded, DataError, PrivacyError, SpecificationError
+from vfl.job.job import require_job
 from vfl.launch.run.execution import finish, new_budget, settings_of
 from vfl.launch.run.warnings import count_run, warn_of_plan
 from vfl.planning import Plan
@@ -93,6 +94,7 @@ def jobs_of(job: Job, classes: Sequence[Category], n_records: int) -> tuple[tupl
     listed = tuple(classes)
     if len({canonical_category(c) for c in listed}) != len(listed) or len(listed) < 3:
         raise SpecificationError(f"one-vs-rest needs at least three different classes, not {listed!r}")
+    require_job(job)
     if not job.classification or job.classes is not None:
         raise SpecificationError(
             "one-vs-rest needs a classification loss, and no classes in the job: it names them, one against the rest"

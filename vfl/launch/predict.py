@@ -11,6 +11,7 @@ from parties.alignment.reading import holds_ids, joined_rows, raw_ids
 from parties.permission import all_permitted
 from parties.prediction import PartGreeting, added, agreed, part_of, receiver_of
 from vfl.alignment import Aligned, Aligning
+from vfl.arguments import require
 from vfl.errors import SpecificationError, nearest
 from vfl.job.faults import Faults
 from vfl.launch.engines.place import across, place_of, require_one_margin, shards_of
@@ -119,6 +120,8 @@ def predict(
 
     Raises ConsentRefused, SpecificationError, DataError, OutputError or FederationError (vfl.errors).
     """
+    wanted = "a vfl.Result (Result.load(FOLDER) returns that of a run), or {party: path of its part}"
+    require("model", model, wanted, fits=isinstance(model, Result | Mapping))
     if isinstance(model, Result) and (why := model.altered()):
         warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
     if federation is not None:

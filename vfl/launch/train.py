@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vfl.arguments import require
 from vfl.errors import LedgerError, OutputError, PartyLost, PlacementError, VflError
 from vfl.job import file as jobfile
 from vfl.launch.engines.arrangement import Arrangement
@@ -205,6 +206,7 @@ def resume(
 
     federation, identity : as for `train`; a run across organisations is resumed across them.
     """
+    require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))
     folder = Path(folder)
     if (folder / MODEL).exists():
         return Result.load(folder)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from vfl.arguments import require
 from vfl.errors import OutputError, SpecificationError
+from vfl.job.job import require_job
 from vfl.job.start import Start
 from vfl.launch.run.result import Result
 from vfl.losses import loss_of
@@ -26,6 +27,7 @@ def starting_from(job: Job, model: Result | str | Path | None) -> Job:
     """
     if model is None:
         return job
+    require_job(job)
     fits = isinstance(model, Result | str | Path)
     require("warm_start", model, "a vfl.Result, or the folder of a run", fits=fits)
     result = model if isinstance(model, Result) else Result.load(model)

@@ -12,6 +12,7 @@ from vfl.arguments import require_whole
 from vfl.columns import repeated
 from vfl.errors import PrivacyError, SpecificationError
 from vfl.evaluation import distance as distances
+from vfl.job.job import require_job
 from vfl.losses import loss_of
 from vfl.privacy.calibration import split as split_mu
 from vfl.privacy.gaussian_dp import epsilon_of, mu_of
@@ -37,6 +38,7 @@ def layout_of(job: Job) -> Layout:
 
 def problem_of(job: Job, n_records: int) -> Problem:
     """Return the public problem for n records, of which some may be held out; δ defaults to 1/n²."""
+    require_job(job)
     require_whole("n_records", n_records)
     if n_records < 1:
         raise SpecificationError(f"n_records must be at least 1, not {n_records!r}")

@@ -15,6 +15,7 @@ from vfl.errors import JobFileError, PrivacyError, SpecificationError, VflError
 from vfl.evaluation.specification import SCORES, Evaluation
 from vfl.job import Job
 from vfl.job.file import decode
+from vfl.job.job import require_job
 from vfl.job.plain import encode
 from vfl.losses import loss_of
 from vfl.planning import plan as make_plan
@@ -202,6 +203,7 @@ def tuning_of(
     candidates : a job each, or changes to `job`: {"penalty": {"strength": 1e-3}} or {"penalty.strength": 1e-3}; {} is the job
         itself. score : None is 'loss' with classes and 'mse' without.
     """
+    require_job(job)
     if isinstance(candidates, Mapping | str) or not isinstance(candidates, Sequence):
         raise SpecificationError("candidates must be a list of changes to the job, or of jobs; {} is the job itself")
     jobs = tuple(

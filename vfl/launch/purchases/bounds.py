@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from vfl.errors import SpecificationError, nearest
+from vfl.job.job import require_job
 from vfl.launch.purchases.purchase import Terms, cost_of, purchase
 from vfl.schema import Numeric
 from vfl.solvers.bought.ranges import ColumnRanges
@@ -56,6 +57,7 @@ def private_bounds(
 
     Raises the errors of `train`; SpecificationError for a column that is not numeric or not a feature.
     """
+    require_job(job)
     asked = tuple(job.schema.unbounded(job.partition.features) if columns is None else columns)
     for column in asked:
         if column not in job.partition.features:

@@ -10,6 +10,7 @@ import numpy as np
 
 from vfl.errors import SpecificationError, nearest
 from vfl.features import GRID, GridCell
+from vfl.job.job import require_job
 from vfl.launch.purchases.purchase import Terms, cost_of, purchase
 from vfl.privacy import magnitudes
 from vfl.schema import Numeric
@@ -61,6 +62,7 @@ def private_quantiles(
 
     Raises the errors of `train`; SpecificationError for a column without bounds or of another kind.
     """
+    require_job(job)
     shares = tuple(float(share) for share in quantiles)
     if not shares or any(not 0 < share < 1 for share in shares) or sorted(set(shares)) != list(shares):
         raise SpecificationError(f"quantiles are ascending shares between 0 and 1, not {quantiles!r}")

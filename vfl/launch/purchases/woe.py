@@ -11,6 +11,7 @@ import numpy as np
 from vfl.columns import Categorical, Dropped, indicators
 from vfl.errors import SpecificationError, nearest
 from vfl.features import Binned
+from vfl.job.job import require_job
 from vfl.launch.purchases.purchase import Terms, cost_of, purchase
 from vfl.solvers.bought.labelled_counts import LabelledCounts
 
@@ -104,6 +105,7 @@ def woe(
 
     Raises the errors of `train`; SpecificationError for a job without two classes, and for a column of another kind.
     """
+    require_job(job)
     if not job.classification or getattr(job.loss, "name", job.loss) == "multinomial":
         raise SpecificationError(
             "woe: weights of evidence compare two classes: give a job with a loss such as 'logistic'"

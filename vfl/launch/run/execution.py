@@ -13,8 +13,8 @@ from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Made
 from vfl.arguments import require
 from vfl.errors import SpecificationError
-from vfl.job import Job
 from vfl.job.faults import Faults
+from vfl.job.job import require_job
 from vfl.launch.engines import dispatch
 from vfl.launch.engines.arrangement import Arrangement
 from vfl.launch.engines.place import Organisations, across, place_of, require_one_margin, shards_of
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coordinator.charging.budget import Reserved
     from coordinator.rounds import Lost, Round
     from vfl.alignment import Aligned, Aligning
+    from vfl.job import Job
     from vfl.job.placement import Placement
     from vfl.launch.engines.place import Place
     from vfl.planning import Plan
@@ -73,12 +74,7 @@ def settings_of(
     identity: str | Path | None = None,
 ) -> Settings:
     """Return the settings of a new run, from the options of `vfl.launch.train.train`; refuse those that do not fit."""
-    require(
-        "job",
-        job,
-        "a vfl.Job (Job.from_toml(FILE) returns the job of a file, and its environment)",
-        fits=isinstance(job, Job),
-    )
+    require_job(job)
     shards = shards_of(placement)
     if placement is not None:
         placement.require_fit(job.trust)  # before any data are read

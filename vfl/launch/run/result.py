@@ -14,6 +14,7 @@ from parties.alignment.reading import joined_rows
 from parties.permission import all_permitted
 from parties.prediction import ModelPart, added
 from vfl import markup
+from vfl.arguments import require
 from vfl.certificate import Certificate, verify
 from vfl.certificate.issue import model_digest
 from vfl.errors import OutputError, SpecificationError
@@ -54,6 +55,12 @@ def said_records(job: Job, n_records: int) -> str:
     """Return n in words, with the number of held-out records."""
     said = f"{n_records:,} records"
     return said if job.split is None else f"{said} ({job.split.sizes(n_records)[1]:,} of them held out)"
+
+
+def require_result(value: Any) -> None:
+    """Raise SpecificationError, with the way from a folder to its result, unless the value is a Result."""
+    wanted = "a vfl.Result (Result.load(FOLDER) returns that of a run)"
+    require("result", value, wanted, fits=isinstance(value, Result))
 
 
 def labels_of(job: Job, margins: Vector) -> Any:
@@ -392,6 +399,7 @@ class Result:
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """Read a result that `save` wrote; its predictions are the same to the bit."""
+        require("folder", folder, "the path of a run", fits=isinstance(folder, str | Path))
         folder = Path(folder)
         model = read_model(folder)
         job, _ = jobfile.read(folder / jobfile.NAME)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import OutputError, SpecificationError
+from vfl.launch.run.result import require_result
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +43,7 @@ def tracked(result: Result) -> Tracked:
 
     Raises OutputError if a signed certificate does not fit the model.
     """
+    require_result(result)
     if why := result.altered():
         raise OutputError(f"the run is not tracked, since its certificate does not hold: {why}")
     job, certificate = result.job, result.certificate
