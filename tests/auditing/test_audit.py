@@ -128,6 +128,11 @@ def test_fairness_is_audited_with_the_held_out_records() -> None:
             vfl.SpecificationError,
             "column 'a0' has no bounds",
         ),
+        (
+            {"trust": "secure"},
+            vfl.SpecificationError,
+            "trust='secure' shows to nobody: audit the same job with trust='trusted'",
+        ),
     ],
 )
 def test_a_job_without_a_claim_is_refused(options: dict[str, Any], error: type[Exception], words: str) -> None:

@@ -90,6 +90,11 @@ SELECTED = {"solver": {"kind": "GCD", "passes": None}}
         (job(), [{"penalty.strength": 10.0**-k} for k in range(65)], "65 candidates are more than 64"),
         (job(privacy=None), CANDIDATES, "the job has no privacy"),
         (job(holdout=None), CANDIDATES, "set holdout=0.2"),
+        (
+            job(holdout=None, trust="secure"),
+            CANDIDATES,
+            "which trust='secure' shows to nobody: tune with trust='trusted'",
+        ),
         (job(evaluation=vfl.Evaluation(public=True)), CANDIDATES, "declared public"),
         (job(diagnostics=True), CANDIDATES, "diagnostics"),
         (job(), [{}, {"bounds": {"a": [-2, 2]}}], "candidate 2 differs from the first in bounds"),

@@ -233,6 +233,11 @@ def audit(
 def _require(job: Job, confidence: float, runs: int | None) -> None:
     if job.privacy is None:
         raise PrivacyError("the job has privacy=None: it claims nothing that an audit could refute")
+    if job.trust == "secure":
+        raise SpecificationError(
+            "an audit compares noised sums with exact ones, which trust='secure' shows to nobody: audit the same job with "
+            "trust='trusted', whose releases have the same charges"
+        )
     if job.privacy.noise is not None:
         raise PrivacyError(
             "the job's noise is seeded: anyone who knows the seed can subtract it, so no audit is possible; leave noise out"

@@ -47,7 +47,11 @@ def require_offered(job: Job) -> None:
             f"{job.solver.name} with {loss} needs {why}: use one of these, or trust='trusted'"
         )
     for asked, words, remedy in (
-        (job.holdout is not None, "measures held-out records from their margins", "leave holdout out"),
+        (
+            job.holdout is not None,
+            "measures held-out records from their margins",
+            "leave holdout out, and measure the model on other records (vfl evaluate)",
+        ),
         (job.diagnostics, "releases the objective from margins", "leave diagnostics out"),
         (privacy.smoothness == "data", "releases exact moments", "use smoothness='private'"),
         (bool(job.sparse), "keeps columns sparse, and masked columns are dense", "leave sparse out"),

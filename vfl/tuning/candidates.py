@@ -272,6 +272,11 @@ def _check_job(job: Job) -> None:
         raise SpecificationError(
             "the job has no privacy, so a private choice costs noise for nothing: compare runs with an ordinary grid search"
         )
+    if job.trust == "secure":
+        raise SpecificationError(
+            "candidates are scored on the margins of held-out records, which trust='secure' shows to nobody: tune with "
+            "trust='trusted', or choose by public facts (vfl.recommend)"
+        )
     if job.holdout is None:
         raise SpecificationError("candidates are scored on records that are held out: set holdout=0.2 in the job")
     asked = job.evaluation or Evaluation()
