@@ -131,7 +131,7 @@ def test_fairness_is_audited_with_the_held_out_records() -> None:
         (
             {"trust": "secure"},
             vfl.SpecificationError,
-            "trust='secure' shows to nobody: audit the same job with trust='trusted'",
+            "audit the same job with trust='trusted'",
         ),
     ],
 )
