@@ -71,7 +71,7 @@ class FederationPrediction:
         self._n_records = n_records.pop()
         if not 0 <= self._n_records <= MOST_RECORDS:
             raise FederationError("a party reported an impossible number of records")
-        size = sealed_size(8 * self._n_records)
+        size = sealed_size(8 * self._n_records * self._job.n_margins)
         for name in self._parties:
             if name != self._receiver and self._job.partition.columns(name):
                 asked = self._link(name).call(SendMargins(self._receiver), limits=Limits(SENTENCE, {"margins": size}))
@@ -83,12 +83,13 @@ class FederationPrediction:
         return self._n_records
 
     def margins(self) -> tuple[list[Any] | None, Vector]:
-        """Return ids (None without any) and margins of the records, in the order of the adding party's rows."""
+        """Return ids (None without any) and margins of the records, (n,) or (n, K), in the order of the adding party's rows."""
         n = self.collect()
-        limits = Limits(SENTENCE, {"margins": 8 * n, "ids": ID_BYTES * n if self._ids else 0})
+        size = 8 * n * self._job.n_margins
+        limits = Limits(SENTENCE, {"margins": size, "ids": ID_BYTES * n if self._ids else 0})
         message, vectors = self._link(self._receiver).call(AddUp(), limits=limits).wait(self._timeout)
         expected(message, Done, self._receiver)
-        margins: Vector = sized(vectors, "margins", 8 * n, self._receiver)
+        margins: Vector = sized(vectors, "margins", size, self._receiver).reshape(self._job.shape_of_margins(n))
         if "ids" not in vectors:
             return None, margins
         return self._ids_of(vectors["ids"].tobytes()), margins

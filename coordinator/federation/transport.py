@@ -40,8 +40,9 @@ PARCEL = "parcel "
 """Prefix of the names of vectors that hold sealed parcels; the number of the parcel follows."""
 MOST_TERMS, MOST_WORDS = 16, 1 << 26
 """Largest number of terms of the sigmoid, and of bytes of the words of an opening."""
-WITH_VECTOR = (Forward, Descend, RecordNorms, Groups)
-"""Queries that are answered with an n-vector."""
+OF_MARGINS, OF_RECORDS = (Forward, Descend), (RecordNorms, Groups)
+WITH_VECTOR = OF_MARGINS + OF_RECORDS
+"""Queries that are answered with a vector: those of margins hold one entry per margin of each record, the others (n,)."""
 
 
 class FederationTransport:
@@ -52,6 +53,7 @@ class FederationTransport:
 
     parts : returns the numbers of records to train on and held out, given their sum.
     offer : offers this run to a party that has connected again.
+    n_margins : margins per record, K with multinomial loss.
     dealer : of a run on shares: the one at the coordinator, or the name of the organisation that deals, which has a stream as
         the parties have. widest : largest number of columns of a party.
     timeout : seconds to wait for one answer. load_seconds : for a party to read its data.
@@ -68,11 +70,12 @@ class FederationTransport:
         parts: Callable[[int], tuple[int, int]],
         timeout: float,
         load_seconds: float,
+        n_margins: int = 1,
         dealer: Any = None,
         widest: int = 0,
     ) -> None:
         self._gathering, self._names, self._offer, self._parts = gathering, parties, offer, parts
-        self._timeout, self._load_seconds = timeout, load_seconds
+        self._timeout, self._load_seconds, self._n_margins = timeout, load_seconds, n_margins
         self._dealer, self._widest = dealer, widest
         self._queues: dict[str, ThreadPoolExecutor] = {}
         self._n_records: dict[str, int] = {}
@@ -218,9 +221,10 @@ class FederationTransport:
         return bool(block.start <= coordinate < block.stop)
 
     def _due(self, share: Query, party: str) -> int:
-        """Return the size of the n-vector that answers a share, in bytes."""
+        """Return the size of the vector that answers a share, in bytes."""
         n_trained, n_held = self._parts(self._n_records[party])
-        return 8 * (n_held if share.side is Side.HELD_OUT else n_trained)
+        per_record = self._n_margins if isinstance(share, OF_MARGINS) else 1
+        return 8 * per_record * (n_held if share.side is Side.HELD_OUT else n_trained)
 
     def _constant(self, name: str, vector: Vector) -> Constant:
         known = self._constants.get(name)

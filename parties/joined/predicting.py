@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class Predicting(Work):
         """Return the size limits of the next call."""
         if self._n_records is None:
             return Limits(BODY_BYTES, self._aligning.limits)
-        return Limits(BODY_BYTES, {"margins": sealed_size(8 * self._n_records)})
+        return Limits(BODY_BYTES, {"margins": sealed_size(8 * self._n_records * self._part.job.n_margins)})
 
     def accepted(self) -> Sent:
         """Return whether the new records have ids."""
@@ -94,7 +95,7 @@ class Predicting(Work):
                 return Applied(self._apply()), {}
             case SendMargins() if message.to == self._receiver != self._part.party:
                 part = np.ascontiguousarray(self._own_part())
-                return Done(), {"margins": self._own.sealer.seal(message.to, LABEL, part.view(np.uint8).data)}
+                return Done(), {"margins": self._own.sealer.seal(message.to, LABEL, part.ravel().view(np.uint8).data)}
             case TakeMargins() if self._part.party == self._receiver and message.sender in self._parties:
                 self._take(message.sender, vectors)
                 return Done(), {}
@@ -145,9 +146,10 @@ class Predicting(Work):
         if "margins" not in vectors or sender in self._parts or self._n_records is None:
             raise FederationError(f"party {self._part.party!r} was sent unexpected margins")
         opened = self._own.sealer.open(sender, LABEL, vectors["margins"])
-        if len(opened) != 8 * self._n_records:
+        shape = self._part.job.shape_of_margins(self._n_records)
+        if len(opened) != 8 * math.prod(shape):
             raise DataError(f"party {sender!r} holds a different number of records from the other parties")
-        self._parts[sender] = np.frombuffer(opened, np.dtype("<f8"))
+        self._parts[sender] = np.frombuffer(opened, np.dtype("<f8")).reshape(shape)
 
     def _margins(self) -> Vector:
         wanted = [party for party in self._parties if self._part.job.partition.columns(party)]
@@ -159,16 +161,18 @@ class Predicting(Work):
         """Return margins and ids in the order of this party's rows."""
         margins = self._margins()
         if not self._ids:
-            return Done(), {"margins": np.ascontiguousarray(margins)}
+            return Done(), {"margins": np.ascontiguousarray(margins).ravel()}
         ids = raw_ids(self._task.features, self._source)
         if self._rows is not None:
             order = np.argsort(self._rows, kind="stable")
             margins, ids = margins[order], [ids[row] for row in self._rows[order]]
         text = json.dumps(ids, ensure_ascii=False, default=str).encode()
-        return Done(), {"margins": np.ascontiguousarray(margins), "ids": text}
+        return Done(), {"margins": np.ascontiguousarray(margins).ravel(), "ids": text}
 
     def _sum(self, message: Measure) -> Any:
         if self._labels is None:
             raise FederationError(f"party {self._part.party!r} was asked to measure before it read its labels")
-        statistic = message.statistic
-        return np.ascontiguousarray(statistic(self._margins(), self._labels) * statistic.grid, np.float64)
+        statistic, margins = message.statistic, self._margins()
+        if self._part.job.multinomial:
+            margins = margins.T.ravel()  # one class after another, as in a run
+        return np.ascontiguousarray(statistic(margins, self._labels) * statistic.grid, np.float64)

@@ -34,7 +34,9 @@ BODY_BYTES, PER_COORDINATE = 1 << 20, 1 << 12
 """Bytes of a call's body: at most the first, and the second for each coordinate of the party."""
 PARCEL, MOST_PARCELS, MOST_TERMS = "parcel ", 16, 16
 """Name of a sealed parcel before its number, their largest number in a leg, and the largest number of terms of the sigmoid."""
-RECORDS = ("weights", "margins", "labels", "limits")
+OF_MARGINS, OF_RECORDS = ("weights", "margins"), ("labels", "limits")
+RECORDS = OF_MARGINS + OF_RECORDS
+"""Names of the vectors of Records: multinomial loss has K margins, and K residuals, for each record."""
 
 
 class Training(Work):
@@ -59,7 +61,7 @@ class Training(Work):
             largest = sealed_size(8 * self._n_trained * max(columns, 2 * MOST_TERMS))
             return Limits(body, {f"{PARCEL}{place}": largest for place in range(MOST_PARCELS)})
         if self._party is not None:
-            return Limits(body, dict.fromkeys(RECORDS, 8 * self._n_trained))
+            return Limits(body, {name: 8 * self._length(name) for name in RECORDS})
         return Limits(body, self._aligning.limits)
 
     def hear(self, notice: Notice) -> BookHeads:
@@ -74,7 +76,7 @@ class Training(Work):
         """Return the reply to a share of a query; a key is answered once, unless its noise repeats itself to the bit."""
         party = self._loaded()
         check_addressed(query, self._task.party, party.n_coordinates)
-        records = Records(**{name: self._of_records(raw) for name, raw in vectors.items() if name in RECORDS})
+        records = Records(**{name: self._of_records(name, raw) for name, raw in vectors.items() if name in RECORDS})
         noised = sum(event is not None for event in query.events())
         if noised and self._answered is not None:
             part = query.parts.get(self._task.party, 0) if isinstance(query, Descend) else getattr(query, "part", 0)
@@ -155,9 +157,13 @@ class Training(Work):
             raise FederationError(f"party {self._task.party!r} was asked for an answer before it loaded its columns")
         return self._party
 
-    def _of_records(self, raw: Any) -> Any:
+    def _length(self, name: str) -> int:
+        """Return the length of a vector of Records: one entry per margin of each record, or per record."""
+        return self._n_trained * (self._task.job.n_margins if name in OF_MARGINS else 1)
+
+    def _of_records(self, name: str, raw: Any) -> Any:
         vector = as_vector(raw)
-        if len(vector) != self._n_trained:
+        if len(vector) != self._length(name):
             raise PrivacyError(
                 f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
             )

@@ -426,14 +426,8 @@ def test_other_solvers_refuse_in_one_sentence(solver: Any) -> None:
         vfl.plan(job_of(privacy=vfl.Privacy(epsilon=1.0), solver=solver), 150)
 
 
-def test_labels_beyond_the_classes_and_federations_are_refused(exact: Result) -> None:
+def test_labels_beyond_the_classes_are_refused() -> None:
     with pytest.raises(vfl.errors.DataError, match="holds values other than the declared classes"):
         fitted(job_of(classes=CLASSES[:2]))
-    for call in (
-        lambda: vfl.train(job_of(), federation="nowhere.toml"),
-        lambda: vfl.predict(exact, federation="nowhere.toml"),
-    ):
-        with pytest.raises(SpecificationError, match="does not run across organisations yet"):
-            call()
     with pytest.raises(SpecificationError, match="needs a classification loss"):
         vfl.train_one_vs_rest(job_of(), TABLE, classes=CLASSES, n_records=150)

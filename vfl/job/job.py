@@ -490,6 +490,10 @@ class Job:
         """Margins per record: K with multinomial loss, else 1."""
         return max(1, len(self.class_names))
 
+    def shape_of_margins(self, n_records: int) -> tuple[int, ...]:
+        """Return the shape of the margins that a prediction gives: (n,), or (n, K) with multinomial loss."""
+        return (n_records, self.n_margins) if self.multinomial else (n_records,)
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes in the coordinates of a multinomial model; () with one margin per record."""

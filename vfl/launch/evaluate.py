@@ -15,7 +15,7 @@ from vfl.evaluation import Evaluation, Findings
 from vfl.evaluation.classes import HeldOutClasses
 from vfl.evaluation.inquiries import HeldOut
 from vfl.job.faults import Faults
-from vfl.launch.engines.place import across, place_of, require_one_margin, shards_of
+from vfl.launch.engines.place import across, place_of, shards_of
 from vfl.launch.run.result import require_result
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import named_by_owners, named_for, paths_of, sources_of
@@ -65,7 +65,6 @@ def evaluate(
     if why := result.altered():
         warn(f"do not rely on these measures: the certificate of the model does not hold. {why}")
     if federation is not None:
-        require_one_margin(result.job)
         own: dict[str, Any] = {"address": address, "cores": cores, "placement": placement, "policies": policies}
         return _across(result, data, across(federation, identity, **own))
     shards = shards_of(placement)

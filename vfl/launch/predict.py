@@ -14,7 +14,7 @@ from vfl.alignment import Aligned, Aligning
 from vfl.arguments import require
 from vfl.errors import SpecificationError, nearest
 from vfl.job.faults import Faults
-from vfl.launch.engines.place import across, place_of, require_one_margin, shards_of
+from vfl.launch.engines.place import across, place_of, shards_of
 from vfl.launch.run.result import Result, labels_of, probabilities_of
 from vfl.launch.run.warnings import warn
 from vfl.launch.sources import is_by_party, named_by_owners, sources_of
@@ -125,8 +125,6 @@ def predict(
     if isinstance(model, Result) and (why := model.altered()):
         warn(f"do not rely on these predictions: the certificate of the model does not hold. {why}")
     if federation is not None:
-        if isinstance(model, Result):
-            require_one_margin(model.job)
         own: dict[str, Any] = {"address": address, "policies": policies, "cores": cores, "placement": placement}
         return _across(model, data, across(federation, identity, **own), watch)
     shards = shards_of(placement)

@@ -79,15 +79,6 @@ def dealer_of(job: Job, federation: Federation) -> str | None:
     return federation.dealer.name
 
 
-def require_one_margin(job: Job) -> None:
-    """Raise SpecificationError for multinomial loss, whose margins do not travel between organisations yet."""
-    if job.multinomial:
-        raise SpecificationError(
-            "multinomial loss does not run across organisations yet: train one class against the rest with "
-            "vfl.train_one_vs_rest, or use a Ray cluster"
-        )
-
-
 def across(
     federation: str | Path | Organisations,
     identity: str | Path | None,

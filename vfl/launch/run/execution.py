@@ -17,7 +17,7 @@ from vfl.job.faults import Faults
 from vfl.job.job import require_job
 from vfl.launch.engines import dispatch
 from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.place import Organisations, across, place_of, require_one_margin, shards_of
+from vfl.launch.engines.place import Organisations, across, place_of, shards_of
 from vfl.launch.run.result import Result
 from vfl.launch.run.warnings import count_run
 from vfl.launch.run.witness import Witness
@@ -88,7 +88,6 @@ def settings_of(
     if federation is None:
         place = place_of(engine, address, placement, faults)
     else:
-        require_one_margin(job)
         own: dict[str, Any] = {"address": address, "policies": policies, "indexes": indexes, "cores": cores}
         place = across(federation, identity, faults, placement=placement, **own)
     return Settings(

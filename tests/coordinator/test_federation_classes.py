@@ -1,0 +1,65 @@
+"""Multinomial loss across organisations: one margin per class travels for each record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import vfl
+from tests.coordinator.organisations import federation
+from tests.solvers.test_multinomial import TABLE, job_of
+from vfl.errors import FederationError
+from vfl.launch.sources import sources_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEEDED = vfl.Privacy(epsilon=8.0, noise=vfl.SeededNoise(3))
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two parties that join once and serve all tests of this module."""
+    with federation(tmp_path_factory.mktemp("federation")) as joined:
+        for name, source in sources_of(job_of(), TABLE).items():
+            joined.start(name, source)
+        yield joined
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [vfl.SkGD(passes=3), vfl.SkGD(passes=3, sweep="block", clip=1.0), vfl.GD(passes=3)],
+    ids=["SkGD", "block by block, a clip per coordinate", "GD"],
+)
+def test_training_agrees_to_the_bit_with_a_run_in_process(joined: Any, solver: Any) -> None:
+    spec = job_of(privacy=SEEDED, solver=solver, holdout=0.3, evaluation=vfl.Evaluation(epsilon=2.0))
+    here, there = vfl.train(spec, TABLE, engine="inprocess"), vfl.train(spec, federation=joined.place)
+    assert there.w.tobytes() == here.w.tobytes()
+    assert there.told() == here.told()
+
+
+def test_predictions_and_measures_agree_to_the_bit(joined: Any) -> None:
+    model = vfl.train(job_of(privacy=SEEDED), TABLE, engine="inprocess")
+    parts = sources_of(model.job, TABLE)
+    here, there = vfl.predict(model, parts), vfl.predict(model, federation=joined.place)
+    assert there.margins.shape == (len(TABLE), 3)
+    assert there.margins.tobytes() == here.margins.tobytes()
+    np.testing.assert_array_equal(there.labels, here.labels)
+    measured = vfl.evaluate(model, TABLE), vfl.evaluate(model, federation=joined.place)
+    assert measured[0].measures == measured[1].measures
+
+
+def test_a_party_that_sends_one_margin_per_record_is_refused(joined: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from parties.joined import training
+
+    parted = training._parted
+
+    def short(reply: Any) -> Any:
+        message, vectors = parted(reply)
+        return message, {name: vector[: len(TABLE)] for name, vector in vectors.items()}
+
+    monkeypatch.setattr(training, "_parted", short)
+    with pytest.raises(FederationError, match="sent vector of an unexpected size"):
+        vfl.train(job_of(privacy=SEEDED), federation=joined.place)
