@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import ray
 
 from parties.alignment.participant import Alignment
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.job.task import PartyTask
     from vfl.messages.kinds import Plain
+    from vfl.secure.legs import Parcel
     from vfl.security.psi import Points
     from vfl.shards import Shard
     from vfl.types import Integers, Vector
@@ -420,7 +422,7 @@ class PartyActor:
         pieces = None if reply.vector is None else list(reply.vector)
         return to_plain(replace(reply, vector=None)), pieces, party.n_trained
 
-    def leg(self, leg: Plain, *parcels: bytes) -> Any:
+    def leg(self, leg: Plain, *parcels: Parcel) -> Any:
         """Return the reply to a leg of a run on shares, and its parcels as separate objects."""
         return _sent(*self._party.leg(_leg_of(leg), parcels))
 
@@ -434,13 +436,13 @@ class DealerActor:
     """Dealer of a run on shares: an actor without columns."""
 
     def __init__(self, job: Job) -> None:
-        self._dealing = Dealing(job)
+        self._dealing = Dealing(job, recycles=True)  # Ray copies a parcel into its store as the leg returns it
 
     def version(self) -> str:
         """Return the version of the code that runs here."""
         return __version__
 
-    def leg(self, leg: Plain, *parcels: bytes) -> Any:
+    def leg(self, leg: Plain, *parcels: Parcel) -> Any:
         """Return the reply to a leg, and its parcels as separate objects."""
         return _sent(*self._dealing.leg(_leg_of(leg), parcels))
 
@@ -449,6 +451,8 @@ def _leg_of(plain: Plain) -> Any:
     return from_plain(plain, object)
 
 
-def _sent(reply: object, parcels: Sequence[bytes]) -> Any:
-    """Return the results of a call that has 1 + len(parcels) of them."""
-    return (to_plain(reply), *parcels) if parcels else to_plain(reply)
+def _sent(reply: object, parcels: Sequence[Parcel]) -> Any:
+    """Return the results of a call that has 1 + len(parcels) of them. Ray copies an array once, and bytes several times."""
+    if not parcels:
+        return to_plain(reply)
+    return (to_plain(reply), *(np.frombuffer(parcel, dtype=np.uint8) for parcel in parcels))

@@ -22,29 +22,38 @@ from vfl.secure.gram import GramDealer
 from vfl.secure.legs import Begin, DealProducts, DealSum, DealWaves, Meet, openings, owners_of
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing
+from vfl.secure.sigmoid import SERIES
+from vfl.security.sealing import PIECE, sealed_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vfl.job import Job
-    from vfl.secure.legs import Leg
+    from vfl.secure.legs import Leg, Parcel
     from vfl.secure.sharing import Sharing
+    from vfl.secure.version import Version
 
 
 class Dealing:
-    """Answers the legs to the dealer. job : the one that all participants have; it also names the source of the noise."""
+    """Answers the legs to the dealer.
+
+    job : the one that all participants have; it also names the source of the noise.
+    recycles : True where parcels are copied before the next leg, so that the largest one has the same memory every time. New
+        memory takes longer than the words in it.
+    """
 
     name = DEALER
 
-    def __init__(self, job: Job, own: Credentials | None = None) -> None:
+    def __init__(self, job: Job, own: Credentials | None = None, *, recycles: bool = False) -> None:
         self._job, self._own = job, own or Credentials()
         self._noise = job.noise_source()
         self._session: Session | None = None
         self._dealer: Dealer | None = None
         self._products: GramDealer | None = None
         self._sharing: tuple[int, Sharing | GramSharing] | None = None
+        self._recycles, self._sent = recycles, bytearray()
 
-    def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
+    def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a leg, and the parcels for its receivers. The dealer itself receives no parcels."""
         if parcels:
             raise FederationError("the dealer was sent a parcel, and it takes none")
@@ -72,24 +81,34 @@ class Dealing:
             raise FederationError("the dealer was sent a leg before the keys of its session")
         match leg:
             case DealWaves():
-                words = self._dealer.waves(leg.version)
-                return Done(), [self._session.seal(sharing.roles.supplied, f"waves {leg.version.name}", words)]
+                return Done(), [self._waves(leg.version, self._dealer, self._session, sharing)]
             case DealSum():
                 return Done(), self._sums(leg, self._dealer, self._session, sharing)
             case _:
                 raise FederationError(f"the dealer does not answer {type(leg).__name__}")
 
-    def _dealt(self, leg: Leg, session: Session, sharing: GramSharing) -> list[bytes]:
+    def _waves(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
+        """Return the shares of the waves of a version, sealed piece by piece as they are drawn."""
+        record = 16 * SERIES[version.place].terms
+        size = record * dealer.n_records
+        out = self._sent if len(self._sent) == sealed_size(size) else bytearray(sealed_size(size))
+        if self._recycles:
+            self._sent = out
+        parts = dealer.parts_of_waves(version, PIECE // record)
+        return session.seal_parts(sharing.roles.supplied, f"waves {version.name}", parts, size, out)
+
+    def _dealt(self, leg: Leg, session: Session, sharing: GramSharing) -> list[Parcel]:
         """Return the dealer's part of the products, sealed for the later party of each pair."""
         if not isinstance(leg, DealProducts) or self._products is None:
             raise FederationError(f"the dealer does not answer {type(leg).__name__} here")
-        parties, sealed = sharing.roles.parties, []
+        parties = sharing.roles.parties
+        sealed: list[Parcel] = []
         for place, later in enumerate(parties[1:], start=1):
             words = [self._products.product(sharing.pair(first, later, leg.key)).ravel() for first in parties[:place]]
             sealed.append(session.seal(later, f"products {leg.key}", np.concatenate(words)))
         return sealed
 
-    def _sums(self, leg: DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[bytes]:
+    def _sums(self, leg: DealSum, dealer: Dealer, session: Session, sharing: Sharing) -> list[Parcel]:
         query = leg.query
         if not isinstance(query.event, Gaussian) or type(query.clip) is not Clip:
             raise PrivacyError(

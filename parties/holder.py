@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from vfl.messages import Backward
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
-    from vfl.secure.legs import Leg
+    from vfl.secure.legs import Leg, Parcel
     from vfl.secure.streams import Streams
     from vfl.types import Vector
 
@@ -109,7 +109,7 @@ class Holder:
             )
         return self.sharing
 
-    def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
+    def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a leg, and the parcels for its `receivers`. parcels : from its `senders`."""
         if isinstance(leg, Meet):
             self._session, self._streams = Session(self.name, leg.session, self._own), None
@@ -137,8 +137,8 @@ class Holder:
 
     @np.errstate(all="ignore")
     def _answer(
-        self, leg: Leg, member: Member, session: Session, parcels: dict[str, bytes], to: Sequence[str]
-    ) -> tuple[object, list[bytes]]:
+        self, leg: Leg, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
+    ) -> tuple[object, list[Parcel]]:
         n = self._columns.n_records
         match leg:
             case SetUp():
@@ -156,16 +156,18 @@ class Holder:
                 masked = member.masked_angles(leg.version, leg.w, leg.clamp)
                 return Done(), [session.seal(h, f"angles {leg.version.name}", masked) for h in to]
             case ShareResidual():
+                version = leg.version
                 for sender, parcel in parcels.items():
                     if sender == DEALER:
-                        terms = self._terms(leg.version.place)
-                        words = session.open(sender, f"waves {leg.version.name}", parcel, np.uint64, n, 2 * terms)
-                        member.take_waves(leg.version, words)
+                        width = 2 * self._terms(version.place)
+                        rows = session.open_parts(sender, f"waves {version.name}", parcel, np.uint64, n, width)
+                        member.take_waves(version, rows)
                     else:
-                        angles = session.open(sender, f"angles {leg.version.name}", parcel, np.uint16, n)
-                        member.take_angles(leg.version, sender, angles)
-                found = {owner: member.masked_residual(leg.version, owner) for owner in to}
-                return Done(), [session.seal(o, f"residual {leg.version.name}", words) for o, words in found.items()]
+                        angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
+                        member.take_angles(version, sender, angles)
+                member.share(version)  # opens the waves now, also for a holder that masks its share for nobody
+                found = {owner: member.masked_residual(version, owner) for owner in to}
+                return Done(), [session.seal(o, f"residual {version.name}", words) for o, words in found.items()]
             case Contribute():
                 return self._contribution(leg, member, session, parcels), []
             case _:
@@ -184,7 +186,7 @@ class Holder:
             labels = None if self.name != roles.label or self._labels is None else self._labels > 0.0
             self._member = Member(roles, self.name, streams, self._noise, leg.n_records, labels)
 
-    def _set_up(self, leg: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[bytes]:
+    def _set_up(self, leg: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
         """Cap the party's own rows, for every later w, and mask them. Keep the rows for later sessions of the same shape."""
         sharing = self._logistic
         block, centre, scale = leg.rows[self.name]
@@ -206,8 +208,8 @@ class Holder:
 
     @np.errstate(all="ignore")
     def _products(
-        self, leg: Leg, sharing: GramSharing, session: Session, parcels: dict[str, bytes], to: Sequence[str]
-    ) -> tuple[object, list[bytes]]:
+        self, leg: Leg, sharing: GramSharing, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
+    ) -> tuple[object, list[Parcel]]:
         """Answer the legs of one release of all products of columns."""
         if isinstance(leg, MaskProducts) and self._streams is not None:
             self._gram = GramMember(sharing.roles, self.name, self._streams, self._noise, self._gram_rows(sharing))
@@ -230,7 +232,7 @@ class Holder:
         sharing: GramSharing,
         member: GramMember,
         session: Session,
-        parcels: dict[str, bytes],
+        parcels: dict[str, Parcel],
     ) -> Contribution:
         """Book the release, then return the words of the products with each other party, in order, then the own block."""
         own = leg.query.shares().get(self.name)
@@ -269,7 +271,7 @@ class Holder:
         zeros, ones = np.zeros(width), np.ones(width)
         return gram_rows(X.T, zeros, ones, sharing.caps()[self.name], sharing.bits)
 
-    def _contribution(self, leg: Contribute, member: Member, session: Session, parcels: dict[str, bytes]) -> object:
+    def _contribution(self, leg: Contribute, member: Member, session: Session, parcels: dict[str, Parcel]) -> object:
         query, key, version = leg.query, leg.key, leg.version
         self._require_place(version.place)
         event = self._admitted(query, leg)

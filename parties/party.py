@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from vfl.privacy.geometry import Clip
     from vfl.privacy.noise import NoiseSource
     from vfl.privacy.selection import NoisyScore
-    from vfl.secure.legs import Leg
+    from vfl.secure.legs import Leg, Parcel
     from vfl.shards import Group
     from vfl.types import Integers, Vector
 
@@ -182,7 +182,7 @@ class Party:
             raise PrivacyError(f"party {self.name!r} shows its labels to nobody: its job runs under trust='secure'")
         return self._piece(self._shards.vectors("labels"))
 
-    def leg(self, leg: Leg, parcels: Sequence[bytes]) -> tuple[object, list[bytes]]:
+    def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a leg of a run on shares, and the parcels that the party sends with it."""
         if self._holder is None:
             raise PrivacyError(f"party {self.name!r} was sent a leg, and its job shares nothing")

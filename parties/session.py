@@ -10,15 +10,15 @@ from vfl.errors import FederationError, PrivacyError
 from vfl.messages.joining import SealingKey
 from vfl.privacy.events import ReleaseKey
 from vfl.secure.streams import Streams
-from vfl.security.sealing import Sealer
+from vfl.security.sealing import PIECE, Sealer, sealed_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
     from vfl.privacy.noise import NoiseSource
-
+    from vfl.secure.legs import Parcel
 
 SHARED = ReleaseKey(-1)
 """Key of seeded masks. No release uses it."""
@@ -77,19 +77,53 @@ class Session:
         seeds = {other: noise.stream(SHARED, f"shares {pair}").words(4).tobytes() for other, pair in pairs.items()}
         return Streams("seeded", seeds)
 
-    def seal(self, to: str, label: str, words: npt.NDArray[Any]) -> bytes:
+    def seal(self, to: str, label: str, words: npt.NDArray[Any]) -> bytearray:
         """Return words sealed for a participant."""
-        plain = np.ascontiguousarray(words).astype(words.dtype.newbyteorder("<"), copy=False)
-        return self._sealer.seal(to, f"{self.name} {label}", plain.reshape(-1).view(np.uint8).data)
+        data = _plain(words)
+        pieces = (data[start : start + PIECE] for start in range(0, max(len(data), 1), PIECE))
+        return self._sealer.seal_pieces(to, f"{self.name} {label}", pieces, len(data))
 
-    def open(self, sender: str, label: str, parcel: bytes, kind: Any, *shape: int) -> npt.NDArray[Any]:
+    def seal_parts(
+        self, to: str, label: str, parts: Iterable[npt.NDArray[Any]], size: int, out: bytearray | None = None
+    ) -> bytearray:
+        """Return words sealed for a participant; no array holds all of them.
+
+        parts : of PIECE bytes each, the last one shorter. size : their bytes. out : see `Sealer.seal_pieces`.
+        """
+        return self._sealer.seal_pieces(to, f"{self.name} {label}", map(_plain, parts), size, out)
+
+    def open(self, sender: str, label: str, parcel: Parcel, kind: Any, *shape: int) -> npt.NDArray[Any]:
         """Return the words that `sender` sealed for this participant, in the given shape. Raises FederationError."""
-        words = np.frombuffer(
-            self._sealer.open(sender, f"{sender} {label}", parcel), dtype=np.dtype(kind).newbyteorder("<")
-        )
-        size = 1
-        for length in shape:
-            size *= length
-        if words.size != size:
-            raise FederationError(f"{sender!r} sent {self.name!r} {words.size} words, and {size} were expected")
-        return words.astype(kind, copy=False).reshape(shape)
+        words = np.empty(shape, dtype=np.dtype(kind).newbyteorder("<"))
+        self._fits(sender, parcel, words.nbytes)
+        for _ in self._sealer.open_pieces(sender, f"{sender} {label}", _view(parcel), _plain(words)):
+            pass
+        return words.astype(kind, copy=False)
+
+    def open_parts(
+        self, sender: str, label: str, parcel: Parcel, kind: Any, n: int, width: int
+    ) -> Iterator[npt.NDArray[Any]]:
+        """Yield the rows of the (n, width) words that `sender` sealed for this participant, some of them at a time.
+
+        The next rows overwrite the last ones, and may raise FederationError. A row's bytes divide PIECE.
+        """
+        kind = np.dtype(kind)
+        self._fits(sender, parcel, n * width * kind.itemsize)
+        for piece in self._sealer.open_pieces(sender, f"{sender} {label}", _view(parcel)):
+            yield np.frombuffer(piece, dtype=kind.newbyteorder("<")).astype(kind, copy=False).reshape(-1, width)
+
+    def _fits(self, sender: str, parcel: Parcel, size: int) -> None:
+        if len(parcel) != sealed_size(size):
+            raise FederationError(
+                f"{sender!r} sent {self.name!r} a parcel of {len(parcel)} bytes, and {sealed_size(size)} were expected"
+            )
+
+
+def _plain(words: npt.NDArray[Any]) -> memoryview:
+    """Return words as bytes, little-endian; without a copy where they are that already."""
+    plain = np.ascontiguousarray(words).astype(words.dtype.newbyteorder("<"), copy=False)
+    return plain.reshape(-1).view(np.uint8).data
+
+
+def _view(parcel: Parcel) -> memoryview:
+    return parcel.data if isinstance(parcel, np.ndarray) else memoryview(parcel)

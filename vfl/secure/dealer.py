@@ -19,6 +19,8 @@ from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from vfl.kernels.ring import Angles, Words
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.noise import Deviations
@@ -40,26 +42,40 @@ class Dealer:
         self._roles, self._streams, self._noise, self._n = roles, streams, noise, n_records
         self._masks: dict[Version, dict[str, Words]] = {}
 
+    @property
+    def n_records(self) -> int:
+        """Return n."""
+        return self._n
+
     def waves(self, version: Version, out: Words | None = None) -> Words:
         """Return the last holder's shares of the waves at the masks of the angles, (n, 2K) uint64, for `Roles.supplied`.
 
         out : array that receives them; None allocates one, which takes a third of the time.
         """
+        width = sigmoid.waves(sigmoid.SERIES[version.place].terms).shape[1]
+        words = np.empty((self._n, width), dtype=np.uint64) if out is None else out
+        if words.shape != (self._n, width):
+            raise FederationError("the dealer's waves do not fit the array that was given for them")
+        for _ in self.parts_of_waves(version, CHUNK, words):
+            pass
+        return words
+
+    def parts_of_waves(self, version: Version, records: int, out: Words | None = None) -> Iterator[Words]:
+        """Yield the rows of `waves`, some records at a time.
+
+        out : (n, 2K), receives them; None overwrites each part by the next.
+        """
         table = sigmoid.waves(sigmoid.SERIES[version.place].terms)
         rho = self._rho(version)
         others = [holder for holder in self._roles.holders if holder != self._roles.supplied]
         streams = [self._streams.once(other, "waves", *version.name) for other in others]
-        words = np.empty((self._n, table.shape[1]), dtype=np.uint64) if out is None else out
-        if words.shape != (self._n, table.shape[1]):
-            raise FederationError("the dealer's waves do not fit the array that was given for them")
-        buffer = np.empty((min(CHUNK, self._n), table.shape[1]), dtype=np.uint64)
-        for start in range(0, self._n, CHUNK):
-            at = slice(start, min(start + CHUNK, self._n))
-            part = streams[0].fill(words[at])
+        buffer, first = (np.empty((min(records, self._n), table.shape[1]), dtype=np.uint64) for _ in range(2))
+        for start in range(0, self._n, records):
+            stop = min(start + records, self._n)
+            part = streams[0].fill(first[: stop - start] if out is None else out[start:stop])
             for stream in streams[1:]:
-                part += stream.fill(buffer[: at.stop - at.start])
-            kernels.last_shares(table, rho[at], part)
-        return words
+                part += stream.fill(buffer[: stop - start])
+            yield kernels.last_shares(table, rho[start:stop], part)
 
     def sum(self, opening: Opening, deviations: Deviations) -> Words:
         """Return the dealer's words of an opening for the owner of its block, (s,) uint64.

@@ -37,6 +37,9 @@ from vfl.secure.version import Opening
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
+    import numpy.typing as npt
+
     from vfl.messages import Backward, Block
     from vfl.messages.joining import SealingKey
     from vfl.privacy.events import ReleaseKey
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from vfl.secure.version import Version
     from vfl.types import Vector
 
+    Parcel: TypeAlias = bytes | bytearray | npt.NDArray[np.uint8]
     Rows: TypeAlias = Mapping[str, tuple[Block, Vector, Vector]]
 
 

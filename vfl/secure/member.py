@@ -29,6 +29,8 @@ from vfl.secure.roles import DEALER
 from vfl.secure.streams import zero_share
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from vfl.kernels.ring import Angles, Words
@@ -54,7 +56,7 @@ class _State:
     angles: Angles | None = None
     own: Angles | None = None
     arrived: set[str] = field(default_factory=set)
-    waves: Words | None = None
+    waves: Iterator[Words] | None = None
     share: Words | None = None
     masks: dict[str, Words] = field(default_factory=dict)
     received: dict[str, dict[str, Words]] = field(default_factory=dict)
@@ -144,10 +146,12 @@ class Member:
             raise FederationError(f"the angles of {sender!r} have another shape than the run's records")
         self._add_angles(self._state(version), sender, angles)
 
-    def take_waves(self, version: Version, words: Words) -> None:
-        """Take the dealt shares of the waves, as the holder `Roles.supplied`."""
-        self._fits(words, self._n, 2 * sigmoid.SERIES[version.place].terms)
-        self._state(version).waves = words
+    def take_waves(self, version: Version, words: Words | Iterator[Words]) -> None:
+        """Take the dealt shares of the waves, (n, 2K), as the holder `Roles.supplied`.
+
+        words : all rows, or an iterator of some rows at a time, which `share` reads.
+        """
+        self._state(version).waves = iter([words]) if isinstance(words, np.ndarray) else words
 
     def share(self, version: Version) -> Words:
         """Return this holder's share of the residuals, (n,) uint64. It never leaves the holder unmasked."""
@@ -233,7 +237,14 @@ class Member:
         if self.name == self._roles.supplied:
             if state.waves is None:
                 raise FederationError("the dealer's waves have not come")
-            kernels.residual_shares(table, state.angles, state.waves, out)
+            done = 0
+            for words in state.waves:
+                at = slice(done, done + len(words))
+                self._fits(words, len(state.angles[at]), table.shape[1])
+                kernels.residual_shares(table, state.angles[at], words, out[at])
+                done += len(words)
+            if done != self._n:
+                raise FederationError(f"the dealer's waves are of {done} records, and {self._n} were expected")
         else:
             stream = self._streams.once(DEALER, "waves", *version.name)
             buffer = np.empty((min(CHUNK, self._n), table.shape[1]), dtype=np.uint64)

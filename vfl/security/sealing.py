@@ -6,32 +6,38 @@ sealed for this party in this run, under this label, and in the order in which i
 FederationError. The coordinator learns the lengths.
 
     key of a direction   HKDF-SHA256(X25519(own, other's), info = context, sender, receiver, both public keys)
-    each piece           ChaCha20-Poly1305, nonce = (number of the text, number of the piece), bound to its label and length
+    each piece           AES-256-GCM, nonce = (number of the text, number of the piece), bound to its label and length
 
-RFC 7748, RFC 5869, RFC 8439. The nonces of a direction count up, so no nonce is used twice under one key; a party takes one
-key of each other party in a run. The context, which is
-signed too, names the run: a key that was signed for one run is not accepted in another.
+RFC 7748, RFC 5869, NIST SP 800-38D. The nonces of a direction count up, so no nonce is used twice under one key; a party takes
+one key of each other party in a run. The context, which is signed too, names the run: a key that was signed for one run is not
+accepted in another.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 
 from vfl.errors import FederationError
 
-PIECE = 1 << 22
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+PIECE = 3840 << 7
+"""Bytes of a piece: whole records of dealt words for every number of terms of a sigmoid, in the second-level cache."""
 TAG = 16
-_DOMAIN = b"vfl sealed, version 1"
+_DOMAIN = b"vfl sealed, version 2"
 
 
 class Sealer:
@@ -54,7 +60,7 @@ class Sealer:
             self.signature = identity.sign(self._signed(party, self.key), ec.ECDSA(hashes.SHA256()))
         self._met: dict[str, bytes] = {}
         self._seeds: dict[str, bytes] = {}
-        self._ways: dict[tuple[str, str], tuple[ChaCha20Poly1305, int]] = {}
+        self._ways: dict[tuple[str, str], tuple[bytes, int]] = {}
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Sealer holds secrets and cannot be pickled")
@@ -90,7 +96,7 @@ class Sealer:
         ):
             info = _joined(self._context, sender.encode(), receiver.encode(), first, second)
             derived = HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(shared)
-            self._ways[sender, receiver] = (ChaCha20Poly1305(derived), 0)
+            self._ways[sender, receiver] = (derived, 0)
         ends = sorted(((self._party.encode(), self.key), (other.encode(), key)))
         info = _joined(b"seed", self._context, *ends[0], *ends[1])
         self._seeds[other] = HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(shared)
@@ -101,37 +107,77 @@ class Sealer:
 
     def seal(self, to: str, label: str, data: bytes | memoryview) -> bytes:
         """Return the data sealed for party `to`."""
-        cipher, number = self._next(self._party, to)
-        data, out = memoryview(data), bytearray()
-        for piece, start in enumerate(range(0, max(len(data), 1), PIECE)):
-            bound = _bound(label, len(data))
-            out += cipher.encrypt(struct.pack(">QI", number, piece), bytes(data[start : start + PIECE]), bound)
-        return bytes(out)
+        data = memoryview(data).cast("B")
+        pieces = (data[start : start + PIECE] for start in range(0, max(len(data), 1), PIECE))
+        return bytes(self.seal_pieces(to, label, pieces, len(data)))
+
+    def seal_pieces(
+        self, to: str, label: str, pieces: Iterable[memoryview], size: int, out: bytearray | None = None
+    ) -> bytearray:
+        """Return `size` bytes of data sealed for party `to`.
+
+        pieces : of PIECE bytes each, the last one shorter; read one after the other, so that one buffer may serve for all.
+        out : of `sealed_size(size)` bytes, overwritten and returned; None allocates it.
+        """
+        key, number = self._next(self._party, to)
+        sealed = bytearray(sealed_size(size)) if out is None else out
+        target, at, bound = memoryview(sealed), 0, _bound(label, size)
+        for place, piece in enumerate(pieces):
+            if len(piece) != max(min(PIECE, size - place * PIECE), 0):
+                raise FederationError("a text to be sealed is cut into other pieces than its length asks for")
+            cipher = Cipher(AES256(key), GCM(_nonce(number, place))).encryptor()
+            cipher.authenticate_additional_data(bound)
+            end = at + cipher.update_into(piece, target[at : at + len(piece)])
+            cipher.finalize()
+            at = end + TAG
+            target[end:at] = cipher.tag
+        if at != len(sealed):
+            raise FederationError("a text to be sealed lacks pieces")
+        return sealed
 
     def open(self, sender: str, label: str, sealed: bytes | memoryview) -> bytes:
         """Return what `sender` sealed for this party under this label. Raises FederationError."""
-        cipher, number = self._next(sender, self._party)
-        sealed, out = memoryview(sealed), bytearray()
-        pieces = max(-(-len(sealed) // (PIECE + TAG)), 1)
-        bound = _bound(label, len(sealed) - TAG * pieces)
-        try:
-            for piece in range(pieces):
-                start = piece * (PIECE + TAG)
-                part = bytes(sealed[start : start + PIECE + TAG])
-                out += cipher.decrypt(struct.pack(">QI", number, piece), part, bound)
-        except InvalidTag:
-            raise FederationError(
-                f"a text that came for {self._party!r} is not what {sender!r} sealed for it: the coordinator or the "
-                "connection to it is faulty"
-            ) from None
-        return bytes(out)
+        return b"".join(bytes(piece) for piece in self.open_pieces(sender, label, sealed))
 
-    def _next(self, sender: str, receiver: str) -> tuple[ChaCha20Poly1305, int]:
+    def open_pieces(
+        self, sender: str, label: str, sealed: bytes | memoryview, out: memoryview | None = None
+    ) -> Iterator[memoryview]:
+        """Yield the pieces of what `sender` sealed for this party under this label, each of them verified before it is yielded.
+
+        A later piece may still raise FederationError: publish nothing before the end. A piece is overwritten by the next one,
+        unless `out` is given, as long as the text, which receives them one after the other.
+        """
+        key, number = self._next(sender, self._party)  # at once: texts are opened in the order of these calls
+        return self._opened(sender, label, memoryview(sealed).cast("B"), key, number, out)
+
+    def _opened(
+        self, sender: str, label: str, sealed: memoryview, key: bytes, number: int, out: memoryview | None
+    ) -> Iterator[memoryview]:
+        count = max(-(-len(sealed) // (PIECE + TAG)), 1)
+        size = len(sealed) - TAG * count
+        bound, buffer = _bound(label, size), memoryview(bytearray(max(min(PIECE, size), 0)))
+        for place in range(count):
+            part = sealed[place * (PIECE + TAG) : (place + 1) * (PIECE + TAG)]
+            length = len(part) - TAG
+            try:
+                cipher = Cipher(AES256(key), GCM(_nonce(number, place), bytes(part[length:]))).decryptor()
+                cipher.authenticate_additional_data(bound)
+                found = buffer[:length] if out is None else out[place * PIECE : place * PIECE + length]
+                cipher.update_into(part[:length], found)
+                cipher.finalize()
+            except (InvalidTag, ValueError):  # ValueError: a text too short for its tag, or for `out`
+                raise FederationError(
+                    f"a text that came for {self._party!r} is not what {sender!r} sealed for it: the coordinator or the "
+                    "connection to it is faulty"
+                ) from None
+            yield found
+
+    def _next(self, sender: str, receiver: str) -> tuple[bytes, int]:
         if (sender, receiver) not in self._ways:
             raise FederationError(f"{sender!r} and {receiver!r} have no key for sealed texts")
-        cipher, number = self._ways[sender, receiver]
-        self._ways[sender, receiver] = (cipher, number + 1)
-        return cipher, number
+        key, number = self._ways[sender, receiver]
+        self._ways[sender, receiver] = (key, number + 1)
+        return key, number
 
     def _signed(self, party: str, key: bytes) -> bytes:
         return _joined(self._context, b"key", party.encode(), key)
@@ -140,6 +186,10 @@ class Sealer:
 def sealed_size(size: int) -> int:
     """Return the length of a sealed text of `size` bytes."""
     return size + TAG * max(-(-size // PIECE), 1)
+
+
+def _nonce(number: int, piece: int) -> bytes:
+    return struct.pack(">QI", number, piece)
 
 
 def _bound(label: str, size: int) -> bytes:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from vfl.messages import BookHeads, Greeting, Notice, Records
     from vfl.planning import Plan
     from vfl.privacy.events import ReleaseKey
-    from vfl.secure.legs import Leg
+    from vfl.secure.legs import Leg, Parcel
     from vfl.security.psi import Points
     from vfl.types import Integers, Vector
 
@@ -84,7 +84,7 @@ class InProcessTransport:
         """Return the party alone."""
         return (party,)
 
-    def post(self, to: str, leg: Leg, parcels: Sequence[bytes], count: int) -> tuple[object, list[bytes]]:
+    def post(self, to: str, leg: Leg, parcels: Sequence[Parcel], count: int) -> tuple[object, list[Parcel]]:
         """Call a participant with a leg in plain form; return its reply and its parcels."""
         participant = self._dealer if to == DEALER else self._parties[to]
         if participant is None:
