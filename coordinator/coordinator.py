@@ -150,7 +150,7 @@ class Coordinator:
         problem = plan.problem
         sealed = budget.sealed or (plan.solver.sealed and problem.private)
         if sealed:  # its log holds no round, so the run begins again
-            log = replace(log, released=(), rebuilt=0, left={})
+            log = replace(log, released=(), rebuilt=0, left={}, products=())
         if self._faults.on_party_lost == "skip" and not plan.solver.goes_on_without:
             raise SpecificationError(
                 f"{plan.solver.name} cannot continue without a party: set [faults] on_party_lost to 'wait' or 'abort'"
@@ -162,7 +162,7 @@ class Coordinator:
         reservation = _reserved(budget, plan, books, log)
         yield plan
         yield Reserved(plan.n_records, budget.current_head() if reservation else None)
-        transport, margins = self._state(plan)
+        transport, margins = self._state(plan, log)
         execute = Executor(
             transport,
             margins,
@@ -173,6 +173,7 @@ class Coordinator:
             split=plan.split,
             attempts=budget.attempts(job, reservation),
             earlier=budget.charges(job, reservation),
+            held=bool(log.products),
         )
 
         def welcome(party: str, greeting: Greeting) -> None:
@@ -195,6 +196,8 @@ class Coordinator:
                 break
             if isinstance(event, Round) and event.kind == LEFT:
                 left += event.parties
+            if isinstance(event, Round) and isinstance(transport, SecureTransport) and not sealed:
+                event = replace(event, products=transport.newly_opened())
             yield event
         yield Made()
         if reservation is None:
@@ -204,7 +207,7 @@ class Coordinator:
         statement = budget.settle(job, reservation, stopped_early=stopped_early)
         return Outcome(plan, w, statement, findings, _closed(books, recovery, left), tuple(left))
 
-    def _state(self, plan: Plan) -> tuple[Transport, State]:
+    def _state(self, plan: Plan, log: Log) -> tuple[Transport, State]:
         """Return the state of a run and the transport that changes it: margins and labels, or the public model alone.
 
         Under trust='secure' nobody is asked for labels.
@@ -218,7 +221,7 @@ class Coordinator:
                 "trust='secure' does not run over this transport: use an engine that carries its legs"
             )
         iterate = Iterate(plan.problem.layout, plan.problem.n_records, label)
-        return SecureTransport(self._transport, iterate, plan), iterate
+        return SecureTransport(self._transport, iterate, plan, log.products), iterate
 
     def stream(
         self, job: Job, budget: Budget | None = None, log: Log | None = None

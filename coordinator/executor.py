@@ -59,6 +59,7 @@ class Executor:
     split : names the public split into parts that queries work on; None if every query works on all records.
     attempts : attempt number per round, above 0 where an earlier process may have made the release.
     earlier : number of charges per round that earlier processes made.
+    held : True if the transport holds all releases of the pass that an earlier process charged, and asks nobody for them again.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Executor:
         split: str | None = None,
         attempts: Callable[[int], int] = lambda _: 0,
         earlier: Callable[[int], int] = lambda _: 0,
+        held: bool = False,
     ) -> None:
         self._transport = transport
         self._margins = margins
@@ -88,7 +90,7 @@ class Executor:
         self._again = 0
         self._astray = 0
         self.lost_any = False
-        self._folds = Folds(self._noise.private)
+        self._folds = Folds(self._noise.private and not held)
         self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)
 

@@ -34,6 +34,7 @@ class Round:
     seconds : from the charge to the last reply. The one field that is not released: time depends on data, a little, and
         is for those who run the job.
     refused : True if the budget left to a resumed run did not cover the query, so that nothing was released.
+    products : releases of later queries that were opened and charged with this one (vfl.secure.gram), for the log of the run.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Round:
     charges: Charges
     seconds: float
     refused: bool = False
+    products: Released = ()
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -83,6 +85,7 @@ class Log:
     left : {number of the query: the party that was given up during it}.
     flags : the flags of that process, for the certificate.
     resumed : True if there was an earlier process.
+    products : of the query that released them, see `Round`.
     """
 
     released: tuple[Released | None, ...] = ()
@@ -92,6 +95,7 @@ class Log:
     left: Mapping[int, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     resumed: bool = False
+    products: Released = ()
 
 
 def rounds(

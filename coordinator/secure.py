@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.keystream import Words
     from vfl.secure.legs import Leg, Rows
+    from vfl.solvers.protocol import Released
     from vfl.types import Vector
 
 
@@ -70,14 +71,16 @@ class SecureTransport:
     """Transport of a run on shares. It wraps a transport of queries and legs.
 
     iterate : the public model at which gradients are computed. plan : of the run.
+    products : `newly_opened` of an earlier process of the run. They are not opened again.
     """
 
-    def __init__(self, inner: Legs, iterate: Iterate, plan: Plan) -> None:
+    def __init__(self, inner: Legs, iterate: Iterate, plan: Plan, products: Released = ()) -> None:
         if plan.sharing is None:
             raise PrivacyError("a run on shares needs a plan that shares")
         self._inner, self._iterate, self._plan = inner, iterate, plan
         self._sharing: Sharing | GramSharing = plan.sharing
-        self._gram: Vector | None = None
+        self._gram: Vector | None = _symmetric(products) if products else None
+        self._new: Released = ()
         self._roles = self._sharing.roles
         self._run = uuid.uuid4().hex
         self._sessions = 0
@@ -138,9 +141,18 @@ class SecureTransport:
         if self._gram is None:
             # Consecutive pieces are two rounds apart. The release has the key of the first piece, also in a resumed run.
             self._gram = self._products(replace(key, round=key.round - 2 * batch.number), sharing)
+            self._new = tuple(self._gram[j, j:] for j in range(len(self._gram)))
         column = self._gram[:, batch.number - 1] if batch.number else self._gram[:, -1]
         parts = zip(query.blocks, query.scales, strict=True)
         return {block.party: Reply((scale * column[block.coordinates],)) for block, scale in parts}
+
+    def newly_opened(self) -> Released:
+        """Return products that were opened since the last call: row j of the symmetric matrix from its diagonal on.
+
+        The release of the first piece has paid for all of them. Whoever keeps them can go on with the pass in another process.
+        """
+        new, self._new = self._new, ()
+        return new
 
     def _products(self, key: ReleaseKey, sharing: GramSharing) -> Vector:
         """Open all products; return them as a symmetric matrix (p + 1, p + 1), the label last."""
@@ -312,6 +324,14 @@ class SecureTransport:
         """Wait for the replies to all sent legs, in order; return the last reply of each participant."""
         waiting, self._waiting = self._waiting, []
         return self._inner.collect(waiting)
+
+
+def _symmetric(rows: Released) -> Vector:
+    """Return the matrix of `newly_opened`."""
+    gram = np.zeros((len(rows), len(rows)))
+    for j, row in enumerate(rows):
+        gram[j, j:] = gram[j:, j] = row
+    return gram
 
 
 def _words(party: str, answer: object) -> Words:

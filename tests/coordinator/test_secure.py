@@ -14,6 +14,7 @@ from coordinator.rounds import Lost, Round
 from coordinator.states.iterate import Iterate
 from tests.coordinator.shares import N, Watched, job, outcome, received, table
 from vfl.errors import PrivacyError
+from vfl.launch.run import checkpoint
 from vfl.messages import Forward, Records, Reply, Select
 from vfl.planning import plan
 from vfl.privacy.events import ReleaseKey
@@ -138,18 +139,55 @@ class TestProducts:
         assert len([event for event in events if isinstance(event, Lost)]) == 1
         assert (found.w == outcome(Watched(_squared(2), REGRESSION))[0].w).all()
 
-    def test_kill_and_resume(self, tmp_path: Any) -> None:
+    @pytest.mark.parametrize("at", [1, 6])
+    @pytest.mark.parametrize("private", [False, True], ids=["seeded", "private"])
+    def test_kill_and_resume(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, private: bool, at: int) -> None:
+        """All products are in the log with the first piece: the run goes on without a second opening or charge."""
+
         class Killed(Exception):
             pass
 
         def watch(event: object) -> None:
-            if isinstance(event, Round) and event.number == 6:
-                raise Killed
+            if isinstance(event, Round):
+                opened.extend(event.products)
+                if event.number == at:
+                    raise Killed
 
+        opened: list[np.ndarray] = []
+        spec = _squared(2)
+        spec = replace(spec, privacy=vfl.Privacy(epsilon=8.0)) if private else spec
         with pytest.raises(Killed):
-            vfl.train(_squared(2), REGRESSION, engine="inprocess", output=tmp_path / "run", watch=watch)
-        again = vfl.resume(tmp_path / "run", REGRESSION, engine="inprocess")
-        assert (again.w == outcome(Watched(_squared(2), REGRESSION))[0].w).all()
+            vfl.train(spec, REGRESSION, engine="inprocess", output=tmp_path / "run", watch=watch)
+        assert [len(row) for row in opened] == list(range(8, 0, -1))  # seven columns with the intercept, and the label
+        monkeypatch.setattr("vfl.secure.noise.drawn", lambda *_: pytest.fail("the products were opened again"))
+        events: list[Any] = []
+        again = vfl.resume(tmp_path / "run", REGRESSION, engine="inprocess", watch=events.append)
+        assert not [charge for event in events if isinstance(event, Round | Lost) for charge in event.charges]
+        pieces = [e.released for e in events if isinstance(e, Round) and e.kind == "Backward"]
+        for j, piece in enumerate(pieces, start=8 - len(pieces)):
+            own = np.concatenate(piece)
+            scale = np.where(np.arange(len(own)) == 0, 1.0, 2.0**0.5)
+            assert (own == scale * opened[j - 1][:-1]).all()
+        if not private:
+            monkeypatch.undo()
+            assert (again.w == outcome(Watched(spec, REGRESSION))[0].w).all()
+
+    def test_a_resumed_run_without_the_products_cannot_pay_for_them_again(
+        self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Fresh noise makes a second opening another release, which the plan does not cover."""
+        spec = replace(_squared(2), privacy=vfl.Privacy(epsilon=8.0))
+
+        def watch(event: object) -> None:
+            if isinstance(event, Round) and event.number == 6:
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            vfl.train(spec, REGRESSION, engine="inprocess", output=tmp_path / "run", watch=watch)
+        start, budget, log = checkpoint.read(tmp_path / "run", spec)
+        monkeypatch.setattr(checkpoint, "read", lambda *_: (start, budget, replace(log, products=())))
+        with pytest.raises(vfl.BudgetExceeded, match="the next release asks for"):
+            vfl.resume(tmp_path / "run", REGRESSION, engine="inprocess")
 
 
 def _squared(parties: int) -> vfl.Job:

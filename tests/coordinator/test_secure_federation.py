@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import vfl
+from coordinator.federation.gathering import Gathering
+from coordinator.rounds import Lost
 from parties.dealing import Dealing
 from parties.session import Credentials
 from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import N, job, table
+from tests.faults.at_legs import AFTER, BEFORE, at_legs
 from vfl.errors import ConsentRefused, FederationError, SpecificationError
 from vfl.federation.events import Allowed, Ended, Requested
 from vfl.launch.engines import federation as engine
 from vfl.launch.sources import sources_of
+from vfl.secure.roles import DEALER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +32,7 @@ def wait_for(what: Callable[[], object], seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
+wait = Gathering.wait
 SHARED = POLICY.replace('["trusted"]', '["secure"]')
 AT_COORDINATOR = vfl.Secure(dealer="coordinator")
 SQUARED: dict[str, Any] = {"loss": "squared", "solver": vfl.NoisyGram(), "bounds": {"*": (-2, 2), "y": (0, 1)}}
@@ -61,6 +66,28 @@ def test_fresh_noise_is_booked_by_every_party(joined: Any) -> None:
     found = vfl.train(spec, federation=joined.place)
     assert found.certificate.private
     assert found.certificate.flags == ()
+
+
+@pytest.mark.parametrize("cut", [("ShareResidual", "q1", BEFORE), ("DealSum", DEALER, AFTER)], ids=["party", "dealer"])
+def test_a_stream_that_breaks_at_a_leg(joined: Any, monkeypatch: pytest.MonkeyPatch, cut: tuple[str, str, str]) -> None:
+    """tests/faults/test_lost_shares.py kills processes at every leg."""
+    pending, keys, lost, open_ = [cut], [], [], []
+
+    def act(*here: str) -> None:
+        if pending and here == pending[0]:
+            pending.pop()
+            name = "notary" if here[1] == DEALER else here[1]
+            open_[-1].link(name, 0.0).end("it was cut")
+
+    monkeypatch.setattr(Gathering, "wait", lambda self, *given: (open_.append(self), wait(self, *given))[1])
+    at_legs(act, monkeypatch, keys)
+    spec = job()
+    there = vfl.train(
+        spec, federation=joined.place, watch=lambda event: lost.append(event) if isinstance(event, Lost) else None
+    )
+    assert (there.w == vfl.train(spec, table(), engine="inprocess").w).all()
+    assert [event.party for event in lost] == [cut[1]]
+    assert len(keys) == len(set(keys)) == 6  # two sessions of three participants
 
 
 def test_owners_who_accept_shares_alone_refuse_trusted_mode(joined: Any) -> None:

@@ -1,46 +1,52 @@
 """One participant of a federation as a process of its own, for tests that kill it.
 
     python -m tests.faults.member party FOLDER NAME
-    python -m tests.faults.member coordinator FOLDER (new | resume)
+    python -m tests.faults.member coordinator FOLDER (new | resume) [LEG NAME WHEN]
 
-FOLDER is that of tests.coordinator.organisations, with NAME.csv for each party and job.toml. The coordinator prints a line for
-each round and, at the end, the digest of the coefficients.
+FOLDER is that of tests.coordinator.organisations, with NAME.csv for each party and job.toml. NAME may be the dealer's. The
+coordinator prints a line for each round and, at the end, the digest of the coefficients. With LEG it ends by SIGKILL at the
+first such leg to NAME, 'before' it is sent or 'after' its answer.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import sys
 from pathlib import Path
 
 import vfl
 from parties.joined import serve
+from tests.faults.at_legs import at_legs
 from vfl.federation.file import identity_for, read_federation
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults
 from vfl.launch.train import resume
 
-FAULTS = Faults(wait_seconds=30.0, answer_seconds=20.0)
+FAULTS = Faults(wait_seconds=120.0, answer_seconds=120.0)  # a first answer may compile loops
 
 
 def party(folder: Path, name: str) -> None:
     """Join until killed."""
     file = folder / "credit.toml"
     federation = read_federation(file)
-    sources = {"": str(folder / f"{name}.csv")}
+    data = name in federation.parties
     serve(
         identity_for(federation, file, name),
         federation,
-        sources,
-        folder / f"{name}.policy.toml",
+        {"": str(folder / f"{name}.csv")} if data else {},
+        folder / f"{name}.policy.toml" if data else None,
         lambda event: print(event, flush=True),
         longest_pause=0.3,
         indexes=str(folder / f"{name}-index"),
     )
 
 
-def coordinator(folder: Path, how: str) -> None:
-    """Train, or go on with the run."""
+def coordinator(folder: Path, how: str, leg: str = "", who: str = "", when: str = "") -> None:
+    """Train, or go on with the run; end by SIGKILL at a leg."""
+    if leg:
+        at_legs(lambda *here: os.kill(os.getpid(), signal.SIGKILL) if here == (leg, who, when) else None)
 
     def watch(event: object) -> None:
         print(type(event).__name__, getattr(event, "number", ""), flush=True)
@@ -57,4 +63,4 @@ def coordinator(folder: Path, how: str) -> None:
 
 
 if __name__ == "__main__":
-    {"party": party, "coordinator": coordinator}[sys.argv[1]](Path(sys.argv[2]), sys.argv[3])
+    {"party": party, "coordinator": coordinator}[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

@@ -18,7 +18,7 @@ import pytest
 
 import vfl
 from coordinator.rounds import Lost, Round
-from tests.coordinator.organisations import Joined, federation, free_address
+from tests.coordinator.organisations import POLICY, Joined, federation, free_address
 from tests.faults.proxy import Proxy
 from vfl.errors import PartyLost
 from vfl.job import file as jobfile
@@ -68,7 +68,7 @@ class Members:
             columns = {c: whole[c] for c in PARTITION.wanted(party)}
             rows = "\n".join(",".join(repr(v.item()) for v in row) for row in zip(*columns.values(), strict=True))
             (self.folder / f"{party}.csv").write_text(f"{','.join(columns)}\n{rows}\n")
-            joined.policy(party)
+            joined.policy(party, POLICY.replace('["trusted"]', '["trusted", "secure"]'))
         jobfile.write(spec, self.folder / "job.toml")
 
     def start(self, name: str, *argv: str) -> subprocess.Popen[str]:
@@ -110,11 +110,12 @@ class Members:
 
 @contextlib.contextmanager
 def members(folder: Path, spec: vfl.Job) -> Iterator[Members]:
-    with federation(folder, faults=FAULTS) as joined:
+    dealer = None if spec.secure is None or spec.secure.dealer == "coordinator" else "notary"
+    with federation(folder, faults=FAULTS, dealer=dealer) as joined:
         made = Members(joined, spec)
         try:
-            for party in PARTITION.parties:
-                made.party(party)
+            for name in joined.federation.joining:
+                made.party(name)
             yield made
         finally:
             made.close()

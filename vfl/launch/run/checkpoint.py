@@ -1,7 +1,8 @@
 """The log of a run, from which an interrupted run is resumed. It holds released values only.
 
 The first line names the job's digest, the run and its ledger. One line states the reservation. Then there is one line per
-query, with the keys under which its releases were charged: parts 0, 1, … of its round, at one attempt.
+query, with the keys under which its releases were charged: parts 0, 1, … of its round, at one attempt. Products of columns on
+shares, which are opened with the first of their queries, are in its line.
 Every line carries a hash of itself and of the line before it, so that damage is detected. A torn last line, which a crash
 may leave behind, is dropped: its releases were charged and are not used.
 """
@@ -114,6 +115,11 @@ class Checkpoint:
                 {"round": event.number, "kind": event.kind, "resets": event.resets, "attempt": attempt}
                 | {"charged": len(event.charges), "released": None if event.refused else released}
                 | ({"left": event.parties[0]} if event.kind == LEFT else {})
+                | (
+                    {"products": [[float(value).hex() for value in u] for u in event.products]}
+                    if event.products
+                    else {}
+                )
             )
             if time.monotonic() - self._synced > SYNC_SECONDS:
                 self._sync()
@@ -206,11 +212,13 @@ def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budg
     # Leaving a party out is always followed by rebuilding Xw, even if the log was cut off between the two.
     rebuilt = max((number for number, entry in enumerate(made) if entry["resets"] or number in left), default=0)
     flags = dict.fromkeys(flag for entry in entries for flag in entry.get("reserved", {}).get("flags", ()))
+    products = next((_vectors(entry["products"]) for entry in made if "products" in entry), ())
     head = Head(*reserved["head"]) if reserved and reserved["head"] else None
     allowed = bool(start.environment.get("allow_network_file_system"))
     budget = Budget(start.run, start.ledger, resumed=True, head=head, allow_network_file_system=allowed)
     n_records = reserved["n_records"] if reserved else None
-    return start, budget, Log(released, charged, rebuilt, n_records, left, tuple(flags), resumed=True)
+    earlier = Log(released, charged, rebuilt, n_records, left, tuple(flags), resumed=True, products=products)
+    return start, budget, earlier
 
 
 def _vectors(released: list[list[str]]) -> Released:

@@ -1,0 +1,41 @@
+"""Calls of a function at every leg of a run on shares in a federation, just before a leg is sent and just after its answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coordinator.federation.transport import FederationTransport
+from vfl.messages.joining import SealingKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+BEFORE, AFTER = "before", "after"
+
+
+def at_legs(
+    act: Callable[[str, str, str], object],
+    patch: pytest.MonkeyPatch | None = None,
+    keys: list[tuple[str, bytes]] | None = None,
+) -> None:
+    """Call `act(name of the leg, participant, BEFORE or AFTER)` at every leg, in the thread that sends it.
+
+    keys : receives (participant, public key) of every session that a participant began.
+    """
+    sent = FederationTransport._sent
+
+    def acting(self: Any, to: str, leg: Any, parcels: Any, count: int) -> Any:
+        name = type(leg).__name__
+        act(name, to, BEFORE)
+        answer = sent(self, to, leg, parcels, count)
+        if keys is not None and isinstance(answer[0], SealingKey):
+            keys.append((to, answer[0].key))
+        act(name, to, AFTER)
+        return answer
+
+    if patch is None:
+        FederationTransport._sent = acting  # type: ignore[method-assign]  # in a process that ends with the run
+    else:
+        patch.setattr(FederationTransport, "_sent", acting)
