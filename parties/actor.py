@@ -19,6 +19,7 @@ from vfl.kinds import from_plain, to_plain
 from vfl.messages import Descend, Notice, Query, Records, Stored
 from vfl.privacy.events import ReleaseKey
 from vfl.shards import Each, Here, Remote
+from vfl.shards.lending import Borrower, Lender, Lent
 from vfl.shards.ray_transport import answer_of
 from vfl.version import __version__
 
@@ -225,6 +226,7 @@ class PartyActor:
         self._alignment: Alignment | None = None
         self._loaded: Party | None = None
         self._constants = Constants()
+        self._borrower, self._lender = Borrower(), Lender()
 
     @property
     def _task(self) -> PartyTask:
@@ -403,14 +405,39 @@ class PartyActor:
         self,
         query: Plain,
         key: Plain,
-        weights: Vector | None,
-        margins: Vector | None,
+        weights: Vector | Lent | None,
+        margins: Vector | Lent | None,
         labels: Vector | Stored | None,
         limits: Vector | Stored | None,
-    ) -> Plain:
-        """Return the reply to a share; the n-vectors are arguments of their own, so that Ray passes them by reference."""
-        records = Records(weights, margins, self._constants.of("labels", labels), self._constants.of("limits", limits))
-        return to_plain(self._party.answer(from_plain(query, Query), records, from_plain(key, ReleaseKey)))
+        near: bool = False,
+    ) -> tuple[Plain, Lent | None]:
+        """Return the reply to a share; the n-vectors are arguments of their own, so that Ray passes them by reference.
+
+        near : the coordinator is on this machine. Then a vector of the reply is lent, and the second value says where.
+        """
+        records = Records(
+            self._read(weights),
+            self._read(margins),
+            self._constants.of("labels", labels),
+            self._constants.of("limits", limits),
+        )
+        reply = self._party.answer(from_plain(query, Query), records, from_plain(key, ReleaseKey))
+        lent = self._lender.lend(reply.vector) if near and reply.vector is not None else None
+        return to_plain(reply if lent is None else replace(reply, vector=None)), lent
+
+    def borrows(self, probe: Lent) -> bool:
+        """Return True if this process can read memory that the coordinator lends."""
+        return self._borrower.borrow(probe) is not None
+
+    def _read(self, given: Vector | Lent | None) -> Vector | None:
+        if not isinstance(given, Lent):
+            return given
+        view = self._borrower.borrow(given)
+        if view is None:
+            raise PartyLost(
+                f"{self._name!r} was cut off: the memory that the coordinator lent cannot be read", self._name
+            )
+        return view.copy()  # nobody can change a record between two readings of it, so its clip holds
 
     def answer_over(self, query: Plain, key: Plain, records: list[Any]) -> tuple[Plain, list[Any] | None, int]:
         """Return the reply to a share and, by shard, references to its vector; also the number of trained records.

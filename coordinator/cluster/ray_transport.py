@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import ray
 
 from coordinator.cluster.seat import together
@@ -12,6 +14,7 @@ from vfl.errors import PartyLost
 from vfl.kinds import from_plain, to_plain
 from vfl.messages import BookHeads, Greeting, Reply, Stored
 from vfl.secure.roles import DEALER
+from vfl.shards.lending import Borrower, Lender
 from vfl.shards.ray_transport import answer_of
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from vfl.privacy.events import ReleaseKey
     from vfl.secure.legs import Leg
     from vfl.security.psi import Points
+    from vfl.shards.lending import Lent
     from vfl.types import Integers, Vector
 
 INLINE_BYTES = 100_000
@@ -81,6 +85,9 @@ class RayTransport:
         self._timeout = timeout
         self._sources = sources or {}
         self._constants = Constants()
+        self._lenders = {"weights": Lender(), "margins": Lender()}
+        self._borrower = Borrower()
+        self._near: frozenset[str] | None = None
         self.n_bytes = 0
         self.party_seconds = 0.0
 
@@ -102,16 +109,26 @@ class RayTransport:
         return labels
 
     def ask(self, shares: Mapping[str, Query], records: Records, key: ReleaseKey) -> dict[str, Reply]:
-        """Send each share to its party, all at the same time; store n-vectors for several parties once."""
+        """Send each share to its party, all at the same time; store n-vectors for several parties once.
+
+        Parties of this machine read large vectors in memory that this process lends, and lend theirs.
+        """
         shared = len(shares) > 1
-        weights, margins = (self._argument(v, shared) for v in (records.weights, records.margins))
+        near = self._reached(shares, records)
+        weights, margins = (
+            self._lent(name, vector) if near else self._argument(vector, shared)
+            for name, vector in (("weights", records.weights), ("margins", records.margins))
+        )
         labels, limits = self._constants.of("labels", records.labels), self._constants.of("limits", records.limits)
         named = to_plain(key)
         refs = {
-            name: self._actors[name].answer.remote(to_plain(share), named, weights, margins, labels, limits)
+            name: self._actors[name].answer.remote(to_plain(share), named, weights, margins, labels, limits, near)
             for name, share in shares.items()
         }
-        replies = {name: from_plain(plain, Reply) for name, plain in self._gather(refs).items()}
+        replies = {}
+        for name, (plain, lent) in self._gather(refs).items():
+            reply = from_plain(plain, Reply)
+            replies[name] = reply if lent is None else replace(reply, vector=self._borrowed(name, shares[name], lent))
         vectors = (records.weights, records.margins, records.labels, records.limits)
         sent = sum(vector.nbytes for vector in vectors if vector is not None)
         self.n_bytes += len(shares) * sent
@@ -139,6 +156,7 @@ class RayTransport:
     def revive(self, party: str, seconds: float) -> Greeting:
         """Wait until Ray has restarted the party's actor, and have it load its data again."""
         until = time.monotonic() + seconds
+        self._near = None  # it may be back on another machine
         while True:
             left = max(until - time.monotonic(), 0.1)
             try:
@@ -152,6 +170,31 @@ class RayTransport:
                 time.sleep(PAUSE_SECONDS)
             else:
                 return greeting
+
+    def _reached(self, shares: Mapping[str, Query], records: Records) -> bool:
+        """Return True if all addressed parties can read memory of this process, and vectors are large.
+
+        The parties are asked once; each tries to read a vector.
+        """
+        sizes = [vector.nbytes for vector in (records.weights, records.margins) if vector is not None]
+        if max(sizes, default=0) <= INLINE_BYTES:
+            return False
+        if self._near is None:
+            probe = self._lenders["margins"].lend(np.zeros(1))
+            asked = {} if probe is None else {q: actor.borrows.remote(probe) for q, actor in self._actors.items()}
+            self._near = frozenset(party for party, reads in self._gather(asked).items() if reads)
+        return self._near.issuperset(shares)
+
+    def _lent(self, name: str, vector: Vector | None) -> Any:
+        """Return where the vector is lent, or the vector if memory is short."""
+        return None if vector is None else self._lenders[name].lend(vector) or vector
+
+    def _borrowed(self, party: str, share: Query, lent: Lent) -> Vector:
+        """Return a party's vector. Margins add a view up at once; a vector that they keep is copied."""
+        view = self._borrower.borrow(lent)
+        if view is None:
+            raise PartyLost(f"{party!r} was cut off: the memory that it lent cannot be read", party)
+        return view if share.target == "add" else view.copy()
 
     def _argument(self, vector: Vector | None, shared: bool) -> Any:
         return ray.put(vector) if shared and vector is not None and vector.nbytes > INLINE_BYTES else vector

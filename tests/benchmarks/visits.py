@@ -1,11 +1,14 @@
 """A visit on Ray at large n: its time against the kernel's and a bare round trip's with the same vectors, in one run.
 
     python -m tests.benchmarks.visits [--records N ...] [--runs N] [--json]
+    python -m tests.benchmarks.visits --passes [--parties N] [--records N ...] [--runs N]
 
-A visit sends the margins to a party, which takes ten single columns under a record cap and returns X_S Δ. Three things
-take turns: the visits of a run, the same visits with constants fetched in every one (as Ray does with arguments by
-reference), and bare trips. The first ratio is visit / (time in the party + bare trip), the second (visit - time in the
-party) / bare trip.
+A visit sends the margins to a party, which takes ten single columns under a record cap and returns X_S Δ. Four things
+take turns: the visits of a run through memory that the processes share, the same visits through the object store, those with
+constants fetched in every one (as Ray does with arguments by reference), and bare trips. The first ratio is visit / (time in
+the party + bare trip), the second (visit - time in the party) / bare trip.
+
+With --passes, runs on Ray and runs in this process take turns; the ratio is that of the seconds of their passes.
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from vfl.launch.sources import sources_of
 P, PASSES, TRIPS = 20, 4, 8
 
 
-def job(passes: int = PASSES) -> vfl.Job:
-    """Return a private logistic job under a record cap, two parties of ten columns."""
-    held = {party: [f"{party}{j}" for j in range(P // 2)] for party in "ab"}
+def job(passes: int = PASSES, parties: int = 2) -> vfl.Job:
+    """Return a private logistic job under a record cap, with ten columns per party."""
+    held = {party: [f"{party}{j}" for j in range(P // 2)] for party in "abcdefghijklmnopqrstuvwxyz"[:parties]}
     names = [name for columns in held.values() for name in columns]
     return vfl.Job(
         partition=vfl.FeaturePartition(held, label=("b", "y")),
@@ -40,10 +43,10 @@ def job(passes: int = PASSES) -> vfl.Job:
     )
 
 
-def table(n: int) -> dict[str, np.ndarray]:
+def table(n: int, parties: int = 2) -> dict[str, np.ndarray]:
     """Return uniform columns and a label."""
     rng = np.random.default_rng(0)
-    X = {name: rng.uniform(-1, 1, n) for name in job().partition.features}
+    X = {name: rng.uniform(-1, 1, n) for name in job(parties=parties).partition.features}
     return X | {"y": (X["a0"] > 0).astype(int)}
 
 
@@ -68,13 +71,15 @@ class Driver:
             margins = ray.get(actor.answer.remote(margins, labels))
         return (time.perf_counter() - start) / TRIPS
 
-    def visits(self, spec: vfl.Job, actors: dict[str, Any]) -> tuple[float, float]:
+    def visits(self, spec: vfl.Job, actors: dict[str, Any], *, lent: bool) -> tuple[float, float]:
         """Return the seconds of one visit, and those of them in the party."""
         from coordinator.cluster.ray_transport import RayTransport
         from coordinator.coordinator import Coordinator
         from coordinator.rounds import Round
 
         transport, seconds, inside, last = RayTransport(actors, 600.0), [], [], 0.0
+        if not lent:
+            transport._near = frozenset()
         for event in Coordinator(transport).stream(spec):
             if isinstance(event, Round):
                 if event.kind == "Descend":
@@ -92,14 +97,14 @@ def measured(n: int, runs: int) -> dict[str, list[float]]:
         sources = sources_of(spec, table(n))
         driver, bare = ray.remote(Driver).options(num_cpus=0).remote(), ray.remote(Bare).options(num_cpus=1).remote()
         arms = {}
-        for arm, kind in (("kept", PartyActor), ("fetched", FetchesAlways)):
+        for arm, kind in (("lent", PartyActor), ("stored", PartyActor), ("fetched", FetchesAlways)):
             arms[arm] = {name: ray.remote(kind).options(num_cpus=1).remote(spec, name) for name in sources}
             ray.get([arms[arm][name].load.remote(source) for name, source in sources.items()])
         labels, margins = ray.put(np.ones(n)), np.ones(n)
         for run in range(runs + 1):
             trip = ray.get(driver.trips.remote(bare, labels, margins))
             for arm, actors in arms.items():
-                whole, inside = ray.get(driver.visits.remote(spec, actors))
+                whole, inside = ray.get(driver.visits.remote(spec, actors, lent=arm == "lent"))
                 if run:
                     found.setdefault(f"{arm}: visit / (party + bare trip)", []).append(whole / (inside + trip))
                     found.setdefault(f"{arm}: outside the party / bare trip", []).append((whole - inside) / trip)
@@ -110,14 +115,42 @@ def measured(n: int, runs: int) -> dict[str, list[float]]:
     return found
 
 
+def passes(n: int, runs: int, parties: int) -> dict[str, list[float]]:
+    """Return {measure: a value per run} of passes on Ray and in this process, which take turns."""
+    spec, data, found = job(parties=parties), table(n, parties), {}
+    with connected(parties + 1, None):
+        for run in range(runs + 1):
+            taken = {}
+            for engine in ("ray", "inprocess"):
+                seconds: list[float] = []
+
+                def watch(event: Any, seconds: list[float] = seconds) -> None:
+                    if getattr(event, "kind", "") == "Descend":
+                        seconds.append(event.seconds)
+
+                vfl.train(spec, data, engine=engine, watch=watch)
+                # The first pass computes what later ones keep.
+                taken[engine] = sum(seconds[parties:]) / (PASSES - 1)
+            if run:
+                found.setdefault("pass on Ray / in process", []).append(taken["ray"] / taken["inprocess"])
+                for engine, value in taken.items():
+                    found.setdefault(f"pass, {engine}, ms", []).append(value * 1e3)
+    return found
+
+
 def main() -> None:
     """Print median, least and most of each measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--passes", action="store_true")
+    parser.add_argument("--parties", type=int, default=4)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    found = {n: measured(n, arguments.runs) for n in arguments.records}
+    found = {
+        n: passes(n, arguments.runs, arguments.parties) if arguments.passes else measured(n, arguments.runs)
+        for n in arguments.records
+    }
     if arguments.json:
         print(json.dumps(found))
         return

@@ -113,6 +113,19 @@ def test_ray_and_in_process_agree_to_the_bit(on_ray: Any, solver: dict[str, Any]
     assert here[1].statement == there[1].statement
 
 
+@pytest.mark.parametrize("near", [True, False], ids=["lent", "stored"])
+def test_vectors_in_shared_memory_and_in_the_store_are_the_same(
+    on_ray: Any, monkeypatch: pytest.MonkeyPatch, near: bool
+) -> None:
+    """Parties of other machines get vectors through the object store. Vectors that margins keep do not change later."""
+    spec = job(parallel=2, block_size=2)
+    monkeypatch.setattr(on_ray, "_near", None if near else frozenset())
+    here, there = in_process(spec, table()), drive(Coordinator(on_ray), spec)
+    assert on_ray._near == (set(PARTITION.parties) if near else set())
+    for u, v in zip(releases_of(here[0]), releases_of(there[0]), strict=True):
+        assert u.tobytes() == v.tobytes()
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_other_solver_agrees_to_the_bit(on_ray: Any, name: str) -> None:
     spec = replace(job(), solver=OTHERS[name], penalty=vfl.L2(0.1))

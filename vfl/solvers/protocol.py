@@ -40,6 +40,11 @@ class Solver(Protocol):
     penalises_intercept: ClassVar[bool] = False
 
     @property
+    def sequential(self) -> bool:
+        """True if one party after another computes, so that each can use all cores of a machine that they share."""
+        return False
+
+    @property
     def adaptive(self) -> bool:
         """True if the next event can depend on released values. It never depends on data in any other way."""
         return False

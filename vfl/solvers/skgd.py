@@ -115,6 +115,11 @@ class SkGD(Solver):
     multinomial: ClassVar[bool] = True
     warm_starts: ClassVar[bool] = True
 
+    @property
+    def sequential(self) -> bool:
+        """True unless a round moves blocks of several parties."""
+        return self.parallel == 1 and self.sampling not in ("nice", "full")
+
     def __post_init__(self) -> None:
         require_options(self)
         as_floats(self, "clip", "record_clip", "early_share", "residual_share", "label_share", "step_size", "tol")

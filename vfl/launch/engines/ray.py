@@ -118,7 +118,8 @@ def _federation(
             name: source if isinstance(source, str | Path) else InMemory(ray.put(source))
             for name, source in sources.items()
         }
-        threads = cores_of(place, arrangement, len(processes))
+        alone = job is not None and not job.secure and job.solver.sequential
+        threads = cores_of(place, arrangement, 1 if alone else len(processes))
         given = {
             name: (job, name, (policies or {}).get(name), arrangement.keeping(name), threads, shards.parties[name])
             for name in sources

@@ -1,0 +1,85 @@
+"""Memory that processes of one machine share: a vector arrives whole, nobody else can write it, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vfl.shards.lending import HEAD, Borrower, Lender, Lent, this_machine
+
+OTHER = """
+import sys
+from vfl.shards.lending import Borrower, Lent
+machine, process, descriptor, token, length = sys.argv[1:]
+view = Borrower().borrow(Lent(machine, int(process), int(descriptor), bytes.fromhex(token), int(length)))
+print(view.tobytes().hex(), view.flags.writeable)
+"""
+
+
+def lent_by(lender: Lender, vector: np.ndarray) -> Lent:
+    lent = lender.lend(vector)
+    assert lent is not None
+    return lent
+
+
+def test_another_process_reads_the_vector_and_cannot_write_it() -> None:
+    vector, lender = np.array([1.5, -0.0, np.nan, np.inf]), Lender()
+    lent = lent_by(lender, vector)
+    where = (lent.machine, lent.process, lent.descriptor, lent.token.hex(), lent.length)
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER, *map(str, where)],
+        capture_output=True, text=True, timeout=120, check=True, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.stdout.split() == [vector.tobytes().hex(), "False"]
+
+
+def test_the_next_vector_takes_the_memory_of_the_last() -> None:
+    lender, borrower = Lender(), Borrower()
+    first = borrower.borrow(lent_by(lender, np.ones(5)))
+    again = lent_by(lender, np.full(3, 2.0))
+    assert borrower.borrow(again).tolist() == [2.0] * 3
+    assert first.tolist() == [2.0, 2.0, 2.0, 1.0, 1.0]
+    larger = lent_by(lender, np.arange(9.0))
+    assert larger.token != again.token
+    assert borrower.borrow(larger).tolist() == list(range(9))
+
+
+def test_the_memory_has_no_name() -> None:
+    lender = Lender()
+    lent = lent_by(lender, np.ones(5))
+    assert Path(f"/proc/self/fd/{lent.descriptor}").readlink() == Path("/memfd:vfl (deleted)")
+    lender.close()
+    assert Borrower().borrow(lent) is None
+
+
+@pytest.mark.parametrize("field", ["machine", "process", "descriptor", "token", "length"])
+def test_memory_that_is_not_the_lenders_is_not_read(field: str) -> None:
+    lender = Lender()
+    lent = lent_by(lender, np.ones(5))
+    wrong = {
+        "machine": "another", "process": 2**22 + 1, "descriptor": 10**6, "token": bytes(HEAD), "length": 10**9,
+    }  # fmt: skip
+    assert Borrower().borrow(replace(lent, **{field: wrong[field]})) is None
+    assert Borrower().borrow(lent) is not None
+
+
+def test_a_machine_that_cannot_share_lends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    assert Lender().lend(np.ones(5)) is None
+    monkeypatch.undo()
+
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    lender = Lender()
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    assert lender.lend(np.ones(5)) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+    assert this_machine()

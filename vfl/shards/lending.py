@@ -1,0 +1,139 @@
+"""Vectors in memory that processes of one machine share, so that visits on Ray bypass the object store.
+
+Guarantee. The memory has no name in any folder and ends with the processes that map it, so a killed run leaves nothing on
+disk or in /dev/shm. Only processes of the same user, in the same space of process ids, can open it. Borrowers map it
+read-only.
+
+    lent = lender.lend(vector)      # one copy; overwrites the vector that was lent before
+    view = borrower.borrow(lent)    # no copy; None on another machine
+
+A borrower copies a view, or uses it up, before it answers the lender, which then lends the next vector in the same memory. A
+party copies: a clip bounds a record's contribution only if nobody changes the record between two readings.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from vfl.types import Vector
+
+HEAD = 64
+"""Bytes before the vector: the token of the memory, padded to a cache line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Vector in another process: where it is, and how long.
+
+    machine : name of the lender's machine and of its space of process ids. token : of this piece of memory.
+    """
+
+    machine: str
+    process: int
+    descriptor: int
+    token: bytes
+    length: int
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of the vector."""
+        return 8 * self.length
+
+
+def this_machine() -> str:
+    """Return a name of this machine since it was started, and of this space of process ids; '' where there is none."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - a name, not a path
+    except OSError:
+        return ""
+
+
+class Lender:
+    """Memory of this process, through which it lends one vector at a time."""
+
+    def __init__(self) -> None:
+        self._machine = this_machine()
+        self._memory: tuple[int, mmap.mmap, bytes] | None = None
+        self._room = 0
+
+    def lend(self, vector: Vector) -> Lent | None:
+        """Copy the vector, float64, into the memory; None if this machine cannot share memory."""
+        if not self._machine or not hasattr(os, "memfd_create"):
+            return None
+        if self._memory is None or self._room < vector.size:
+            try:
+                self._grow(vector.size)
+            except OSError:
+                return None
+        assert self._memory is not None  # noqa: S101 - made by `_grow`
+        descriptor, mapped, token = self._memory
+        np.frombuffer(mapped, np.float64, vector.size, HEAD)[:] = vector
+        return Lent(self._machine, os.getpid(), descriptor, token, vector.size)
+
+    def _grow(self, size: int) -> None:
+        self.close()
+        descriptor = os.memfd_create("vfl", os.MFD_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, HEAD + 8 * size)  # fails here instead of while a vector is written
+            mapped = mmap.mmap(descriptor, HEAD + 8 * size)
+        except OSError:
+            os.close(descriptor)
+            raise
+        token = secrets.token_bytes(HEAD)
+        mapped[:HEAD] = token
+        self._memory, self._room = (descriptor, mapped, token), size
+
+    def close(self) -> None:
+        """Give up the memory. It is freed once no process maps it."""
+        if self._memory is not None:
+            os.close(self._memory[0])
+        self._memory = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Borrower:
+    """Reads vectors that another process of this machine lends. It keeps the last memory of each lender mapped."""
+
+    def __init__(self) -> None:
+        self._machine = this_machine()
+        self._mapped: dict[tuple[int, int], tuple[bytes, mmap.mmap]] = {}
+
+    def borrow(self, lent: Lent) -> Vector | None:
+        """Return a read-only view of the vector; None if this process cannot read the lender's memory."""
+        if not self._machine or lent.machine != self._machine:
+            return None
+        where = lent.process, lent.descriptor
+        known = self._mapped.get(where)
+        if known is None or known[0] != lent.token or len(known[1]) < HEAD + lent.nbytes:
+            mapped = _opened(lent)
+            if mapped is None:
+                return None
+            known = self._mapped[where] = lent.token, mapped
+        view: Vector = np.frombuffer(known[1], np.float64, lent.length, HEAD)
+        return view
+
+
+def _opened(lent: Lent) -> mmap.mmap | None:
+    try:
+        descriptor = os.open(f"/proc/{lent.process}/fd/{lent.descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
+    fits = mapped[:HEAD] == lent.token and len(mapped) >= HEAD + lent.nbytes
+    return mapped if fits else None
