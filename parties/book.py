@@ -1,8 +1,8 @@
 """A party's book: its own append-only, hash-chained log of what was released of its records, under its owner's cap.
 
-It is a ledger like the coordinator's, kept by the owner. Before and after a run, each of the two records the chain head of
-the other. A backup of either that somebody restored in between is detected at the next run. A party without a book counts the
-releases of a run on shares in memory (`RunCount`).
+It is a ledger like the coordinator's, kept by the owner in a file that nobody else can read. Before and after a run, each of
+the two records the chain head of the other. A backup of either that somebody restored in between is detected at the next run.
+A party without a book counts the releases of a run on shares in memory (`RunCount`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class PartyBook(Charges):
         super().__init__(job, party)
         self._policy = policy
         self._account = account_of(party)
-        self._ledger = SqliteLedger(policy.book, allow_network_file_system=policy.allow_network_file_system)
+        self._ledger = SqliteLedger(
+            policy.book, allow_network_file_system=policy.allow_network_file_system, owner_only=True
+        )
         self._refuse = Refusal(job, party)
         self._reservation: DatasetReservation | None = None
         self._fresh = False
@@ -100,7 +102,7 @@ class PartyBook(Charges):
                     self._reservation.refund()
                 self._reservation = None
                 return BookHeads(self._head(), None)
-        if notice.ledger is not None:
+        if notice.ledger is not None and self._ledger.noted(other) != notice.ledger:
             self._ledger.note(other, notice.ledger)
         return BookHeads(self._ledger.head(), notice.ledger)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 VARIABLE = "VFL_INDEX"
 SUFFIX = ".index"
+MOST_FILES = 10_000
+"""Files in a folder of indexes; a further run is refused, so that no coordinator fills the owner's disk with runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +65,11 @@ class Index:
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not path.exists() and sum(1 for _ in path.parent.iterdir()) >= MOST_FILES:
+                raise OutputError(
+                    f"the folder of aligned rows holds {MOST_FILES} files, most of them of runs that never ended: remove those "
+                    "that no run needs"
+                )
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(f"{check} {line}\n".encode() + body)
                 file.flush()

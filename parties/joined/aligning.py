@@ -27,6 +27,7 @@ from vfl.messages.joining import (
     SendSet,
     TakeSalt,
 )
+from vfl.planning.machine import memory_here
 from vfl.security.psi import SIZE, new_salt
 from vfl.security.sealing import sealed_size
 from vfl.wire.frames import as_vector
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 MOST_IDS = 1 << 28
 """Largest number of ids of one party: 8 GiB of points."""
+COPIES = 3
+"""Copies of a set that a party holds at once: as sealed, as opened, and blinded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class Aligning:
                     raise FederationError(f"party {own!r} was sent impossible numbers of ids")
                 if message.sizes[own] != self._begun().greet().n_ids:
                     raise FederationError(f"party {own!r} was sent a number of its ids that differs from its own count")
+                self._require_memory(max(message.sizes.values()))
                 self._begun().begin(message.pending)
                 self._sizes = message.sizes
                 return Done(), {}
@@ -182,6 +186,15 @@ class Aligning:
             points = np.frombuffer(opened, np.uint8).reshape(-1, SIZE)
         for done in self._begun().multiply(message.owner, points):
             progress(done)
+
+    def _require_memory(self, size: int) -> None:
+        """Refuse a stated number of ids whose set this machine cannot hold, before any memory is taken for it."""
+        needed, here = COPIES * SIZE * size, memory_here()
+        if needed > here:
+            raise FederationError(
+                f"party {self._task.party!r} has {here / 1e9:.3g} GB of memory, and a set of {size:,} ids takes "
+                f"{needed / 1e9:.3g} GB: align on a larger machine"
+            )
 
     def _certificate(self, party: str) -> bytes:
         if party not in self._own.certificates:

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 OFFER_BYTES = 1 << 24
 """Bytes of an offer's body: the job is in it, whose size nothing else bounds."""
+OFFER_VALUES = 1 << 12
+"""Values of an offer's body: the job is one text, and the names of all parties are among the others."""
 MOST_PINGED = 1 << 26
 EVERY_SECONDS = 1.0
 
@@ -103,9 +105,10 @@ class Desk:
     def limits(self) -> Limits:
         """Return the size limits of the next call."""
         if self._work is None:
-            return Limits(OFFER_BYTES, {"payload": MOST_PINGED})
+            return Limits(OFFER_BYTES, {"payload": MOST_PINGED}, OFFER_VALUES)
         work = self._work.limits
-        return Limits(max(OFFER_BYTES, work.body), {"payload": MOST_PINGED, **work.vectors})
+        values = max(OFFER_VALUES, work.most_values)
+        return Limits(max(OFFER_BYTES, work.body), {"payload": MOST_PINGED, **work.vectors}, values)
 
     def connected(self, process: bytes) -> None:
         """Note a new stream, to a coordinator's process."""

@@ -37,6 +37,8 @@ PARCEL, MOST_PARCELS, MOST_TERMS = "parcel ", 16, 16
 OF_MARGINS, OF_RECORDS = ("weights", "margins"), ("labels", "limits")
 RECORDS = OF_MARGINS + OF_RECORDS
 """Names of the vectors of Records: multinomial loss has K margins, and K residuals, for each record."""
+MOST_NOTICES = 1000
+"""Notices of one offer, each of which the owner's book may record: two per start of a party and three per coordinator."""
 
 
 class Training(Work):
@@ -51,6 +53,7 @@ class Training(Work):
         self._n_records = 0
         self._n_trained = 0
         self._releases = 0
+        self._notices = 0
 
     @property
     def limits(self) -> Limits:
@@ -70,6 +73,9 @@ class Training(Work):
             raise FederationError(
                 f"party {self._task.party!r} was sent a notice of another run than the one it works on"
             )
+        self._notices += 1
+        if self._notices > MOST_NOTICES:
+            raise FederationError(f"party {self._task.party!r} was sent more than {MOST_NOTICES} notices of one run")
         return self._loaded().hear(notice)
 
     def answer(self, query: Query, vectors: Mapping[str, Any], key: ReleaseKey) -> tuple[object, Mapping[str, Any]]:

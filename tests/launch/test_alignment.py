@@ -678,6 +678,15 @@ class TestProtocol:
         assert (again.salt, again.hash, again.source, again.rows.tolist()) == (SALT, "ab", "cd", [5, 2, 9])
         assert Index.read(tmp_path / "b.index") is None
 
+    def test_the_number_of_index_files_is_limited(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each run that may be resumed leaves one, and the coordinator chooses the names of runs."""
+        monkeypatch.setattr("parties.alignment.index.MOST_FILES", 2)
+        index = Index(SALT, "ab", "cd", np.array([5, 2, 9]))
+        for name in ("a", "b", "a"):
+            index.write(tmp_path / f"{name}.index")
+        with pytest.raises(OutputError, match="holds 2 files, most of them of runs that never ended"):
+            index.write(tmp_path / "c.index")
+
 
 class TestSaid:
     def test_certificate_and_plan_state_the_disclosures_of_an_alignment(self) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import sqlite3
+import stat
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,8 @@ import vfl
 from coordinator.charging.budget import Budget
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log, Round
-from parties.book import OTHERS, account_of
+from parties.book import OTHERS, PartyBook, account_of
+from parties.consent import Policy
 from parties.loading import load
 from vfl.errors import BudgetError, BudgetExceeded, ConsentRefused, LedgerError, PrivacyError
 from vfl.launch.engines import inprocess
@@ -25,7 +28,7 @@ from vfl.messages import Backward, Descend, Fold, Forward, Notice, Phase, Record
 from vfl.planning import plan as make_plan
 from vfl.privacy.accountants import GaussianAccountant
 from vfl.privacy.events import ReleaseKey
-from vfl.privacy.ledger import Ledger, SqliteLedger
+from vfl.privacy.ledger import Head, Ledger, SqliteLedger
 from vfl.privacy.ledger.dataset import DatasetReservation
 from vfl.privacy.noise import CryptographicNoise
 from vfl.solvers.gcd import GCD
@@ -223,6 +226,32 @@ class TestCap:
         place.allow("bank", 2.0)
         with pytest.raises(ConsentRefused, match=r"\[total\]"):
             place.run(job(1.5), "r2")
+
+
+def test_a_book_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    """The umask of the owner's process does not decide that. SQLite gives its other files the mode of the book."""
+    place = Place(tmp_path)
+    before = os.umask(0)
+    try:
+        for _ in place.events(job()):
+            files = [path for path in tmp_path.iterdir() if ".book" in path.name]
+            assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
+    finally:
+        os.umask(before)
+    assert {path.name for path in files} >= {"bank.book", "telco.book"}
+
+
+def test_the_same_head_is_noted_once(tmp_path: Path) -> None:
+    """A coordinator that repeats a notice does not lengthen the book."""
+    place = Place(tmp_path)
+    list(place.events(job()))
+    book = PartyBook(Policy.read(place.policies["bank"]), job(), "bank")
+    head = Head(1, "0" * 64)
+    lengths = []
+    for _ in range(3):
+        book.hear(Notice(Phase.OPEN, "r2", "credit", head), N)
+        lengths.append(SqliteLedger(place.books["bank"]).head().seq)
+    assert lengths[1] == lengths[2] - 1  # the entry of the resume
 
 
 class TestReleases:

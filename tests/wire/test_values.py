@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vfl.wire.federation_pb2 import Value, Values
-from vfl.wire.values import DEEPEST, WireError, parse, serialise
+from vfl.wire.values import DEEPEST, MOST_VALUES, WireError, parse, serialise, varint
 
 SCALARS = st.one_of(
     st.none(),
@@ -64,6 +64,39 @@ def test_nan_travels() -> None:
 def test_other_values_do_not_travel(value) -> None:
     with pytest.raises(WireError):
         serialise((value,))
+
+
+class TestNumbers:
+    """The number of values is limited before any is built: one of two bytes takes up to 70 bytes of memory."""
+
+    @pytest.mark.parametrize("item", [None, (), True, 7, "a", b"", (None,)], ids=repr)
+    def test_as_many_as_allowed_and_no_more(self, item) -> None:
+        each = 2 if item == (None,) else 1
+        data = serialise((item,) * 1000)
+        assert parse(data, 1000 * each) == (item,) * 1000
+        with pytest.raises(WireError, match=f"more than {1000 * each - 1} values"):
+            parse(data, 1000 * each - 1)
+
+    def test_a_body_of_16_mebibytes_is_refused_without_building_it(self) -> None:
+        content = b"\x0a\x00" * (1 << 23)
+        data = b"\x32" + varint(len(content)) + content
+        with pytest.raises(WireError, match=f"more than {MOST_VALUES} values"):
+            parse(data)
+
+    @pytest.mark.parametrize("key", [b"\x8a\x00", b"\x8a\x80\x00", b"\x8a\x80\x80\x80\x10"])
+    def test_keys_spelt_longer_than_needed_are_counted(self, key) -> None:
+        content = (key + b"\x00") * 1000
+        with pytest.raises(WireError):
+            parse(b"\x32" + varint(len(content)) + content, 500)
+
+    def test_content_that_looks_like_keys_is_not_counted(self) -> None:
+        plain = ("\n" * 5000, b"\x0a\x8a" * 5000, (10.0,))
+        assert parse(serialise(plain), 10) == plain
+
+    @pytest.mark.parametrize("cut", [1, 3, 2001])
+    def test_a_message_that_is_cut_off_is_refused(self, cut) -> None:
+        with pytest.raises(WireError):
+            parse(serialise((None,) * 1000)[:-cut], 10)
 
 
 def nested(depth: int) -> Value:

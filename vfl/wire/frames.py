@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from vfl.wire.federation_pb2 import FromParty, Head, ToParty, Vector
-from vfl.wire.values import WireError, parse, serialise, varint
+from vfl.wire.values import MOST_VALUES, WireError, parse, read_varint, serialise, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,11 +54,18 @@ class Constant:
 class Limits:
     """Limits of an incoming message.
 
-    body : most bytes. vectors : {name: most bytes}. calls : number of the call, None for any next.
+    body : most bytes. vectors : {name: most bytes}. values : most values in the body; None derives it from `body`, so that
+        parsing takes at most five times as many bytes, and 4 MiB.
     """
 
     body: int
     vectors: Mapping[str, int] = field(default_factory=dict)
+    values: int | None = None
+
+    @property
+    def most_values(self) -> int:
+        """Most values in the body."""
+        return MOST_VALUES + self.body // 16 if self.values is None else self.values
 
 
 def parsed(way: type[Way], data: bytes) -> tuple[Way, memoryview]:
@@ -95,18 +102,18 @@ class _Cut(NamedTuple):
 def _content(data: bytes) -> _Cut | None:
     """Find the content of a head or a piece that ends with it, as `frames` writes them; None for any other spelling."""
     try:
-        key, at = _read(data, 0)
+        key, at = read_varint(data, 0)
         number = key >> 3
         if key not in (_HEAD_FIELD << 3 | 2, _PIECE_FIELD << 3 | 2):
             return None
-        size, before = _read(data, at)
+        size, before = read_varint(data, at)
         if before + size != len(data):
             return None
         at = before
         while at < len(data):
             start = at
-            key, at = _read(data, at)
-            size, at = _read(data, at)  # a number, or the length of what follows
+            key, at = read_varint(data, at)
+            size, at = read_varint(data, at)  # a number, or the length of what follows
             if key == _INLINE_FIELD << 3 | 2:
                 return _Cut(number, before, start, at) if at + size == len(data) else None
             if key & 7 == 2:
@@ -116,18 +123,6 @@ def _content(data: bytes) -> _Cut | None:
     except IndexError:
         return None
     return None
-
-
-def _read(data: bytes, at: int) -> tuple[int, int]:
-    """Return a varint and the position after it. Raises IndexError at the end, and for one that is too long."""
-    number = 0
-    for shift in range(0, 63, 7):
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-    raise IndexError
 
 
 def frames(call: int, plain: Plain, vectors: Mapping[str, Buffer | Constant] | None = None) -> Iterator[bytes]:
@@ -205,6 +200,7 @@ class Incoming:
     def __init__(self, head: Head, content: memoryview, limits: Limits, held: dict[str, tuple[bytes, Any]]) -> None:
         self.call = head.call
         self._held = held
+        self._most_values = limits.most_values
         if head.body > limits.body:
             raise WireError(f"a message of {head.body} bytes exceeds the limit of {limits.body}")
         if len(head.vectors) > MOST_VECTORS:
@@ -258,7 +254,7 @@ class Incoming:
     @property
     def plain(self) -> Plain:
         """The body."""
-        return parse(self._body)
+        return parse(self._body, self._most_values)
 
     def feed(self, data: memoryview) -> None:
         """Take more bytes of the content. Raises WireError for more than were announced."""

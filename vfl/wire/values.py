@@ -1,8 +1,8 @@
 """Plain values as bytes and back.
 
 Guarantee. `parse` builds tuples, text, truth values, numbers, bytes and None, and nothing else. It raises WireError for any
-other input, and its memory is bounded by a multiple of the input's length. vfl.kinds then builds registered kinds from the
-plain values.
+other input. It counts the values before it builds any, so its memory is bounded by the input's length and the number of values
+that the caller allows. vfl.kinds then builds registered kinds from the plain values.
 """
 
 from __future__ import annotations
@@ -23,6 +23,12 @@ DEEPEST = 24
 LARGEST_WHOLE = 512
 """Bytes of a whole number. A noisy score without noise has up to 2,200 bits."""
 
+MOST_VALUES = 1 << 16
+"""Values of a message whose receiver names no limit. A value of two bytes takes up to 70 bytes of memory."""
+
+_ITEM, _LONG_ITEM = b"\x0a", b"\x8a"
+"""First byte of the key of a value in a tuple, and that of the same key spelt longer than needed."""
+_TUPLE = 0x32
 _SMALL = range(-(1 << 63), 1 << 63)
 _DOUBLE = struct.Struct("<d").pack
 _BYTES = tuple(bytes([value]) for value in range(0x80))
@@ -37,17 +43,65 @@ def serialise(plain: Plain) -> bytes:
     return _serialised(plain, 0)
 
 
-def parse(data: bytes | bytearray | memoryview) -> Plain:
-    """Return the plain tuple in the bytes. Raises WireError."""
-    value = Value()
+def parse(data: bytes | bytearray | memoryview, most: int = MOST_VALUES) -> Plain:
+    """Return the plain tuple in the bytes. Raises WireError, also for more than `most` values."""
+    value, whole = Value(), bytes(data)
+    # Each value has a key, which begins with one of these bytes. Counting bytes is fast, and suffices for most messages.
+    if whole.count(_ITEM) + whole.count(_LONG_ITEM) > most:
+        _require_few(whole, most)
     try:
-        value.ParseFromString(bytes(data))
+        value.ParseFromString(whole)
     except (DecodeError, ValueError):  # ValueError: text that is not UTF-8
         raise WireError("received a message that is not in the wire format") from None
     plain = _plain(value, 0)
     if type(plain) is not tuple:
         raise WireError("received a message that is not in the wire format")
     return plain
+
+
+def _require_few(data: bytes, most: int) -> None:
+    """Raise WireError for more than `most` values. A message that is not in the wire format is left to the parser."""
+    found, at = 0, 0
+    ends, tuples = [len(data)], [False]  # of the open messages: where they end, and whether they are `Values`
+    try:
+        while ends:
+            if at >= ends[-1]:
+                ends.pop()
+                tuples.pop()
+                continue
+            key, at = read_varint(data, at)
+            key &= 0xFFFFFFFF
+            kind = key & 7
+            if kind == 2:
+                size, at = read_varint(data, at)
+                if key == (_ITEM[0] if tuples[-1] else _TUPLE):
+                    found += tuples[-1]
+                    if found > most or len(ends) > 2 * DEEPEST:
+                        raise WireError(f"received a message with more than {most} values, or nested too deeply")
+                    ends.append(min(at + size, len(data)))
+                    tuples.append(not tuples[-1])
+                else:
+                    at += size
+            elif kind == 0:
+                _, at = read_varint(data, at)
+            elif kind in (1, 5):
+                at += 8 if kind == 1 else 4
+            else:
+                raise WireError("received a message that is not in the wire format")
+    except IndexError:
+        return
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a varint and the position after it. Raises IndexError at the end, and for one that is too long."""
+    number = 0
+    for shift in range(0, 63, 7):
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise IndexError
 
 
 def _serialised(plain: Any, depth: int) -> bytes:

@@ -339,6 +339,19 @@ class TestQueries:
             said = counter.refused(block_of_pass(column, 1e6), ReleaseKey(5 + column), **VISITED)
             assert "made the release of round 1, attempt 0 before" in said
 
+    def test_the_number_of_notices_is_limited(self, counter, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each may add an entry to the owner's book."""
+        monkeypatch.setattr("parties.joined.training.MOST_NOTICES", 4)
+        counter.begin(job())
+        for _ in range(2):
+            counter.call(Notice(Phase.COMPARE, "run1", "account"))
+        assert "more than 4 notices of one run" in counter.refused(Notice(Phase.COMPARE, "run1", "account"))
+
+    def test_an_offer_has_few_values(self, counter) -> None:
+        assert counter.desk.limits.most_values == 1 << 12
+        counter.begin(job())
+        assert counter.desk.limits.most_values < 1 << 18
+
     @pytest.mark.parametrize("phase", [Phase.CLOSE, Phase.ABANDON])
     def test_queries_after_the_end_of_a_run(self, counter, phase: Phase) -> None:
         spec = job()
@@ -496,6 +509,14 @@ class TestSealing:
         counter.call(ReadIds())
         for sizes in ({"bank": N}, {"bank": N, "telco": 1 << 60}, {"bank": N, "telco": -1}):
             assert "impossible numbers of ids" in counter.refused(BeginAligning(None, sizes))
+
+    def test_a_set_beyond_this_machines_memory(self, counter, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("parties.joined.aligning.memory_here", lambda: 1e9)
+        counter.call(offer(job(id="customer"), purpose="align"))
+        counter.call(ReadIds())
+        said = counter.refused(BeginAligning(None, {"bank": N, "telco": 1 << 28}))
+        assert "has 1 GB of memory, and a set of 268,435,456 ids takes 25.8 GB" in said
+        assert isinstance(counter.call(BeginAligning(None, {"bank": N, "telco": 1 << 20}))[0], Done)
 
 
 @pytest.mark.parametrize(

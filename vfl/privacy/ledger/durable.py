@@ -314,6 +314,7 @@ class SqliteLedger(Ledger):
     timeout : seconds to wait for other writers.
     readonly : refuse every write; for auditors.
     allow_network_file_system : write to a network file system, which can lose a charge; False raises LedgerError there.
+    owner_only : create the file with mode 0600, whatever the umask.
     """
 
     def __init__(
@@ -323,15 +324,16 @@ class SqliteLedger(Ledger):
         timeout: float = 30.0,
         readonly: bool = False,
         allow_network_file_system: bool = False,
+        owner_only: bool = False,
     ) -> None:
         self.path = Path(path).expanduser().absolute()
-        self._options = {
+        self._options: dict[str, Any] = {
             "timeout": timeout,
             "readonly": readonly,
             "allow_network_file_system": allow_network_file_system,
+            "owner_only": owner_only,
         }
-        store = SqliteStore(self.path, timeout, readonly=readonly, allow_network_file_system=allow_network_file_system)
-        super().__init__(store)
+        super().__init__(SqliteStore(self.path, **self._options))
 
     def __reduce__(self) -> tuple[Callable[..., SqliteLedger], tuple[str, dict[str, Any]]]:
         return _reopen, (str(self.path), self._options)

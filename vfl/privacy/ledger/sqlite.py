@@ -47,13 +47,23 @@ class SqliteStore:
     timeout : seconds to wait for another process's transaction.
     readonly : refuse every write; for auditors, who may read from any file system.
     allow_network_file_system : write to a network file system despite the risk.
+    owner_only : create the file with mode 0600, whatever the umask; SQLite gives its other files the same mode.
     """
 
-    def __init__(self, path: Path, timeout: float, *, readonly: bool, allow_network_file_system: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        timeout: float,
+        *,
+        readonly: bool,
+        allow_network_file_system: bool = False,
+        owner_only: bool = False,
+    ) -> None:
         self.path = path
         self.timeout = timeout
         self.readonly = readonly
         self.allow_network_file_system = allow_network_file_system
+        self._mode = 0o600 if owner_only else 0o666
         self._connection: sqlite3.Connection | None = None
         self._identity = ""
 
@@ -65,6 +75,7 @@ class SqliteStore:
         part = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         with self._explained():
             try:
+                os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, self._mode))
                 with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
                     connection.execute("PRAGMA synchronous=FULL")
                     connection.execute("BEGIN IMMEDIATE")
