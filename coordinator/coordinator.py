@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vfl.job import Job
     from vfl.messages import Greeting
     from vfl.privacy.ledger import Head, Reservation, Statement
+    from vfl.targets import Targets
     from vfl.types import Vector
 
 
@@ -115,7 +116,7 @@ class Coordinator:
 
     expand : send every Descend as its parts.
     faults : policy on lost parties.
-    margins : makes the margins from labels, split, n, and the number of margins per record.
+    margins : makes the margins from labels, split, n, the number of margins per record, and the vectors with the labels.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Coordinator:
         *,
         expand: bool = False,
         faults: Faults | None = None,
-        margins: Callable[[Any, Split | None, int, int], State] = whole,
+        margins: Callable[[Any, Split | None, int, int, Targets], State] = whole,
     ) -> None:
         self._transport = transport
         self._margins = margins
@@ -215,7 +216,8 @@ class Coordinator:
         label = plan.job.partition.label_party
         if plan.sharing is None:
             labels = self._transport.labels(label)
-            return self._transport, self._margins(labels, plan.job.split, plan.n_records, plan.job.n_margins)
+            job = plan.job
+            return self._transport, self._margins(labels, job.split, plan.n_records, job.n_margins, job.targets)
         if not isinstance(self._transport, Legs):
             raise SpecificationError(
                 "trust='secure' does not run over this transport: use an engine that carries its legs"

@@ -124,7 +124,7 @@ def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSourc
     if ids:
         return open_with_ids(task, source)
     # A bare array has the declared order; the order of the blocks is only that of storage.
-    contents = contents_of(task.schema, task.columns, task.label, task.groups)
+    contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
     return open_source(source, contents, party=task.party)
 
 
@@ -216,7 +216,7 @@ def load_features(task: PartyTask, source: Any) -> Storage:
 
 
 def load_labels(task: PartyTask, source: Any) -> Vector:
-    """Return y of all records of the label party's source, for measuring in the clear."""
+    """Return y of all records of the label party's source, for measuring in the clear; with its factors (1 + k, n)."""
     own = replace(task, groups=())
     labels = load_range(own, source, open_for(own, source, ids=False), None, None)[1]
     return np.zeros(0) if labels is None else labels
@@ -279,7 +279,8 @@ def _read(
     elif shard is not None:
         opened = rows_of(opened, shard.start, shard.stop)
     wanted = task.canonical, task.schema, task.scaling
-    options: dict[str, Any] = {"intercept": task.intercept, "label": task.label, "dtype": task.storage}
+    options: dict[str, Any] = {"intercept": task.intercept, "label": task.label, "factors": task.factors}
+    options["dtype"] = task.storage
     if not isinstance(opened, SparseSource):
         groups = GroupReader(task.schema, task.groups, opened.origin, opened.at_most)
         columns, labels = read_columns(opened, *wanted, groups=groups, **options)

@@ -82,7 +82,7 @@ class ModelPart:
         return self._of_shards(task, source, index, permission or permitted(self, source), shards)[0]
 
     def with_labels(self, source: Any, *, permission: Permission, shards: int = 1) -> tuple[Vector, Vector]:
-        """Return X_k w_k and y (n,) of the label party's new records; arguments as for `margins`."""
+        """Return X_k w_k and y (n,) of the label party's new records; with k factors (1 + k, n). Arguments as for `margins`."""
         return self._of_shards(_task_of(self, labelled=True), source, None, permission, shards)
 
     def _of_shards(
@@ -95,7 +95,7 @@ class ModelPart:
         # `map` keeps no columns while the next ones are read.
         margins, labels = zip(*map(applied, new_records(task, source, index=index, shards=shards)), strict=True)
         permission.count(sum(map(len, margins)))
-        return (margins[0], labels[0]) if shards == 1 else (np.concatenate(margins), np.concatenate(labels))
+        return (margins[0], labels[0]) if shards == 1 else (np.concatenate(margins), np.concatenate(labels, axis=-1))
 
     def applied(self, columns: Storage) -> Vector:
         """Return X_k w_k of loaded columns, (n,) or (n, K)."""
@@ -213,6 +213,7 @@ class NewRows:
         self._own: Vector = np.zeros(0)
         self._total: Vector = np.zeros(0)
         self._labels: Vector = np.zeros(0)
+        self._offsets: Vector | None = None
 
     def load(self, source: Any, shard: Shard | None, chosen: Chosen | None, opened: Any = None) -> int:
         """Read the records, apply the part, and return their number. The columns are not kept.
@@ -221,7 +222,8 @@ class NewRows:
         """
         opened = opened or open_for(self._task, source, ids=chosen is not None)
         columns, labels = load_range(self._task, source, opened, shard, chosen)
-        self._labels = self._labels if labels is None else labels
+        if labels is not None:
+            self._labels, self._offsets, _ = self._part.job.targets.parts(labels)
         self._own = self._part.applied(columns)
         return len(self._own)
 
@@ -244,13 +246,15 @@ class NewRows:
         """Return the exact sum of a statistic, in multiples of its grid. measure : a `Measure` in plain form."""
         K = self._part.job.n_margins
         margins = self._total if K == 1 else self._total.T.ravel()  # one class after the other, as in a run
+        if self._offsets is not None:
+            margins = margins + self._offsets
         return from_plain(measure, Measure).statistic(margins, self._labels)
 
 
 def _task_of(part: ModelPart, *, labelled: bool) -> PartyTask:
     """Return the task of reading new records: features, and the label if `labelled`."""
     task = part.job.for_party(part.party)
-    return replace(task.features, label=task.label if labelled else None)
+    return replace(task.features, label=task.label, factors=task.factors) if labelled else task.features
 
 
 class Prediction:

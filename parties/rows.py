@@ -69,7 +69,7 @@ class Rows:
     """Some rows of a party's columns, with the kernels of the kind that they are stored as.
 
     columns : scaled features of the training records, in canonical order; the intercept is last, if the party owns it.
-    labels : y of all of these records, at the label party.
+    labels : y of all of these records, at the label party; with k factors (1 + k, n), y first (parties.storage.labels).
     held_out, groups : as for `Party`.
     threads : number of threads of the kernels; it changes no result.
     first, n_trained : position of the first of these records among all n_trained training records; None if these are all.
@@ -128,11 +128,11 @@ class Rows:
         return None if self._labels is None else self._labels.astype(np.float64, copy=False)
 
     def labels(self) -> Vector:
-        """Return y of these records. Pass it only to margins."""
+        """Return y of these records, and its factors after it, (n + kn,). Pass them only to margins."""
         y = self.y
         if y is None:
             raise PrivacyError(f"party {self._party!r} holds no label")
-        return y
+        return y.ravel()
 
     @np.errstate(all="ignore")  # an overflow warning would reveal one record's cell, here and below
     def sums(self, query: Query, records: Records) -> list[Sums]:

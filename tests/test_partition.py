@@ -179,7 +179,10 @@ WRONG = {
     ),
     "unknown key": (
         lambda: FeaturePartition.from_dict({"partys": {}, "label": ["a", "y"]}),
-        "partition: unknown key 'partys' (did you mean 'parties'?); known are label, parties, blocks, groups",
+        (
+            "partition: unknown key 'partys' (did you mean 'parties'?); known are label, parties, blocks, groups, "
+            "exposure, weights"
+        ),
     ),
     "missing key": (
         lambda: FeaturePartition.from_dict({"parties": {"a": ["x"]}}),

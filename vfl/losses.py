@@ -171,6 +171,7 @@ class Poisson:
     margin: float = 3.0
     name: ClassVar[str] = "poisson"
     classification: ClassVar[bool] = False
+    log_link: ClassVar[bool] = True
     slope: ClassVar[float] = math.inf
 
     def __post_init__(self) -> None:

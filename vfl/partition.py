@@ -21,6 +21,7 @@ _FORMS = {
 }
 """Syntax of a job file for the required keys of a partition."""
 _LONGEST_NAME = 64
+_FACTORS = ("exposure", "weights")
 _GROUPS = "groups of party {!r}"
 _SHOWN_PARTIES = 12
 _SHOWN_WIDTH = 88
@@ -37,6 +38,9 @@ class FeaturePartition:
         the solver. Parties without columns may be left out.
     groups : {party: columns that are no features}, by which a job checks its fairness (vfl.Fairness). A party without other
         columns is allowed if it holds some of these.
+    exposure : column of the label's owner with the exposure of each record, such as years insured; it is no feature. None:
+        every record has the exposure 1.
+    weights : column of the label's owner with the weight of each record; it is no feature. None: every weight is 1.
 
     Several parties may hold columns of one name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
     bounds, results, reports and errors. A name that one party alone holds stays as it is.
@@ -52,6 +56,7 @@ class FeaturePartition:
     label: tuple[str, str]
     _blocks: Blocks | None
     _groups: Blocks
+    _factors: tuple[str | None, str | None]
     _held: Mapping[str, tuple[str, str]] = field(compare=False)
     _label_name: str = field(compare=False)
 
@@ -61,6 +66,8 @@ class FeaturePartition:
         label: tuple[str, str],
         blocks: Mapping[str, Sequence[Sequence[str]]] | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
+        exposure: str | None = None,
+        weights: str | None = None,
     ) -> None:
         pairs = list(parties.items() if isinstance(parties, Mapping) else parties)
         _check_parties([name for name, _ in pairs])
@@ -68,13 +75,17 @@ class FeaturePartition:
         object.__setattr__(self, "label", _check_label(label, owned))
         grouped = _grouping(groups or {}, owned, self.label)
         _check_ownership(owned, self.label, grouped)
-        named = _names(owned, self.label, grouped)
+        held = {"exposure": exposure, "weights": weights}
+        given = _factors(held, owned, self.label, grouped)
+        named = _names(owned, (self.label, *given), grouped)
         object.__setattr__(self, "_label_name", named[self.label])
+        own = tuple(None if column is None else named[self.label[0], column] for column in held.values())
+        object.__setattr__(self, "_factors", own)
         object.__setattr__(self, "_held", {name: pair for pair, name in named.items()})
         object.__setattr__(self, "_owned", tuple((q, tuple(named[q, c] for c in own)) for q, own in owned))
         object.__setattr__(self, "_groups", tuple((q, tuple(named[q, c] for c in own)) for q, own in grouped))
-        given = None if blocks is None else {q: _plain_lists(cut, q, named) for q, cut in blocks.items()}
-        object.__setattr__(self, "_blocks", None if given is None else _explicit_blocks(given, self._owned))
+        cuts = None if blocks is None else {q: _plain_lists(cut, q, named) for q, cut in blocks.items()}
+        object.__setattr__(self, "_blocks", None if cuts is None else _explicit_blocks(cuts, self._owned))
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -90,6 +101,21 @@ class FeaturePartition:
     def label_column(self) -> str:
         """Return the name of the label's column."""
         return self._label_name
+
+    @property
+    def exposure(self) -> str | None:
+        """Return the column of the exposures; None without one."""
+        return self._factors[0]
+
+    @property
+    def weights(self) -> str | None:
+        """Return the column of the records' weights; None without one."""
+        return self._factors[1]
+
+    @property
+    def factor_columns(self) -> tuple[str, ...]:
+        """Return the columns of the label's owner that are neither features nor the label: exposure, weights."""
+        return tuple(column for column in self._factors if column is not None)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -126,12 +152,13 @@ class FeaturePartition:
         return tuple(column for owner, block in self._blocks if owner == party for column in block)
 
     def wanted(self, party: str, *, label: bool = True, groups: bool | None = None) -> tuple[str, ...]:
-        """Return the columns that a party's data must hold: its features as declared, the label if it holds it, its groups.
+        """Return the columns that a party's data must hold: its features, the label and its factors, its groups.
 
         groups : False leaves its groups out; None takes the value of `label`, since predictions need neither.
         """
         held = dict(self._groups).get(party, ()) if (label if groups is None else groups) else ()
-        return (*self.columns(party), *((self.label_column,) if label and party == self.label_party else ()), *held)
+        late = (self.label_column, *self.factor_columns) if label and party == self.label_party else ()
+        return (*self.columns(party), *late, *held)
 
     def local(self, column: str) -> str:
         """Return the name of a column in its party's own data."""
@@ -200,6 +227,8 @@ class FeaturePartition:
         for column in sorted(dropped):
             if column == self.label_column:
                 raise PartitionError(f"column {column!r} is the label, which cannot be dropped")
+            if column in self.factor_columns:
+                raise PartitionError(f"column {column!r} is the exposure or the weights: leave it out of the partition")
             if column not in self.features:
                 raise PartitionError(f"no party owns a column {column!r} to drop{nearest(column, self.features)}")
 
@@ -212,12 +241,16 @@ class FeaturePartition:
             if not left and party != self.label_party and party not in groups:
                 raise PartitionError(f"all columns of party {party!r} are dropped: leave the party out")
         if self._blocks is None:
-            return FeaturePartition(owned, self.label, groups=groups)
+            return FeaturePartition(owned, self.label, groups=groups, **self._local_factors())
         cut: dict[str, list[list[str]]] = {}
         for party, block in self._blocks:
             if rest := kept(block):
                 cut.setdefault(party, []).append(rest)
-        return FeaturePartition(owned, self.label, cut, groups)
+        return FeaturePartition(owned, self.label, cut, groups, **self._local_factors())
+
+    def _local_factors(self) -> dict[str, Any]:
+        names = (None if column is None else self.local(column) for column in self._factors)
+        return dict(zip(_FACTORS, names, strict=True))
 
     def _local_groups(self) -> dict[str, list[str]]:
         return {party: list(map(self.local, columns)) for party, columns in self._groups}
@@ -235,7 +268,14 @@ class FeaturePartition:
         if not self._groups:
             return self
         kept = {p: list(map(self.local, columns)) for p, columns in self._owned if columns or p == self.label_party}
-        return FeaturePartition(kept, self.label, self._local_blocks())
+        return FeaturePartition(kept, self.label, self._local_blocks(), **self._local_factors())
+
+    def with_factors(self, *, exposure: str | None = None, weights: str | None = None) -> FeaturePartition:
+        """Return the partition with other columns of exposure and weights."""
+        owned = {party: list(map(self.local, columns)) for party, columns in self._owned}
+        return FeaturePartition(
+            owned, self.label, self._local_blocks(), self._local_groups(), exposure=exposure, weights=weights
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
@@ -247,12 +287,12 @@ class FeaturePartition:
             plain["blocks"] = cut
         if self._groups:
             plain["groups"] = self._local_groups()
-        return plain
+        return plain | {key: column for key, column in self._local_factors().items() if column is not None}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> FeaturePartition:
         """Build from the output of `to_dict`. Raises PartitionError for an unknown or missing key."""
-        known = ("label", "parties", "blocks", "groups")
+        known = ("label", "parties", "blocks", "groups", *_FACTORS)
         for key in plain:
             if key not in known:
                 raise PartitionError(
@@ -264,7 +304,10 @@ class FeaturePartition:
         for key in ("parties", "blocks", "groups"):
             if not isinstance(plain.get(key, {}), Mapping):
                 raise PartitionError(f"partition: {key!r} must be a table from party to columns")
-        return cls(plain["parties"], label=plain["label"], blocks=plain.get("blocks"), groups=plain.get("groups"))
+        factors = {key: plain.get(key) for key in _FACTORS}
+        return cls(
+            plain["parties"], label=plain["label"], blocks=plain.get("blocks"), groups=plain.get("groups"), **factors
+        )
 
     @classmethod
     def from_sizes(
@@ -375,6 +418,9 @@ class FeaturePartition:
             f"{_counted(len(self._owned), 'party', 'parties')}, {_counted(self.n_features, 'feature', 'features')}, "
             f"label {self.label_column!r} at {self.label_party}"
             + ("" if self._blocks is None else f", {_counted(len(self._blocks), 'block', 'blocks')}")
+            + "".join(
+                f", {key} {column!r}" for key, column in zip(_FACTORS, self._factors, strict=True) if column is not None
+            )
             + "".join(f", group {column!r} at {party}" for party, columns in self._groups for column in columns)
         )
 
@@ -480,9 +526,30 @@ def _check_ownership(owned: Blocks, label: tuple[str, str], groups: Blocks) -> N
             raise PartitionError(f"party {party!r} owns no column and does not hold the label: leave it out")
 
 
-def _names(owned: Blocks, label: tuple[str, str], groups: Blocks) -> dict[tuple[str, str], str]:
+def _factors(
+    given: Mapping[str, object], owned: Blocks, label: tuple[str, str], groups: Blocks
+) -> list[tuple[str, str]]:
+    """Return (party, column) of the exposure and the weights; PartitionError for a column with another use."""
+    party, held = label[0], []
+    uses = dict.fromkeys(dict(owned)[party], "a feature") | dict.fromkeys(dict(groups).get(party, ()), "a group column")
+    uses[label[1]] = "the label"
+    for key, column in given.items():
+        if column is None:
+            continue
+        if not isinstance(column, str) or not column.strip():
+            raise PartitionError(f"{key} is the name of a column of the label's owner {party!r}, not {column!r}")
+        if column in uses:
+            raise PartitionError(
+                f"column {column!r} is {uses[column]} and also {key} of {party!r}: leave it out of one of the two"
+            )
+        uses[column] = key
+        held.append((party, column))
+    return held
+
+
+def _names(owned: Blocks, others: Sequence[tuple[str, str]], groups: Blocks) -> dict[tuple[str, str], str]:
     """Return {(party, column): name}: the column, or 'PARTY.COLUMN' where several parties hold a column of that name."""
-    held = [*((q, c) for q, own in (*owned, *groups) for c in own), label]
+    held = [*((q, c) for q, own in (*owned, *groups) for c in own), *others]
     several = {column for column, parties in _grouped((c, q) for q, c in held) if len(parties) > 1}
     named = {(party, column): f"{party}.{column}" if column in several else column for party, column in held}
     for name, pairs in _grouped((name, f"{party!r}: {column!r}") for (party, column), name in named.items()):

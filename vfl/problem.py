@@ -125,6 +125,7 @@ class Problem:
     smoothness_share : the share of μ² that private smoothness may spend.
     one_sided : most declared ranges keep their sign, so that columns are far from orthogonal to the intercept.
     sparse : parties whose columns are never centred, so that entries that are not stored stay 0.
+    exposure : declared bounds of the exposures; None without exposure. Margins are then Xw + log(exposure).
     start : (p,) the released model that training starts from, on the scaled features; None for the constant model.
     penalise_intercept : ψ includes the intercept; only solvers that need a strongly convex F set it.
     """
@@ -146,6 +147,7 @@ class Problem:
     sparse: frozenset[str] = frozenset()
     label_low: float = -math.inf
     start: Vector | None = None
+    exposure: tuple[float, float] | None = None
 
     @property
     def private(self) -> bool:

@@ -452,4 +452,17 @@ class RealLabel:
             object.__setattr__(self, "bounds", checked_bounds(self.bounds))
 
 
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A number per record that the label's owner holds beside the label. Values outside the bounds are clamped.
+
+    role : 'exposure', which becomes the offset log(exposure) of the record's margin; or 'weights', which multiply its loss.
+    column : of the owner's data. bounds : (lo, hi), declared.
+    """
+
+    role: str
+    column: str
+    bounds: Bounds
+
+
 Label: TypeAlias = BinaryLabel | ClassLabel | RealLabel

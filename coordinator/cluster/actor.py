@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from vfl.job.faults import Faults
     from vfl.messages import Query, Records
     from vfl.planning import Plan
+    from vfl.targets import Targets
     from vfl.types import Vector
 
     Event: TypeAlias = Plan | Reserved | Round | Lost | Made | Outcome
@@ -134,10 +135,17 @@ class CoordinatorActor:
         """Settle; return the outcome."""
         return next(self._events)
 
-    def _margins(self, labels: Sequence[Any], split: Split | None, n_records: int, n_margins: int = 1) -> MarginShards:
+    def _margins(
+        self,
+        labels: Sequence[Any],
+        split: Split | None,
+        n_records: int,
+        n_margins: int = 1,
+        targets: Targets | None = None,
+    ) -> MarginShards:
         """Start one actor per shard of the margins. These actors end with this one."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
-        return MarginShards(Remote(started, self._of_margins), labels, split, n_records, n_margins)
+        return MarginShards(Remote(started, self._of_margins), labels, split, n_records, n_margins, targets)
 
     def _of_margins(self, number: int, ref: Any) -> Any:
         try:

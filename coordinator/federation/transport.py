@@ -17,6 +17,7 @@ from vfl.messages import BookHeads, Descend, Forward, Greeting, Groups, RecordNo
 from vfl.messages.joining import Done, Load, SendLabels
 from vfl.secure.roles import DEALER
 from vfl.security.sealing import sealed_size
+from vfl.targets import Targets
 from vfl.wire.frames import Constant, Limits, as_vector
 from vfl.wire.values import WireError
 
@@ -54,6 +55,7 @@ class FederationTransport:
     parts : returns the numbers of records to train on and held out, given their sum.
     offer : offers this run to a party that has connected again.
     n_margins : margins per record, K with multinomial loss.
+    targets : the vectors that the label's owner sends with the labels.
     dealer : of a run on shares: the one at the coordinator, or the name of the organisation that deals, which has a stream as
         the parties have. widest : largest number of columns of a party.
     timeout : seconds to wait for one answer. load_seconds : for a party to read its data.
@@ -73,10 +75,12 @@ class FederationTransport:
         n_margins: int = 1,
         dealer: Any = None,
         widest: int = 0,
+        targets: Targets | None = None,
     ) -> None:
         self._gathering, self._names, self._offer, self._parts = gathering, parties, offer, parts
         self._timeout, self._load_seconds, self._n_margins = timeout, load_seconds, n_margins
         self._dealer, self._widest = dealer, widest
+        self._targets = targets or Targets()
         self._queues: dict[str, ThreadPoolExecutor] = {}
         self._n_records: dict[str, int] = {}
         self._constants: dict[str, tuple[Vector, Constant]] = {}
@@ -93,8 +97,8 @@ class FederationTransport:
         return together(calls, lambda name, answer: expected(answer.wait(self._timeout)[0], BookHeads, name))
 
     def labels(self, party: str) -> Vector:
-        """Return y, (n,)."""
-        size = 8 * self._n_records.get(party, MOST_RECORDS)
+        """Return y, (n,), and after it exposure and weights where the job has them."""
+        size = 8 * self._targets.count * self._n_records.get(party, MOST_RECORDS)
         answer = self._link(party).call(SendLabels(), limits=Limits(SENTENCE, {"labels": size}))
         message, vectors = answer.wait(self._timeout)
         expected(message, Done, party)

@@ -14,6 +14,7 @@ from vfl.errors import PrivacyError
 from vfl.holdout import Side
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, HELD_POSITIONS, Backward, Descend, Need, Records, Weighted
+from vfl.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +42,10 @@ def _own(name: str, vector: Vector) -> Vector:
 
 
 class Margins:
-    """Xw (n,), starting at w = 0, and the labels y (n,) of the training records.
+    """Xw + o (n,), starting at w = 0, and the labels y (n,) of the training records. o are the offsets; 0 without exposure.
+
+    labels : y, and after it the vectors that `targets` names. Offsets stay in the margins however often Xw is rebuilt.
+        With weights, queries and the objective get labels and weights, (2n,) (vfl.losses.RecordWeighted).
 
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
@@ -58,12 +62,19 @@ class Margins:
         place: Place | None = None,
         n_margins: int = 1,
         share: Callable[[str, Vector], Vector] = _own,
+        targets: Targets | None = None,
     ) -> None:
         self._share = share
-        self._held_labels = labels[:0] if held_out is None else labels[held_out]
-        self._labels = share("labels", labels if held_out is None else labels[~held_out])
+        given = (targets or Targets()).parts(labels)
+        kept = slice(None) if held_out is None else ~held_out
+        apart = slice(0) if held_out is None else held_out
+        self._held_labels, own = given.labels[apart], given.labels[kept]
+        self._weighed = share("labels", own if given.weights is None else np.append(own, given.weights[kept]))
+        self._labels = self._weighed[: len(own)] if given.weights is not None else self._weighed
+        self._held_offsets = None if given.offsets is None else given.offsets[apart]
+        self._offsets = None if given.offsets is None else given.offsets[kept]
         self._n_margins = n_margins
-        self._margins = np.zeros(n_margins * len(self._labels))
+        self._margins = np.zeros(n_margins * len(self._labels)) if self._offsets is None else self._offsets
         self._place = place or Place(0, len(self._labels), 0)
         self._held: dict[str, Vector] = {}
         self._kept: dict[str, Vector] = {}
@@ -83,7 +94,8 @@ class Margins:
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
         if query.side is Side.TRAINING:
-            return query.statistic(self._margins, self._labels)
+            of_objective = getattr(query.statistic, "of_objective", False)
+            return query.statistic(self._margins, self._weighed if of_objective else self._labels)
         statistic: Any = query.statistic
         kept = [self._of_held_out(name) for name in (HELD_OUT, *getattr(statistic, "needs", ()))]
         sums: Integers | Vector = statistic(kept[0], self._held_labels, *kept[1:])
@@ -113,12 +125,12 @@ class Margins:
         cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
             limits = None if cap is None else self._limits(cap.cap)
-            return Records(margins=self._margins, labels=self._labels, limits=limits)
+            return Records(margins=self._margins, labels=self._weighed, limits=limits)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
             if query.batch is not None:
                 members = query.batch.members(self._place.n_trained)
                 self._kept["batch"] = members[self._place.first : self._place.first + self.n_records]
-            weights, replaced = query.weighting(self._margins, self._labels, self._kept)
+            weights, replaced = query.weighting(self._margins, self._weighed, self._kept)
             self._kept.update(replaced)
             if cap is not None:  # a pass costs one release because of it: not left to the weighting
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)
@@ -145,17 +157,19 @@ class Margins:
 
     @np.errstate(all="ignore")
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
-        """Sum the replies' n-vectors in order, then add the sum to Xw, reset Xw to it, or keep it under a name."""
+        """Add the vectors up in order; add the sum to Xw, reset Xw + o to it plus o, or keep it under a name."""
         total: Vector | None = None
         for vector in vectors:
             total = vector if total is None else total + vector
         if total is None:
             return
+        if target == HELD_OUT and self._held_offsets is not None:
+            total = total + self._held_offsets
         if target in HELD:
             self._held[target] = total
         elif target == "add":
             self._margins = self._margins + total
         elif target == "reset":
-            self._margins = total
+            self._margins = total if self._offsets is None else total + self._offsets
         else:
             self._kept[target] = total

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vfl.holdout import Split
     from vfl.messages import Query, Records, Reply, Tally
     from vfl.shards import Group, Shard
+    from vfl.targets import Targets
     from vfl.types import Integers, Vector
 
 
@@ -30,10 +31,18 @@ class ShardMargins:
     _margins: Margins
     _before: State
 
-    def load(self, labels: Vector, split: Split | None, shard: Shard, place: Place, n_margins: int = 1) -> None:
-        """Take the labels of the shard's records, (n,), including held-out records. n_margins : as for `Margins`."""
+    def load(
+        self,
+        labels: Vector,
+        split: Split | None,
+        shard: Shard,
+        place: Place,
+        n_margins: int = 1,
+        targets: Targets | None = None,
+    ) -> None:
+        """Take the labels of the shard's records, (n,), including held-out records. n_margins, targets : as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
-        self._margins = Margins(labels, held_out, place, n_margins, self._share)
+        self._margins = Margins(labels, held_out, place, n_margins, self._share, targets)
 
     def _share(self, name: str, vector: Vector) -> Vector:
         """Return the copy of a vector that is kept; see `Margins`."""
@@ -69,7 +78,13 @@ class MarginShards:
     """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`."""
 
     def __init__(
-        self, shards: Group, labels: Sequence[Any], split: Split | None, n_records: int, n_margins: int = 1
+        self,
+        shards: Group,
+        labels: Sequence[Any],
+        split: Split | None,
+        n_records: int,
+        n_margins: int = 1,
+        targets: Targets | None = None,
     ) -> None:
         self._shards = shards
         ranges = cut(n_records, shards.size)
@@ -78,7 +93,7 @@ class MarginShards:
         trained = [end - out for end, out in zip(ends, apart, strict=True)]
         places = [Place(trained[k], trained[-1], apart[k]) for k in range(shards.size)]
         self.counts = tuple(trained[k + 1] - trained[k] for k in range(shards.size))
-        self._shards.ask("load", Each(labels), split, Each(ranges), Each(places), n_margins)
+        self._shards.ask("load", Each(labels), split, Each(ranges), Each(places), n_margins, targets)
 
     @property
     def n_records(self) -> int:
@@ -118,6 +133,9 @@ class MarginShards:
             self._shards.ask("keep", target, Each([piece] if k == j else [] for j in range(self._shards.size)))
 
 
-def whole(labels: Any, split: Split | None, n_records: int, n_margins: int = 1) -> Margins:
+def whole(
+    labels: Any, split: Split | None, n_records: int, n_margins: int = 1, targets: Targets | None = None
+) -> Margins:
     """Return the margins of all records, in this process."""
-    return Margins(labels, None if split is None else split.held_out(n_records), n_margins=n_margins)
+    held_out = None if split is None else split.held_out(n_records)
+    return Margins(labels, held_out, n_margins=n_margins, targets=targets)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def open_with_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
     """Open a party's source with all columns that a run reads, so that one that is missing is found before the alignment."""
     # An array without names holds the ids in its first column, then what it holds without them.
-    contents = contents_of(task.schema, task.columns, task.label, task.groups)
+    contents = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
     return open_source(spec, _identified(task) | contents, party=task.party)
 
 
@@ -43,7 +43,8 @@ def check_before(task: PartyTask, source: Source | SparseSource) -> None:
     """
     if not isinstance(source, SparseSource):
         groups = GroupReader(task.schema, task.groups, source.origin, 0)
-        check_types(source, task.canonical, task.schema, task.scaling, label=task.label, groups=groups)
+        wanted = task.canonical, task.schema, task.scaling
+        check_types(source, *wanted, label=task.label, factors=task.factors, groups=groups)
 
 
 def _identified(task: PartyTask) -> dict[str, Content]:
@@ -226,4 +227,4 @@ class AlignedSource:
         for j in range(array.shape[1]):
             array[:, j] = array[order, j]
         array.flags.writeable = False
-        return columns, None if labels is None else labels[order]
+        return columns, None if labels is None else labels[..., order]

@@ -74,6 +74,7 @@ class Predicting(Work):
         self._n_records: int | None = None
         self._parts: dict[str, Vector] = {}
         self._labels: Vector | None = None
+        self._offsets: Vector | None = None
         self._rows: Any = None
 
     @property
@@ -124,7 +125,8 @@ class Predicting(Work):
         own = self._part.party
         if self._measured and own == self._receiver:
             labels = load_labels(self._task, self._source)
-            self._labels = labels if index is None else labels[index.rows]
+            given = self._task.job.targets.parts(labels if index is None else labels[..., index.rows])
+            self._labels, self._offsets = given.labels, given.offsets
         if self._task.columns:
             self._parts[own] = self._part.margins(self._source, index, permission=self._permission)
             self._n_records = len(self._parts[own])
@@ -175,4 +177,6 @@ class Predicting(Work):
         statistic, margins = message.statistic, self._margins()
         if self._part.job.multinomial:
             margins = margins.T.ravel()  # one class after another, as in a run
+        if self._offsets is not None:
+            margins = margins + self._offsets
         return np.ascontiguousarray(statistic(margins, self._labels) * statistic.grid, np.float64)

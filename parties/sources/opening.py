@@ -128,6 +128,7 @@ def split_table(
     named = names or {party: {column: column for column in part} for party, part in parts.items()}
     late = {
         partition.label,
+        *((partition.label_party, partition.local(column)) for column in partition.factor_columns),
         *((partition.owner(column), partition.local(column)) for column in partition.group_columns),
     }
     held = {named[q][column]: content for q, part in parts.items() for column, content in part.items()}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from parties.sources.base import Content, Origin
-    from vfl.schema import Category, Label, Schema
+    from vfl.schema import Category, Factor, Label, Schema
     from vfl.types import Integers, Vector
 
 MISSING = -1
@@ -30,14 +30,19 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a date is taken as it is writ
 
 
 def contents_of(
-    schema: Schema, columns: Sequence[str], label: tuple[str, Label] | None = None, groups: Sequence[str] = ()
+    schema: Schema,
+    columns: Sequence[str],
+    label: tuple[str, Label] | None = None,
+    groups: Sequence[str] = (),
+    factors: Sequence[Factor] = (),
 ) -> dict[str, Content]:
-    """Return the contents that `open_source` reads: a party's columns in order, its label (column, declaration), its groups."""
+    """Return the contents that `open_source` reads: columns, label (column, declaration), factors, groups, in order."""
     contents: dict[str, Content] = {}
     for column in columns:
         contents |= schema.contents(column)
     if label is not None:
         contents[label[0]] = "text" if isinstance(label[1], BinaryLabel | ClassLabel) else "number"
+        contents |= dict.fromkeys([factor.column for factor in factors], "number")
     for column in groups:
         contents |= schema.contents(column)
     return contents

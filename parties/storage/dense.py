@@ -23,7 +23,7 @@ from parties.storage.cells import (
     toward_zero,
     truths,
 )
-from parties.storage.labels import LabelReader
+from parties.storage.labels import TargetReader
 from parties.storage.made import reader_of
 from vfl.features import Feature
 from vfl.kernels import dense as kernels
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from parties.sources.base import Origin, Source
     from parties.storage.groups import GroupReader
-    from vfl.schema import Label, Scaling
+    from vfl.schema import Factor, Label, Scaling
     from vfl.types import Matrix, Vector
 
 
@@ -96,6 +96,7 @@ def read_columns(
     *,
     intercept: bool = False,
     label: tuple[str, Label] | None = None,
+    factors: Sequence[Factor] = (),
     groups: GroupReader | None = None,
     dtype: npt.DTypeLike = np.float64,
 ) -> tuple[Columns, Vector | None]:
@@ -104,28 +105,29 @@ def read_columns(
     columns : in the order of the coordinates, which need not be that of the source.
     scaling : of these columns (Scaling.of).
     intercept : append a column of ones.
-    label : (column, declaration) at the label party.
+    label : (column, declaration) at the label party. factors : read with the label.
     groups : collects the codes of the group columns.
     dtype : of the storage, float64 or float32; the work is done in float64.
 
-    Returns the columns and y, (n,) float64: ±1 for a binary label, else as declared. Raises DataError.
+    Returns the columns and y, (n,) float64: ±1 for a binary label, else as declared. With k factors y is the first row of
+    (1 + k, n) (`TargetReader.values`). Raises DataError.
     """
     n, p = source.at_most, len(scaling.features) + intercept
     store = np.empty(n * p, dtype=dtype)
     array = store.reshape((n, p), order="F")
-    labels = LabelReader(label, source.origin, n) if label else None
+    labels = TargetReader(label, factors, source.origin, n) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(dtype))
     # If the party needs no column, read any one to count the records.
     listed = groups.sources if groups else ()
     own = [s for column in columns for s in schema.sources(column)]
-    wanted = list(dict.fromkeys([*own, *([label[0]] if label else []), *listed])) or source.names[:1]
+    wanted = list(dict.fromkeys([*own, *(labels.columns if labels else ()), *listed])) or source.names[:1]
     count = 0
     for batch in source.batches(wanted):
         rows = slice(count, count + batch.num_rows)
         for write in writers:
             write(batch, array[rows])
         if labels:
-            labels.add(batch.column(labels.column), rows)
+            labels.add([batch.column(column) for column in labels.columns], rows)
         if groups:
             groups.add(batch, rows)
         count = rows.stop
@@ -152,6 +154,7 @@ def check_types(
     scaling: Scaling,
     *,
     label: tuple[str, Label] | None = None,
+    factors: Sequence[Factor] = (),
     groups: GroupReader | None = None,
 ) -> None:
     """Check what can be seen of the columns' types without looking at cells; arguments as for `read_columns`.
@@ -159,11 +162,11 @@ def check_types(
     Raises DataError, as `read_columns` would after an alignment that may have taken long. A text file is converted as it
     is read, so that its first piece is looked at.
     """
-    labels = LabelReader(label, source.origin, 0) if label else None
+    labels = TargetReader(label, factors, source.origin, 0) if label else None
     writers = _writers(columns, schema, scaling, source.origin, np.dtype(np.float64))
     listed = groups.sources if groups else ()
     own = [s for column in columns for s in schema.sources(column)]
-    wanted = [*dict.fromkeys([*own, *([label[0]] if label else []), *listed])]
+    wanted = [*dict.fromkeys([*own, *(labels.columns if labels else ()), *listed])]
     batch = next(iter(source.batches(wanted, 1)), None) if wanted else None
     if batch is None:
         return
@@ -171,7 +174,7 @@ def check_types(
     for write in writers:
         write(batch.slice(0, 0), nothing)
     if labels:
-        labels.add(batch.column(labels.column).slice(0, 0), slice(0, 0))
+        labels.add([batch.column(column).slice(0, 0) for column in labels.columns], slice(0, 0))
     if groups:
         groups.add(batch.slice(0, 0), slice(0, 0))
 

@@ -1,4 +1,4 @@
-"""Reader of the label, chunk by chunk."""
+"""Readers of the label and of the numbers beside it, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from parties.storage.cells import MISSING, UNKNOWN, as_number, codes, lookup, nu
 from vfl.schema import BinaryLabel, ClassLabel, RealLabel, canonical_category
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from parties.sources.base import Origin
-    from vfl.schema import Label
+    from vfl.schema import Factor, Label
     from vfl.types import Vector
 
 _MINUS_ONE = 2
+_ONE = {"label": "a label", "exposure": "an exposure", "weights": "a weight"}
 _DECLARE_CLASSES = (
     'declare its two classes, the negative one first: classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; '
     "numbers need no quotes)"
@@ -26,8 +29,9 @@ _DECLARE_CLASSES = (
 class LabelReader:
     """Collects the label chunk by chunk. Raises DataError for missing, unknown or infinite labels."""
 
-    def __init__(self, label: tuple[str, Label], origin: Origin, at_most: int) -> None:
+    def __init__(self, label: tuple[str, Label], origin: Origin, at_most: int, role: str = "label") -> None:
         self.column, declared = label
+        self._role = role
         self._declared = declared
         self._origin = origin
         self._values = np.empty(at_most)
@@ -48,7 +52,7 @@ class LabelReader:
             values = found.astype(np.float64)
         if absent.any():
             raise self._origin.error(
-                f"label {self.column!r} has missing values: a record without a label must be left out"
+                f"{self._role} {self.column!r} has missing values: a record without {_ONE[self._role]} must be left out"
             )
         self._values[rows] = values
 
@@ -78,6 +82,34 @@ class LabelReader:
         if (values == UNKNOWN).any() or ((values == 0).any() and (values == _MINUS_ONE).any()):
             raise self._origin.misread(f"label {self.column!r} is not binary: {_DECLARE_CLASSES}")
         return np.where(values == 1, 1.0, -1.0)
+
+
+class TargetReader:
+    """Collects the label and its factors: exposure and weights, within their declared bounds."""
+
+    def __init__(self, label: tuple[str, Label], factors: Sequence[Factor], origin: Origin, at_most: int) -> None:
+        self._label = LabelReader(label, origin, at_most)
+        self._factors = [
+            (f.role, LabelReader((f.column, RealLabel(f.bounds)), origin, at_most, f.role)) for f in factors
+        ]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns that are read, the label first."""
+        return (self._label.column, *(reader.column for _, reader in self._factors))
+
+    def add(self, cells: Sequence[pa.Array], rows: slice) -> None:
+        """Take the cells of `columns` of some records."""
+        for reader, own in zip((self._label, *(reader for _, reader in self._factors)), cells, strict=True):
+            reader.add(own, rows)
+
+    def values(self, count: int) -> Vector:
+        """Return y, (count,), or (1 + k, count) with k factors: y, then log(exposure), then weights."""
+        y = self._label.values(count)
+        if not self._factors:
+            return y
+        beside = [(role, reader.values(count)) for role, reader in self._factors]
+        return np.stack([y, *(np.log(values) if role == "exposure" else values for role, values in beside)])
 
 
 def _undeclared_class(value: object) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from parties.storage.cells import infinite, missing, toward_zero
-from parties.storage.labels import LabelReader
+from parties.storage.labels import TargetReader
 from vfl.features import Feature
 from vfl.kernels import sparse as kernels
 from vfl.kernels.sparse import SparseBlock
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from parties.sources.base import Origin
     from parties.sources.sparse import SparseSource
-    from vfl.schema import Label, Scaling, Schema
+    from vfl.schema import Factor, Label, Scaling, Schema
     from vfl.types import Integers, Vector
 
 PIECE = 1 << 20
@@ -91,6 +91,7 @@ def read_sparse(
     *,
     intercept: bool = False,
     label: tuple[str, Label] | None = None,
+    factors: Sequence[Factor] = (),
     dtype: npt.DTypeLike = np.float64,
 ) -> tuple[SparseColumns, Vector | None]:
     """Fill, scale and clamp the stored entries; as `parties.storage.dense.read_columns`, which says what the arguments are.
@@ -131,7 +132,7 @@ def read_sparse(
         rows = np.concatenate([rows, np.arange(n, dtype=rows.dtype)])
         starts = np.append(starts, starts[-1] + n)
     names = (*scaling.features, *((INTERCEPT,) if intercept else ()))
-    return SparseColumns(SparseBlock.of(store, rows, starts, n), names), _label(source, label)
+    return SparseColumns(SparseBlock.of(store, rows, starts, n), names), _label(source, label, factors)
 
 
 def _fill(values: Vector, starts: Integers, columns: Sequence[str], schema: Schema, origin: Origin) -> None:
@@ -149,9 +150,10 @@ def _fill(values: Vector, starts: Integers, columns: Sequence[str], schema: Sche
             raise origin.not_boolean(columns[j])
 
 
-def _label(source: SparseSource, label: tuple[str, Label] | None) -> Vector | None:
+def _label(source: SparseSource, label: tuple[str, Label] | None, factors: Sequence[Factor]) -> Vector | None:
     if label is None:
         return None
-    reader = LabelReader(label, source.origin, source.n_records)
-    reader.add(pa.array(source.select([label[0]]).toarray().ravel(), from_pandas=True), slice(0, source.n_records))
+    reader = TargetReader(label, factors, source.origin, source.n_records)
+    cells = [pa.array(source.select([own]).toarray().ravel(), from_pandas=True) for own in reader.columns]
+    reader.add(cells, slice(0, source.n_records))
     return reader.values(source.n_records)

@@ -235,7 +235,7 @@ def _files(root: Path) -> dict[str, bytes]:
 
 
 def _stored(job: vfl.Job, party: Any) -> np.ndarray:
-    """Return (n, k) 64-bit words: a party's stored values of each record in order, its label if it has one, its groups."""
+    """Return (n, k) 64-bit words: a party's stored values of each record in order, its groups, its label with factors."""
 
     def words(columns: Any) -> np.ndarray:
         values = [np.ascontiguousarray(columns.column(j)).view(np.uint64) for j in range(columns.n_coordinates)]
@@ -250,7 +250,7 @@ def _stored(job: vfl.Job, party: Any) -> np.ndarray:
         for k, own in enumerate(party.rows.groups.values()):
             codes[whole, k] = own
         rows = np.column_stack([both, codes.view(np.uint64)])
-    labels = [] if party.rows.y is None else [np.ascontiguousarray(party.rows.y).view(np.uint64)]
+    labels = [] if party.rows.y is None else [np.ascontiguousarray(np.atleast_2d(party.rows.y).T).view(np.uint64)]
     return np.column_stack([rows, *labels])
 
 

@@ -56,6 +56,25 @@ def test_a_loss(loss: str, pair: Any) -> None:
     assert found.path > 0
 
 
+INSURED = vfl.FeaturePartition({"bank": ("a", "b"), "telco": ("c",)}, label=("telco", "y"), exposure="t")
+BAD = (0.0, -5e-324, -np.inf, np.inf, 1e300)
+
+
+@pytest.mark.parametrize("cell", BAD)
+@pytest.mark.parametrize("option", [{}, {"solver": vfl.GD(passes=2)}, {"holdout": 0.4}], ids=["", "GD", "hold-out"])
+def test_exposure(cell: float, option: dict[str, Any]) -> None:
+    """One record has its largest row, and another exposure and label."""
+    limits = dict.fromkeys("abc", (-1.0, 1.0)) | {"y": ENDS["poisson"], "t": (0.01, 100.0)}
+    spec = job(**{"solver": SKGD, "loss": "poisson", "partition": INSURED, "bounds": limits} | option)
+    first, second = turned("poisson")
+    t = np.linspace(0.02, 90.0, len(first["y"]))
+    pair = (replaced(first | {"t": t}, t=0.02 if cell > 1.0 else 50.0), replaced(second | {"t": t}, t=cell))
+    found = compare(spec, *pair)
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert found.path > 0
+
+
 def test_a_visit_sent_as_single_steps() -> None:
     whole, single = (compare(job(SKGD), *turned(), expand=expand) for expand in (False, True))
     assert whole.complaints == single.complaints == ()

@@ -34,6 +34,7 @@ ROWS: tuple[tuple[str, ...], ...] = (
         "vfl.features",
         "vfl.schema",
         "vfl.holdout",
+        "vfl.targets",
         "vfl.markup",
         "vfl.csv",
     ),

@@ -285,7 +285,7 @@ def _public(job: Job, data: Any, n_records: int) -> tuple[dict[str, Any] | None,
     found: dict[str, Any] = {}
     for party, source in sources_of(job, data).items():
         task = job.for_party(party)
-        table = read_table(source, contents_of(task.schema, task.columns, task.label))
+        table = read_table(source, contents_of(task.schema, task.columns, task.label, (), task.factors))
         local = job.partition.local
         found |= {column: table.column(local(column)).to_pylist() for column in job.partition.wanted(party)}
     sizes = {len(cells) for cells in found.values()}

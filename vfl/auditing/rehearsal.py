@@ -26,6 +26,7 @@ from vfl.planning import unnoised
 from vfl.privacy.events import PoissonSubsampledGaussian, bare
 from vfl.privacy.noise import CryptographicNoise
 from vfl.privacy.selection import NoisyScore
+from vfl.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -85,10 +86,11 @@ class World:
     labels: Vector
     held_out: np.ndarray | None
     n_margins: int = 1
+    targets: Targets = Targets()  # noqa: RUF009 - frozen
 
     def margins(self) -> Margins:
         """Return margins at w = 0."""
-        return Margins(self.labels, self.held_out, n_margins=self.n_margins)
+        return Margins(self.labels, self.held_out, n_margins=self.n_margins, targets=self.targets)
 
 
 def world_of(job: Job, table: Mapping[str, Any]) -> World:
@@ -96,8 +98,8 @@ def world_of(job: Job, table: Mapping[str, Any]) -> World:
     sources = sources_of(job, table)
     parties = {name: load(job.for_party(name), source) for name, source in sources.items()}
     labels = parties[job.partition.label_party].labels()
-    held_out = None if job.split is None else job.split.held_out(len(labels))
-    return World(parties, labels, held_out, job.n_margins)
+    held_out = None if job.split is None else job.split.held_out(len(labels) // job.targets.count)
+    return World(parties, labels, held_out, job.n_margins, job.targets)
 
 
 class ShadowParty(Party):

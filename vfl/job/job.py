@@ -29,6 +29,7 @@ from vfl.schema import BinaryLabel, ClassLabel, Dropped, Scaling, Schema, canoni
 from vfl.secure.specification import Secure
 from vfl.security.identifiers import IdKind
 from vfl.solvers.skgd import SkGD
+from vfl.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -164,6 +165,7 @@ class Job:
             object.__setattr__(self, "classes", classes)
         self.scaling_of(self.partition.features)
         self._check_inquiries()
+        self._check_factors()
         self._check_trust()
         if self.start is not None:
             self._check_start(self.start)
@@ -196,6 +198,28 @@ class Job:
         if self.privacy is not None and self.privacy.class_balance is not None:
             raise SpecificationError(
                 "class_balance counts the labels of two classes: leave it out with multinomial loss"
+            )
+
+    def _check_factors(self) -> None:
+        """Refuse exposures and weights without public limits, and where they have no meaning."""
+        exposure, weights, loss = self.partition.exposure, self.partition.weights, loss_of(self.loss)
+        for role, column, least in (("exposure", exposure, "above 0"), ("weights", weights, "at least 0")):
+            if column is None:
+                continue
+            if self.trust != TRUSTS[0]:
+                raise SpecificationError(
+                    f"trust={self.trust!r} knows no {role}: use {TRUSTS[0]!r}, or leave {role} out"
+                )
+            low, high = self.schema[column].limits
+            if not (math.isfinite(high) and (low > 0.0 if role == "exposure" else 0.0 <= low < high)):
+                raise SpecificationError(
+                    f"{role} {column!r} needs public limits, {least}: declare "
+                    f"{entry('bounds', column, '(low, high)', '[LOW, HIGH]')}"
+                )
+        if exposure is not None and not getattr(loss, "log_link", False):
+            raise SpecificationError(
+                f"exposure is an offset of log(mean), and {loss.name} loss models no mean by its logarithm: use poisson "
+                "loss, or leave exposure out"
             )
 
     def _check_trust(self) -> None:
@@ -346,7 +370,8 @@ class Job:
     def _declared(self) -> Schema:
         """Return the declarations of all columns; "*" and "PARTY.*" give bounds to the columns that are not named."""
         features = self.partition.features
-        known = dict.fromkeys((*features, self.partition.label_column, *self.partition.group_columns))
+        late = (self.partition.label_column, *self.partition.factor_columns, *self.partition.group_columns)
+        known = dict.fromkeys((*features, *late))
         groups = {f"{party}{OF_PARTY}": self.partition.columns(party) for party in self.partition.parties} | {
             ALL: features
         }
@@ -433,6 +458,7 @@ class Job:
                 raise SpecificationError(f"id is the name of a column, or {{party: column}}, not {column!r}")
             if column in self.partition.features or column in (
                 self.partition.label_column,
+                *self.partition.factor_columns,
                 *self.partition.group_columns,
             ):
                 raise SpecificationError(
@@ -484,6 +510,11 @@ class Job:
     def multinomial(self) -> bool:
         """True if the model has one margin per class."""
         return loss_of(self.loss).name == Multinomial.name
+
+    @property
+    def targets(self) -> Targets:
+        """The vectors beside the labels: offsets, weights."""
+        return Targets(self.partition.exposure is not None, self.partition.weights is not None)
 
     @property
     def n_margins(self) -> int:

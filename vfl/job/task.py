@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vfl.schema import BinaryLabel, ClassLabel, RealLabel
+from vfl.schema import BinaryLabel, ClassLabel, Factor, RealLabel
 from vfl.security.identifiers import IdKind
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class PartyTask:
     id : column by which records are aligned, None without alignment. id_kind : how ids are compared; None takes the kind
         of the column's own type.
     groups : columns by which fairness is checked, features or not.
+    factors : exposure and weights, where the party holds the label and it is wanted.
     """
 
     job: Job
@@ -43,6 +44,7 @@ class PartyTask:
     id: str | None
     id_kind: IdKind | None
     groups: tuple[str, ...] = ()
+    factors: tuple[Factor, ...] = ()
 
     @classmethod
     def of(cls, job: Job, party: str) -> PartyTask:
@@ -64,15 +66,27 @@ class PartyTask:
             id=job.ids.get(party),
             id_kind=None if job.id_kind is None else IdKind(job.id_kind),
             groups=tuple(c for c in (job.fairness.columns if job.fairness else ()) if partition.owner(c) == party),
+            factors=factors_of(job) if label is not None else (),
         )
 
     @property
     def features(self) -> PartyTask:
         """The view for prediction: the columns alone, without label, groups and intercept, in float64."""
-        return replace(self, label=None, intercept=False, storage="float64", groups=())
+        return replace(self, label=None, intercept=False, storage="float64", groups=(), factors=())
 
     def __repr__(self) -> str:
         return f"PartyTask(job {self.job.name!r}, party {self.party!r})"
+
+
+def factors_of(job: Job) -> tuple[Factor, ...]:
+    """Return the declarations of exposure and weights, in the order in which the label's owner passes them on."""
+    partition = job.partition
+    held = {"exposure": partition.exposure, "weights": partition.weights}
+    return tuple(
+        Factor(role, partition.local(column), job.schema[column].limits)
+        for role, column in held.items()
+        if column is not None
+    )
 
 
 def label_of(job: Job) -> Label:

@@ -89,12 +89,15 @@ def evaluate(
         if job.partition.columns(party):
             margins_of[party] = margins
     if joined:
-        labels = labels[joined[owner]]
+        labels = labels[..., joined[owner]]
         margins_of = {party: margins[joined[party]] for party, margins in margins_of.items()}
+    labels, offsets, _ = job.targets.parts(labels)
     margins = added(margins_of, next((part.intercept for part in parts.values()), 0.0))
     if len(margins) != len(labels):
         raise DataError("the label party holds a different number of records from the others")
 
+    if offsets is not None:
+        margins = margins + offsets
     if job.multinomial:  # one class after the other, as in a run
         margins = margins.T.ravel()
 

@@ -120,7 +120,7 @@ def _contents(job: Job, *, label: bool = True, groups: bool = True, ids: bool = 
     for party in job.partition.parties:
         task = job.for_party(party)
         held = task.groups if groups else ()
-        contents[party] = contents_of(task.schema, task.columns, task.label if label else None, held)
+        contents[party] = contents_of(task.schema, task.columns, task.label if label else None, held, task.factors)
         if ids and task.id is not None:
             contents[party][task.id] = "id"
     return contents

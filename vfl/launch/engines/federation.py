@@ -86,6 +86,7 @@ def run(
             n_margins=job.n_margins,
             dealer=dealer if job.secure is None or dealer is not None else _own_dealer(job, place, budget.run),
             widest=max(len(names) for names in layout_of(job).columns.values()) + 1,
+            targets=job.targets,
         )
         if job.id is not None:
             yield from _aligned(gathering, there, place, arrangement)

@@ -8,6 +8,9 @@ curve the loss by 0.3: steps of 1/M_j would be 70 times too short. So a private 
     caps records in units of the spread of the counts;
     continues the loss as a straight line beyond v₀ + REACH, so that a margin that noise drove far out pulls no harder.
 
+With exposure, v₀ = log(mean count / mean exposure) is a rate, and a record's margin is v₀ + log(exposure). The histogram then
+has one more number, the sum of the exposures.
+
 All four are post-processing of the released histogram.
 """
 
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from vfl.evaluation.statistics import GRID
+from vfl.evaluation.statistics import GRID, steps_of
 from vfl.losses import Poisson
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
@@ -44,6 +47,8 @@ REACH = 2.0
 """Largest distance of a margin from log(mean) that the loss follows: means up to 7.4 times the mean of all records."""
 SEEN = 3.5
 """A bin stands as it is where its noisy count exceeds so many standard deviations of the noise."""
+EXPOSURES = 0.5
+"""Weight of the sum of the exposures, as shares of the largest, beside the counts of a bin."""
 FITS = 200
 """Number of means that the fit of a geometric distribution tries."""
 
@@ -53,15 +58,26 @@ class CountHistogram:
     """Histogram of counts in BINS bins over 0, 1, …: single values first, then ranges that widen with the value.
 
     Replacing a record moves one count from one bin to another: Δ = √2. Labels beyond `high` count in the last bin.
+    With exposure, a last number sums a·e/e_max with a = EXPOSURES. A record adds between 0 and a, whatever its margin is:
+    Δ² = 2 + a². Before training margins are log(e), from which the exposures are read.
 
-    high : the largest declared count.
+    high : the largest declared count. exposure : e_max, the largest declared exposure; 0 without exposure.
     """
 
     high: float
+    exposure: float = 0.0
 
     grid: ClassVar[float] = GRID
-    dimension: ClassVar[int] = BINS
-    sensitivity: ClassVar[float] = math.nextafter(math.sqrt(2.0), math.inf)
+
+    @property
+    def dimension(self) -> int:
+        """Return BINS, and one more with exposure."""
+        return BINS + (self.exposure > 0.0)
+
+    @property
+    def sensitivity(self) -> float:
+        """Return Δ."""
+        return math.nextafter(math.sqrt(2.0 + (EXPOSURES**2 if self.exposure > 0.0 else 0.0)), math.inf)
 
     @property
     def edges(self) -> tuple[int, ...]:
@@ -76,10 +92,15 @@ class CountHistogram:
             growth += 1
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return the counts, (BINS,), in steps of GRID."""
+        """Return the counts, (BINS,), and the sum of the exposures if there are any, in steps of GRID."""
         inner = np.array(self.edges[1:-1]) - 0.5
         bins = np.searchsorted(inner, labels, side="right")
-        return np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
+        counts = np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
+        if not self.exposure > 0.0:
+            return counts
+        with np.errstate(all="ignore"):
+            shares = np.exp(np.minimum(margins, math.log(self.exposure))) / self.exposure
+        return np.append(counts, steps_of(shares, round(EXPOSURES / GRID)))
 
 
 def has_counts(problem: Problem) -> bool:
@@ -98,14 +119,15 @@ def share(clear: float) -> float:
 
 def histogram(problem: Problem) -> CountHistogram:
     """Return the statistic over the declared counts."""
-    return CountHistogram(problem.label_centre + problem.label_range / 2.0)
+    most = 0.0 if problem.exposure is None else problem.exposure[1]
+    return CountHistogram(problem.label_centre + problem.label_range / 2.0, most)
 
 
 def counts_event(problem: Problem, mu: float) -> Gaussian:
     """Return the event of the histogram, one μ-GDP vector."""
     statistic, z = histogram(problem), noise_multiplier(mu, 1)
     require_bearable(z * statistic.sensitivity)
-    return Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, z * statistic.sensitivity, BINS)
+    return Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, z * statistic.sensitivity, statistic.dimension)
 
 
 def near_the_mean(
@@ -118,13 +140,22 @@ def near_the_mean(
     """
     statistic = histogram(problem)
     (noisy,) = yield Tally(statistic, event)
-    found = spread_of(noisy, statistic, problem.n_records, event.sigma)
-    start = math.log(found.mean)
+    found = spread_of(noisy[:BINS], statistic, problem.n_records, event.sigma)
+    level = math.log(found.mean)
+    exposed, farthest, steeper = 0.0, 0.0, 1.0
+    if problem.exposure is not None:
+        share = float(noisy[BINS]) / (EXPOSURES * problem.n_records)
+        share = min(max(share, problem.exposure[0] / problem.exposure[1]), 1.0)
+        farthest, steeper = math.log(problem.exposure[1]), max(1.0, 0.5 / share)
+        exposed = farthest + math.log(share)
+    start = level - exposed
     unit = max(found.deviation, 1.0 / c) / typical_spread(problem)
-    loss = near(problem.loss, start)
+    loss = near(problem.loss, start + farthest)
     if not isinstance(problem.smoothness, str):
         return replace(known, unit=unit), start, loss
-    flatter = problem.loss.curvature / math.exp(min(start, _margin(problem.loss)))
+    # A column that is 1 for the largest exposures alone has 1/share times the curvature at the mean. Steps that are twice too
+    # long still descend.
+    flatter = problem.loss.curvature / (math.exp(min(level, _margin(problem.loss))) * steeper)
     # Caps are C = c·√(p/L) with the declared L; scaled columns are longer by √(L/L₀) in units of the curvature L₀ at the start.
     return replace(known, smoothness=known.smoothness / flatter, unit=unit * math.sqrt(flatter)), start, loss
 

@@ -1,0 +1,187 @@
+"""Exposure of Poisson regression: training, shards, sparse columns, alignment, measures, predictions and refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.linear_model import PoissonRegressor
+
+import vfl
+from parties.prediction import NewRows
+from vfl.errors import DataError, PartitionError, SpecificationError
+from vfl.evaluation.statistics import Lost
+from vfl.kinds import to_plain
+from vfl.losses import Poisson
+from vfl.messages.joining import Measure
+from vfl.planning import plan
+
+N = 400
+LOSS = Poisson(margin=1.5)
+BOUNDS = {"*": (-1, 1), "y": (0, 10), "years": (0.05, 1.0)}
+PARTITION = vfl.FeaturePartition({"bank": ["a", "b"], "insurer": ["c"]}, label=("insurer", "y"), exposure="years")
+
+
+def job(**options: Any) -> vfl.Job:
+    given: dict[str, Any] = {"partition": PARTITION, "privacy": None, "loss": LOSS, "bounds": BOUNDS}
+    return vfl.Job(**given | options)
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(3)
+    X, years = rng.uniform(-1, 1, (N, 3)), rng.uniform(0.1, 1.0, N)
+    y = rng.poisson(years * np.exp(X @ [0.8, -0.5, 0.3] - 0.2)).astype(float)
+    return dict(zip("abc", X.T, strict=True)) | {"y": y, "years": years}
+
+
+@pytest.fixture(scope="module")
+def reference(table: dict[str, np.ndarray]) -> PoissonRegressor:
+    """Rates as scikit-learn fits them: y/e with weights e has the same gradient."""
+    X = np.column_stack([table[name] for name in "abc"])
+    rates, years = table["y"] / table["years"], table["years"]
+    return PoissonRegressor(alpha=0.0, tol=1e-12, max_iter=1000).fit(X, rates, sample_weight=years)
+
+
+def fitted(spec: vfl.Job, data: Any, **options: Any) -> vfl.Result:
+    return vfl.train(spec, data, engine="inprocess", **options)
+
+
+@pytest.mark.parametrize("solver", [vfl.SkGD(), vfl.CD(), vfl.GD()], ids=lambda solver: str(solver.name))
+def test_a_fit_without_noise_equals_scikit_learns_rates(
+    solver: Any, table: dict[str, np.ndarray], reference: PoissonRegressor
+) -> None:
+    found = fitted(job(solver=solver), table)
+    assert found.coef_ == pytest.approx(reference.coef_, abs=2e-6)
+    assert found.intercept_ == pytest.approx(reference.intercept_, abs=2e-6)
+
+
+def test_predictions_and_the_export_are_rates(table: dict[str, np.ndarray], reference: PoissonRegressor) -> None:
+    """New records need no exposure: the prediction is the mean for an exposure of 1."""
+    found = fitted(job(), table)
+    features = {name: table[name][:20] for name in "abc"}
+    X = np.column_stack(list(features.values()))
+    assert found.predict(features) == pytest.approx(reference.predict(X), abs=1e-6)
+    assert found.to_sklearn().predict(pd.DataFrame(features)) == pytest.approx(reference.predict(X), abs=1e-6)
+
+
+def test_shards_sparse_columns_and_alignment_give_the_same_model(table: dict[str, np.ndarray]) -> None:
+    noised = job(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2)), holdout=0.2)
+    shards = vfl.Placement(shards=3)
+    assert np.array_equal(fitted(noised, table, placement=shards).coef_, fitted(noised, table).coef_)
+    spec = job(sparse=["bank"])
+    whole = fitted(spec, table)
+    parts = {
+        "bank": sparse.csc_matrix(np.column_stack([table["a"], table["b"]])),
+        "insurer": {name: table[name] for name in ("c", "y", "years")},
+    }
+    assert fitted(spec, parts).coef_ == pytest.approx(whole.coef_, abs=1e-8)
+    order, ids = np.random.default_rng(0).permutation(N), np.arange(N)
+    bank = {"id": ids, "a": table["a"], "b": table["b"]}
+    insurer = {"id": ids, **{name: table[name] for name in ("c", "y", "years")}}
+    moved = {name: column[order] for name, column in insurer.items()}
+    aligned = fitted(replace(spec, id="id"), {"bank": bank, "insurer": moved})
+    assert aligned.coef_ == pytest.approx(whole.coef_, abs=1e-7)
+
+
+def test_the_label_party_may_hold_a_sparse_matrix(table: dict[str, np.ndarray]) -> None:
+    """Its last columns are the label and the exposure."""
+    spec = job(sparse=["bank", "insurer"])
+    insurer = sparse.csr_matrix(np.column_stack([table["c"], table["y"], table["years"]]))
+    parts = {"bank": {"a": table["a"], "b": table["b"]}, "insurer": insurer}
+    assert fitted(spec, parts).coef_ == pytest.approx(fitted(job(), table).coef_, abs=1e-7)
+
+
+def test_measures_count_the_exposure(table: dict[str, np.ndarray]) -> None:
+    spec = job(holdout=0.3, evaluation=vfl.Evaluation(public=True))
+    found = fitted(spec, table)
+    apart = spec.split.held_out(N)  # type: ignore[union-attr]
+    held = {name: column[apart] for name, column in table.items()}
+    features = {name: held[name] for name in "abc"}
+    mae = np.abs(held["years"] * np.exp(found.decision_function(features)) - held["y"]).mean()
+    assert found.findings["held out"].measures["mae"].value == pytest.approx(mae, abs=1e-5)
+    for shards in (1, 3):
+        measured = vfl.evaluate(found, held, placement=vfl.Placement(shards=shards))
+        assert measured.measures["mae"].value == pytest.approx(mae, abs=1e-5)
+
+
+def test_a_shard_of_new_records_adds_its_offsets(table: dict[str, np.ndarray]) -> None:
+    found = fitted(job(), table)
+    part = found.part("insurer")
+    rows = NewRows(part, labelled=True)
+    rows.load({name: table[name] for name in ("c", "y", "years")}, None, None)
+    rows.keep(rows.margins())
+    v = rows.total(rows.margins()) + np.log(table["years"])
+    t = np.clip(np.abs(LOSS.response(v) - table["y"]) / 10.0, 0.0, 1.0)
+    lost = Lost(LOSS, 10.0, "mae", 1 << 20)
+    assert rows.sum_of(to_plain(Measure(lost))) == pytest.approx(t.sum() * (1 << 20), abs=N)
+
+
+def test_the_objective_has_offsets_too(table: dict[str, np.ndarray]) -> None:
+    found = fitted(job(diagnostics=True), table)
+    v = found.decision_function({name: table[name] for name in "abc"}) + np.log(table["years"])
+    loss = LOSS.value(v, table["y"]).mean()
+    assert found.findings["diagnostics"].measures["loss"].value == pytest.approx(loss, abs=1e-9)
+
+
+def test_a_private_run_starts_at_the_rate(table: dict[str, np.ndarray]) -> None:
+    """Its first purchase has the sum of the exposures, and the plan stays within ε."""
+    many = {name: np.tile(column, 20) for name, column in table.items()}
+    spec = job(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2)), loss="poisson")
+    assert plan(spec, 20 * N).epsilon <= 4.0
+    private, exact = fitted(spec, many), fitted(replace(spec, privacy=None), many)
+    assert private.intercept_ == pytest.approx(exact.intercept_, abs=0.1)
+    assert private.coef_ == pytest.approx(exact.coef_, abs=0.2)
+
+
+@pytest.mark.parametrize(("cell", "clamped"), [(0.0, 0.05), (-3.0, 0.05), (np.inf, 1.0), (7.0, 1.0), (-np.inf, 0.05)])
+def test_exposures_beyond_the_limits_are_clamped(cell: float, clamped: float, table: dict[str, np.ndarray]) -> None:
+    spec = job(solver=vfl.SkGD(passes=3))
+    first, second = ({name: column.copy() for name, column in table.items()} for _ in range(2))
+    first["years"][5], second["years"][5] = cell, clamped
+    assert np.array_equal(fitted(spec, first).coef_, fitted(spec, second).coef_)
+
+
+def test_a_missing_exposure_is_found_by_its_owner(table: dict[str, np.ndarray]) -> None:
+    years = table["years"].copy()
+    years[7] = np.nan
+    with pytest.raises(DataError, match="exposure 'years' has missing values"):
+        fitted(job(), table | {"years": years})
+
+
+class TestRefused:
+    @pytest.mark.parametrize("limits", [{}, {"years": (0.0, 1.0)}, {"years": (-1.0, 1.0)}])
+    def test_limits(self, limits: dict[str, Any]) -> None:
+        with pytest.raises(SpecificationError, match="exposure 'years' needs public limits, above 0"):
+            job(bounds={"*": (-1, 1), "y": (0, 10)} | limits)
+
+    def test_a_loss_without_a_logarithm(self) -> None:
+        with pytest.raises(SpecificationError, match="squared loss models no mean by its logarithm"):
+            job(loss="squared")
+
+    def test_shares(self) -> None:
+        with pytest.raises(SpecificationError, match="trust='secure' knows no exposure"):
+            job(trust="secure", privacy=vfl.Privacy(epsilon=1.0))
+
+    @pytest.mark.parametrize("column", ["c", "y"])
+    def test_another_use_of_the_column(self, column: str) -> None:
+        with pytest.raises(PartitionError, match=f"column '{column}' is .* and also exposure"):
+            vfl.FeaturePartition({"bank": ["a"], "insurer": ["c"]}, label=("insurer", "y"), exposure=column)
+
+    def test_an_id(self) -> None:
+        with pytest.raises(SpecificationError, match="also a feature or the label"):
+            job(id="years")
+
+
+def test_the_job_file_names_it() -> None:
+    spec = job()
+    text = spec.to_toml()
+    assert 'exposure = "years"' in text
+    from vfl.job.file import decode
+
+    assert decode(spec.to_dict()) == spec
+    assert decode(spec.to_dict()).partition.exposure == "years"
