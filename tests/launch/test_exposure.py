@@ -14,7 +14,7 @@ from sklearn.linear_model import PoissonRegressor
 import vfl
 from parties.prediction import NewRows
 from vfl.errors import DataError, PartitionError, SpecificationError
-from vfl.evaluation.statistics import Lost
+from vfl.evaluation.statistics import Residuals
 from vfl.kinds import to_plain
 from vfl.losses import Poisson
 from vfl.messages.joining import Measure
@@ -117,8 +117,8 @@ def test_a_shard_of_new_records_adds_its_offsets(table: dict[str, np.ndarray]) -
     rows.keep(rows.margins())
     v = rows.total(rows.margins()) + np.log(table["years"])
     t = np.clip(np.abs(LOSS.response(v) - table["y"]) / 10.0, 0.0, 1.0)
-    lost = Lost(LOSS, 10.0, "mae", 1 << 20)
-    assert rows.sum_of(to_plain(Measure(lost))) == pytest.approx(t.sum() * (1 << 20), abs=N)
+    found_sums = rows.sum_of(to_plain(Measure(Residuals(LOSS, 10.0, (1 << 20, 1)))))
+    assert found_sums[0] == pytest.approx(t.sum() * (1 << 20), abs=N)
 
 
 def test_the_objective_has_offsets_too(table: dict[str, np.ndarray]) -> None:
