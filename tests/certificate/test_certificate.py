@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import vfl
 from vfl.certificate import FORMAT, SCHEMA, SCHEMAS, SHARED, Certificate, verify
+from vfl.certificate.document import OPTIONAL
 from vfl.errors import OutputError
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import BoundedRange, Gaussian, Laplace, PoissonSubsampledGaussian, Selection
@@ -204,9 +205,7 @@ class TestFile:
             Certificate.from_json(json.dumps(plain | {"guarantee": "total"}))
 
     # A run has no `selection`; a certificate that charges one needs it (tests/tuning). Nor has it a `start` or `trust`.
-    @pytest.mark.parametrize(
-        "missing", [f.name for f in dataclasses.fields(Certificate) if f.name not in ("selection", "start", "trust")]
-    )
+    @pytest.mark.parametrize("missing", [f.name for f in dataclasses.fields(Certificate) if f.name not in OPTIONAL])
     def test_no_field_can_be_left_out(self, missing: str) -> None:
         plain = json.loads(certificate().to_json())
         del plain[missing]
@@ -276,7 +275,7 @@ class TestSchema:
     def test_it_has_every_field_and_describes_no_other(self, schema: Any) -> None:
         names = [field.name for field in dataclasses.fields(Certificate)]
         assert sorted(schema.schema["properties"]) == sorted(set(names) - {"trust"})
-        assert sorted(schema.schema["required"]) == sorted(set(names) - {"selection", "start", "trust"})
+        assert sorted(schema.schema["required"]) == sorted(set(names) - set(OPTIONAL))
         assert schema.schema["properties"]["format"] == {"const": FORMAT, "description": "Version of this schema."}
 
     @pytest.mark.parametrize("event", EVENTS)

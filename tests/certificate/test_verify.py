@@ -18,6 +18,8 @@ from tests.coordinator import shares
 from vfl import cli
 from vfl.certificate import issue
 from vfl.errors import OutputError, SpecificationError
+from vfl.federation.file import read_federation, write_federation
+from vfl.federation.identity import new_identity
 from vfl.job import plain
 from vfl.job.plain import digest_of
 from vfl.launch.run.verification import verify_run
@@ -515,3 +517,42 @@ class TestTrust:
 
     def test_runs_that_are_not_on_shares_have_no_such_check(self, run: Path) -> None:
         assert "trust" not in findings(run)
+
+
+class TestFederation:
+    """A certificate names the federation of its run, and a reader compares it with the file of its members."""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        identities = {name: new_identity(name, tmp_path).certificate_pem for name in ("hub", "bank", "telco")}
+        write_federation(
+            tmp_path / "credit.toml",
+            name="credit",
+            coordinator=("hub", identities.pop("hub")),
+            address="127.0.0.1:8443",
+            parties=identities,
+        )
+        return tmp_path / "credit.toml"
+
+    @staticmethod
+    def marked(run: Path, file: Path, **changes: str) -> None:
+        read = read_federation(file)
+        resigned(run, federation={"name": read.name, "digest": read.digest} | changes)
+
+    def test_it_is_named_and_compared(self, copy: Path, file: Path) -> None:
+        self.marked(copy, file)
+        assert findings(copy)["federation"] is None
+        assert "give its file with --federation FILE" in verify(copy)
+        assert findings(copy, federation=file)["federation"]
+        assert "'credit', digest" in verify(copy, "--federation", file)
+        assert "across the organisations of federation 'credit'" in str(certificate(copy))
+
+    def test_other_members_fail(self, copy: Path, file: Path) -> None:
+        self.marked(copy, file, digest="0" * 64)
+        assert wrong(copy, federation=file) == {"federation"}
+        self.marked(copy, file, name="other")
+        assert wrong(copy, federation=file) == {"federation"}
+
+    def test_a_run_of_one_operator(self, copy: Path, file: Path) -> None:
+        assert "federation" not in findings(copy)
+        assert wrong(copy, federation=file) == {"federation"}

@@ -86,6 +86,8 @@ class Certificate:
     selection : {candidates, winner, score, inclusion, withheld} of a private choice: the SHA-256 of every candidate's job and
         of the winner's, and the sentence on what is withheld; {} for a run. Files of runs leave it out.
     start : SHA-256 of the released model that training started from; '' for none. Files without one leave it out.
+    federation : {name, digest} of the federation of organisations in which the run was made; {} for runs of one operator,
+        whose files leave it out. The digest covers all names and pinned certificates.
     signature : None until the certificate is signed; dataclasses.replace returns an unsigned copy.
     """
 
@@ -119,6 +121,7 @@ class Certificate:
     selection: Mapping[str, Any] = field(default_factory=dict)
     trust: Mapping[str, Any] = field(default_factory=dict)
     start: str = ""
+    federation: Mapping[str, str] = field(default_factory=dict)
     code_version: str = __version__
     signature: Signature | None = field(default=None, init=False)
 
@@ -270,7 +273,7 @@ def _is_names(value: Any) -> bool:
 
 
 PARTICIPANTS = ("outsider", "party", "coordinator", "dealer")
-OPTIONAL = ("selection", "start", "trust")
+OPTIONAL = ("selection", "start", "trust", "federation")
 """Fields that a file omits if they are empty."""
 TRUST: Mapping[str, Callable[[Any], bool]] = {
     "mode": lambda v: v == "secure",
@@ -328,6 +331,7 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
         and v["price"] >= 1.0
     ),
     "start": _is_digest,
+    "federation": lambda v: _is_table(v, {"name", "digest"}, _is_text) and _is_digest(v["digest"]),
     "code_version": _is_text,
     "signature": lambda v: v is None or _is_table(v, {f.name for f in dataclasses.fields(Signature)}, _is_text),
 }

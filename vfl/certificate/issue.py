@@ -162,6 +162,7 @@ def certify(
     run: str = "",
     account: str = "",
     flags: Sequence[str] = (),
+    federation: Mapping[str, str] | None = None,
 ) -> Certificate:
     """Return the unsigned certificate of a run that the book has settled.
 
@@ -175,6 +176,7 @@ def certify(
     books : heads of the parties' own books.
     run, account : the ledger's names of the run and of the account charged.
     flags : one sentence for each deviation of the run from its job.
+    federation : {name, digest} of the federation of organisations; None for a run of one operator.
     """
     facts = planned(plan)
     facts["flags"] += tuple(flags)
@@ -184,6 +186,7 @@ def certify(
         "model_digest": model_digest(model),
         "findings_digest": findings_digest(findings),
         "books": {party: {"entries": head.seq, "head": head.hash} for party, head in (books or {}).items()},
+        "federation": dict(federation or {}),
     }
     if statement is None:
         nothing: dict[str, Any] = {"adjacency": "none", "basis": "none", "accounting": "none", "scope": "no guarantee"}

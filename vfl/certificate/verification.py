@@ -113,6 +113,7 @@ def verify(
     released: Sequence[Released] = (),
     ledger: str | Path | None = None,
     key: str | Path | None = None,
+    federation: Mapping[str, str] | None = None,
 ) -> Report:
     """Check the signature, compute ε again from the events, and compare the certificate with everything given.
 
@@ -125,6 +126,7 @@ def verify(
     released, n_logged : values that the first queries released, and the number of records, from the run's log.
     ledger : path of the ledger that the run was charged to.
     key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.
+    federation : name and digest of the federation that the reader expects.
 
     Raises SpecificationError for an invalid `key`.
     """
@@ -135,6 +137,11 @@ def verify(
         ("epsilon", lambda: _epsilon(certificate), "none is stated"),
         ("claims", lambda: _claims(certificate), ""),
         *((("trust", lambda: _trust(certificate), ""),) if certificate.trust else ()),
+        *(
+            (("federation", lambda: _federation(certificate, federation), _ask_for_federation(certificate)),)
+            if certificate.federation or federation
+            else ()
+        ),
         ("model", lambda: _model(certificate, model), "not checked: only the certificate was given"),
         ("findings", lambda: _findings(certificate, findings), "not checked: only the certificate was given"),
         ("job", lambda: _job(certificate, plan, filed), "not checked: only the certificate was given"),
@@ -252,6 +259,28 @@ def _trust(certificate: Certificate) -> str:
     if fault := fault_of_trust(certificate):
         raise _Mismatch(fault)
     return said_of(certificate)
+
+
+def _federation(certificate: Certificate, expected: Mapping[str, str] | None) -> str | None:
+    """Compare the federation of the run with the one that the reader expects."""
+    stated = certificate.federation
+    if expected is None:
+        return None
+    if not stated:
+        raise _Mismatch(f"the run was not made in a federation, and {expected['name']!r} is expected")
+    if stated != expected:
+        raise _Mismatch(
+            f"the run was made in federation {stated['name']!r}, digest {stated['digest']}, and {expected['name']!r}, digest "
+            f"{expected['digest']}, is expected: its members or their certificates differ"
+        )
+    return f"{stated['name']!r}, digest {stated['digest'][:16]}…: the expected members and certificates"
+
+
+def _ask_for_federation(certificate: Certificate) -> str:
+    stated = certificate.federation
+    if not stated:
+        return ""
+    return f"{stated['name']!r}, digest {stated['digest'][:16]}…, not checked: give its file with --federation FILE"
 
 
 def _model(certificate: Certificate, model: Mapping[str, Any] | None) -> str | None:

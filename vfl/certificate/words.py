@@ -77,6 +77,11 @@ class Stated(Protocol):
         ...
 
     @property
+    def federation(self) -> Mapping[str, str]:
+        """Name and digest of the federation of the run; {} for none."""
+        ...
+
+    @property
     def start(self) -> str:
         """SHA-256 of the released model that training started from; '' for none."""
         ...
@@ -123,6 +128,11 @@ def described(certificate: Stated) -> str:
             f"trained on shares among semi-honest participants: up to {many} part{'ies' if many > 1 else 'y'} may pool what "
             f"they saw, dealer {certificate.trust['dealer']}; sums were opened with {certificate.trust['price']:.3g} times the "
             "noise that ε counts"
+        )
+    if certificate.federation:
+        lines.append(
+            f"trained across the organisations of federation {certificate.federation['name']!r}, digest "
+            f"{certificate.federation['digest'][:_SHOWN]}…"
         )
     if certificate.start:
         lines.append(

@@ -22,15 +22,21 @@ if TYPE_CHECKING:
 @click.option(
     "--key", metavar="PUBLIC", help="Public key of the expected signer: 64 hexadecimal digits, or a PEM file."
 )
+@click.option(
+    "--federation",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Federation file: the run has to be made by these organisations.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def command(run: Path, ledger: Path | None, key: str | None, *, as_json: bool) -> None:
+def command(run: Path, ledger: Path | None, key: str | None, federation: Path | None, *, as_json: bool) -> None:
     """Check the certificate of RUN, a run's folder or a certificate's file, and recompute its ε.
 
     Prints the guarantee in two sentences, then the outcome of each check and the checks that lacked their input.
     """
     from vfl.launch.run.verification import verify_run
 
-    report = verify_run(run, ledger=ledger, key=key)
+    report = verify_run(run, ledger=ledger, key=key, federation=federation)
     if as_json:
         click.echo(json.dumps(_plain(report), ensure_ascii=False))
     elif report.ok:

@@ -128,7 +128,7 @@ def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Resul
         policies=settings.policies,
         arrangement=settings.arrangement,
     )
-    witness = Witness(settings.budget, settings.log)
+    witness = Witness(settings.budget, settings.log, _federation_of(settings.place))
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
         for event in watched:
             if settings.counted:
@@ -138,6 +138,13 @@ def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Resul
                 yield witness.result(event)
             elif not isinstance(event, Made):
                 yield event
+
+
+def _federation_of(place: Place | Organisations | None) -> dict[str, str] | None:
+    """Return name and digest of the federation in which a run is made; None for other places."""
+    if not isinstance(place, Organisations):
+        return None
+    return {"name": place.federation.name, "digest": place.federation.digest}
 
 
 def finish(

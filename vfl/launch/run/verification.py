@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vfl.certificate import Certificate, Check, Report, verify
 from vfl.errors import OutputError, VflError
+from vfl.federation.file import read_federation
 from vfl.job import file as jobfile
 from vfl.job.plain import digest_of
 from vfl.launch.run import checkpoint
@@ -26,20 +27,31 @@ UNITS = 1e-9
 """Relative difference allowed to the intercept: another machine adds its summands in another order."""
 
 
-def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | Path | None = None) -> Report:
+def verify_run(
+    run: str | Path,
+    *,
+    ledger: str | Path | None = None,
+    key: str | Path | None = None,
+    federation: str | Path | None = None,
+) -> Report:
     """Return all findings on the certificate of a run; `Report.ok` is true if the certificate holds.
 
     run : folder of a run, or the file of a certificate. Statements of a lone certificate about the model, the job and the log
         are not checked.
     ledger : the ledger that the run was charged to; None takes the run's own ledger if its folder has one.
     key : public key of the expected signer, 64 hexadecimal digits or the path of a PEM file.
+    federation : path of the federation file in whose federation the run has to be made; None compares none.
 
     Raises OutputError for files that cannot be read, SpecificationError for a `key` that is none.
     """
     run = Path(run)
+    expected: dict[str, str] | None = None
+    if federation is not None:
+        read = read_federation(federation)
+        expected = {"name": read.name, "digest": read.digest}
     if run.is_file():
         certificate = Certificate.load(run)
-        return verify(certificate, ledger=ledger, key=key)
+        return verify(certificate, ledger=ledger, key=key, federation=expected)
     check_finished(run)
     certificate = Certificate.load(run / CERTIFICATE)
     result, model = Result.load(run), read_model(run)
@@ -58,7 +70,7 @@ def verify_run(run: str | Path, *, ledger: str | Path | None = None, key: str | 
         "n_logged": n_logged,
         "released": released,
     }
-    report = verify(certificate, **facts, ledger=ledger, key=key)
+    report = verify(certificate, **facts, ledger=ledger, key=key, federation=expected)
     found = {check.name: check for check in report.checks} | {check.name: check for check in (job, log) if check}
     if found["model"].holds:
         found["units"] = _units(result, model)

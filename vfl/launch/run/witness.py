@@ -32,10 +32,11 @@ class Witness:
     """Counts the releases that one process of a run makes, and issues the certificate at its end.
 
     budget : account that the run charges. log : releases of earlier processes of the run.
+    federation : {name, digest} of the federation of organisations; None for a run of one operator.
     """
 
-    def __init__(self, budget: Budget, log: Log) -> None:
-        self._budget = budget
+    def __init__(self, budget: Budget, log: Log, federation: Mapping[str, str] | None = None) -> None:
+        self._budget, self._federation = budget, federation
         self._charged: Counter[Event] = Counter()
         self._lost: set[ReleaseKey] = set()
         self._first: tuple[Released, ...] = tuple(u for u in log.released[:1] if u is not None)
@@ -69,6 +70,7 @@ class Witness:
             run=self._budget.run,
             account=self._budget.account(plan.job),
             flags=(*self._flags, *(GIVEN_UP.format(party=party) for party in outcome.left)),
+            federation=self._federation,
         )
         moments = self._first[0] if certificate.moments_digest else ()
         return Result(plan.job, certificate, outcome.w, coordinates, outcome.findings, moments)
