@@ -1,24 +1,33 @@
-"""Row shards on a local Ray: memory of each process against n/S, and time per round against S.
+"""Row shards on a local Ray or in one process: memory of each process against n/S, and time per round against S.
 
     python -m tests.benchmarks.shards 10000000 1 2 4
 
 Two parties hold four float32 columns each in Parquet files, which are written once to the folder of the system's temporary
-files. Memory is the largest RssAnon of a process after any round: what it holds itself, without libraries and without pages of
-Ray's object store, which the processes of a node share. Seconds are the median of the rounds after the first pass.
+files. Memory is the largest RssAnon of a process of each kind, read five times a second while it loads and trains: its own
+memory, without libraries and without pages of Ray's object store, which the processes of a node share. "all" is the largest
+sum over all workers, "object store" its shared memory. Seconds are the median of the rounds after the first pass. The files
+of 10⁸ records take 4 GB, and training on them in one process 10 GB of memory:
+
+    python -m tests.benchmarks.shards 100000000 4 --passes 2 --engine inprocess --remove
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
+import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import vfl
 from coordinator.rounds import Round
+from vfl.launch.train import stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +38,7 @@ PARTITION = vfl.FeaturePartition(
     {"bank": ["a0", "a1", "a2", "a3"], "telco": ["b0", "b1", "b2", "b3"]}, label=("telco", "y")
 )
 PROCESSES = ("RowsActor", "MarginsActor", "PartyActor", "CoordinatorActor")
+HERE, ALL, STORE = "this process", "all", "object store"
 
 
 def sources(n: int) -> dict[str, Path]:
@@ -76,53 +86,101 @@ def job(passes: int) -> vfl.Job:
 
 
 def memory() -> dict[str, float]:
-    """Return the largest RssAnon of the processes of each kind, in MB; of this user's Ray."""
-    found: dict[str, float] = {}
-    for path in Path("/proc").glob("[0-9]*"):
+    """Return MB of this job's Ray: the largest RssAnon of each kind of process, the sum over workers, and the object store."""
+    found: dict[str, float] = {ALL: 0.0, STORE: 0.0, HERE: _anonymous(os.getpid())}
+    for pid, command in descendants().items():
         try:
-            command = (path / "cmdline").read_bytes()
-            if not command.startswith(b"ray::"):
-                continue
-            lines = (path / "status").read_text().splitlines()
-        except OSError:
+            anonymous = _anonymous(pid)
+            if b"raylet/raylet" in command:
+                found[STORE] = max(found[STORE], _shared(pid))
+        except (OSError, StopIteration):  # it has ended
             continue
-        kind = next((kind for kind in PROCESSES if kind.encode() in command), None)
+        if command.startswith(b"ray::"):
+            found[ALL] += anonymous
+        kind = next((kind for kind in PROCESSES if command.startswith(b"ray::") and kind.encode() in command), None)
         if kind is not None:
-            anonymous = next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
             found[kind] = max(found.get(kind, 0.0), anonymous)
     return found
 
 
-def measure(n: int, shards: int, passes: int = 3) -> tuple[vfl.Result, dict[str, float], float]:
+def descendants() -> dict[int, bytes]:
+    """Return {pid: command line} of the processes that this one has started, directly or not."""
+    parents, commands = {}, {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            commands[int(path.name)] = (path / "cmdline").read_bytes()
+            parents[int(path.name)] = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    own = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= more
+    return {pid: commands[pid] for pid in own if pid in commands}
+
+
+def _anonymous(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
+
+
+def _shared(pid: int) -> float:
+    """Return MB that the object store takes of shared memory; Ray has removed its file's name."""
+    files = (file for file in Path(f"/proc/{pid}/fd").iterdir() if "plasma" in str(file.readlink()))
+    sizes = {(found.st_dev, found.st_ino): found.st_blocks for found in (file.stat() for file in files)}
+    return sum(sizes.values()) * 512 / 2**20
+
+
+def measure(n: int, shards: int, passes: int = 3, engine: str = "ray") -> tuple[vfl.Result, dict[str, float], float]:
     """Return the result, MB per process of each kind, and median seconds per round."""
     largest: dict[str, float] = {}
     seconds = []
+    ended = threading.Event()
 
-    def watch(event: Any) -> None:
-        if isinstance(event, Round):
-            seconds.append(event.seconds)
+    def watch() -> None:
+        while not ended.wait(0.2):
             for kind, megabytes in memory().items():
                 largest[kind] = max(largest.get(kind, 0.0), megabytes)
 
-    result = vfl.train(job(passes), sources(n), placement=vfl.Placement(shards=shards), watch=watch)
-    return result, largest, statistics.median(seconds[len(seconds) // passes :])
+    watching = threading.Thread(target=watch)
+    watching.start()
+    try:
+        for event in stream(job(passes), sources(n), engine=engine, placement=vfl.Placement(shards=shards)):
+            if isinstance(event, Round):
+                seconds.append(event.seconds)
+                print(f"round {event.number}: {event.seconds:.1f} s", file=sys.stderr, flush=True)
+    finally:
+        ended.set()
+        watching.join()
+    assert isinstance(event, vfl.Result)
+    return event, largest, statistics.median(seconds[len(seconds) // passes :])
 
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=int)
     parser.add_argument("shards", type=int, nargs="+")
     parser.add_argument("--passes", type=int, default=3)
+    parser.add_argument("--engine", choices=("ray", "inprocess"), default="ray")
+    parser.add_argument("--remove", action="store_true", help="remove the files afterwards")
     arguments = parser.parse_args()
     models = set()
-    print("| S | s per round | " + " | ".join(f"{kind}, MB" for kind in PROCESSES) + " |")
-    print("|---" * (2 + len(PROCESSES)) + "|")
-    for shards in arguments.shards:
-        result, megabytes, seconds = measure(arguments.records, shards, arguments.passes)
-        models.add(result.coef_.tobytes())
-        cells = (f"{megabytes[kind]:.0f}" if kind in megabytes else "–" for kind in PROCESSES)
-        print(f"| {shards} | {seconds:.2f} | " + " | ".join(cells) + " |", flush=True)
+    kinds = (*PROCESSES, ALL, STORE, HERE) if arguments.engine == "ray" else (HERE,)
+    print("| S | s per round | s in all | " + " | ".join(f"{kind}, MB" for kind in kinds) + " |")
+    print("|---" * (3 + len(kinds)) + "|")
+    files = sources(arguments.records)
+    try:
+        for shards in arguments.shards:
+            start = time.monotonic()
+            result, megabytes, seconds = measure(arguments.records, shards, arguments.passes, arguments.engine)
+            models.add(result.coef_.tobytes())
+            cells = (f"{megabytes[kind]:.0f}" if kind in megabytes else "–" for kind in kinds)
+            lasted = time.monotonic() - start
+            print(f"| {shards} | {seconds:.2f} | {lasted:.0f} | " + " | ".join(cells) + " |", flush=True)
+            print(result, file=sys.stderr)
+    finally:
+        for file in files.values() if arguments.remove else ():
+            file.unlink()
     print(f"models that differ to the bit: {len(models) - 1}")
 
 
