@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vfl.alignment import Aligned, Aligning
 from vfl.errors import DataError, FederationError, VersionMismatch
 from vfl.security.identifiers import IdKind, check_kinds
-from vfl.security.psi import intersect, ring
+from vfl.security.psi import bucketed, intersect, is_large, joined, ring
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -112,4 +112,7 @@ def _positions(
             yield Aligning(done + sum(made.values()), total, stage)
         done += sum(sizes.values())
     yield Aligning(done, total, "comparing")
-    return intersect(transport.fetch(sets))
+    if not is_large(list(sizes.values())):
+        return intersect(transport.fetch(sets))
+    # One set at a time is in this process.
+    return joined({owner: bucketed(transport.fetch({owner: points})[owner], owner) for owner, points in sets.items()})

@@ -108,7 +108,7 @@ class Alignment:
             self._blinder = None
             if self._pending is not None:
                 self._pending.end()
-        hashed = alignment_hash([self._ids[row] for row in rows], self._salt)
+        hashed = alignment_hash((self._ids[row] for row in rows), self._salt)
         self.index = Index(self._salt, hashed, self._digest, rows)
         if self._keeping.later and self._of_job is not None:
             self.index.write(self._of_job)

@@ -16,7 +16,7 @@ from parties.storage.cells import contents_of
 from parties.storage.dense import Columns, check_types
 from parties.storage.groups import GroupReader
 from vfl.errors import DataError, FederationError
-from vfl.security.identifiers import alignment_hash, check_kinds, kind_of, normalise
+from vfl.security.identifiers import alignment_hash, check_kinds, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from parties.sources.base import Content, Origin, Source
     from vfl.job import Job
     from vfl.job.task import PartyTask
-    from vfl.security.identifiers import IdKind
+    from vfl.security.identifiers import IdKind, Ids
     from vfl.types import Integers, Vector
 
 
@@ -61,20 +61,19 @@ def _open_ids(task: PartyTask, spec: Any) -> Source | SparseSource:
     return open_source(spec, _identified(task), party=task.party)
 
 
-def read_ids(task: PartyTask, source: Source | SparseSource) -> tuple[list[bytes], IdKind]:
+def read_ids(task: PartyTask, source: Source | SparseSource) -> tuple[Ids, IdKind]:
     """Return the ids of all rows as they are compared, and their kind. Raises DataError; see vfl.security.identifiers."""
-    cells = _cells(source, _id_of(task))
-    normal = normalise(cells, party=task.party, column=task.id, kind=task.id_kind)
-    return normal, task.id_kind or kind_of(cells, party=task.party, column=task.id)
+    column = _id_of(task)
+    return normalised(lambda: _pieces(source, column), party=task.party, column=column, kind=task.id_kind)
 
 
-def _cells(source: Source | SparseSource, column: str) -> list[Any]:
-    return [cell for batch in source.batches([column]) for cell in batch.column(0).to_pylist()]
+def _pieces(source: Source | SparseSource, column: str) -> Iterator[pa.Array]:
+    return (batch.column(0) for batch in source.batches([column]))
 
 
 def raw_ids(task: PartyTask, spec: Any) -> list[Any]:
     """Return the ids of all rows as the source holds them, by which the owner recognises its records."""
-    return _cells(_open_ids(task, spec), _id_of(task))
+    return [cell for piece in _pieces(_open_ids(task, spec), _id_of(task)) for cell in piece.to_pylist()]
 
 
 def holds_ids(task: PartyTask, spec: Any) -> bool:
@@ -120,7 +119,7 @@ def joined_rows(
     check_kinds({party: kind for party, (_, kind) in found.items()})
     row_of = {party: {identifier: row for row, identifier in enumerate(own)} for party, (own, _) in found.items()}
     first = next(iter(sources)) if first is None else first
-    wanted = found[first][0]
+    wanted: Sequence[bytes] = found[first][0]
     if common:
         wanted = [identifier for identifier in wanted if all(identifier in rows for rows in row_of.values())]
         if not wanted:
@@ -140,7 +139,7 @@ def check_unchanged(index: Index, digest: str, ids: Sequence[bytes], task: Party
     digest, ids : of the source as it is now.
     """
     same = digest == index.source and int(index.rows.max()) < len(ids)
-    if not same or alignment_hash([ids[row] for row in index.rows], index.salt) != index.hash:
+    if not same or alignment_hash((ids[row] for row in index.rows), index.salt) != index.hash:
         raise DataError(
             f"party {task.party!r}, id column {task.id!r}: the data changed after their records were aligned; restore "
             "them, or align again (vfl align JOB; a run that was cut off has to start again)"

@@ -54,7 +54,10 @@ def sources(n: int) -> dict[str, Path]:
     types = {name: pa.int8() if name == "y" else pa.float32() for own in names.values() for name in own}
     parts = {party: path.with_suffix(".part") for party, path in paths.items()}
     schemas = {party: pa.schema([(name, types[name]) for name in own]) for party, own in names.items()}
-    files = {party: pq.ParquetWriter(parts[party], schemas[party], compression="none") for party in paths}
+    files = {
+        party: pq.ParquetWriter(parts[party], schemas[party], compression="none", use_dictionary=False)
+        for party in paths
+    }
     for columns in pieces(n):
         for party, file in files.items():
             file.write_table(pa.table({name: columns[name] for name in names[party]}, schemas[party]))
@@ -69,7 +72,7 @@ def pieces(n: int) -> Iterator[dict[str, np.ndarray]]:
     rng = np.random.default_rng(0)
     for start in range(0, n, ROW_GROUP):
         size = min(ROW_GROUP, n - start)
-        X = rng.uniform(-1.0, 1.0, (8, size)).astype(np.float32)
+        X = 2.0 * rng.random((8, size), np.float32) - 1.0
         y = (X[0] - X[5] + rng.logistic(size=size) > 0).astype(np.int8)
         yield dict(zip(PARTITION.features, X, strict=True)) | {"y": y}
 

@@ -12,20 +12,23 @@
 
 from __future__ import annotations
 
+import bisect
 import enum
 import hashlib
+import itertools
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from vfl.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _DECIMAL = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 """4,000 digits stay below Python's limit for the conversion of text to integers."""
@@ -60,7 +63,90 @@ def normalise(
     as written and are equal under the rule.
     """
     cells, place = _cells(ids), _Place(party, column)
-    found = _kind(cells, place)
+    normal = _normal(cells, _kind(cells, place), kind, place)
+    if repeated(normal):
+        raise _repeats(cells, place)
+    return normal
+
+
+def normalised(
+    pieces: Callable[[], Iterable[Any]], *, party: str, column: str | None = None, kind: IdKind | None = None
+) -> tuple[Ids, IdKind]:
+    """Return the identifiers of a column that is read in pieces, as `normalise` does, and the kind of the column.
+
+    pieces : returns the column's pieces in order; it is called again if an identifier occurs twice.
+    """
+    place, found, first = _Place(party, column), Ids(), dict[IdKind, Any]()
+    for piece in pieces():
+        if cells := _cells(piece):
+            own = _kind(cells, place)
+            first.setdefault(own, cells[0])
+            if len(first) > 1:
+                _kind(list(first.values()), place)  # raises
+            found.extend(_normal(cells, own, kind, place))
+    if not first:
+        _kind([], place)  # raises
+    if repeated(found):
+        raise _repeats([cell for piece in pieces() for cell in _cells(piece)], place)
+    return found, kind or next(iter(first))
+
+
+def repeated(ids: Sequence[bytes]) -> bool:
+    """Return True if an identifier occurs twice; needs the memory of 16 bytes per identifier."""
+    hashes = np.fromiter(map(hash, ids), np.int64, len(ids))
+    ordered = np.sort(hashes)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
+        return False
+    suspects = [ids[int(row)] for row in np.flatnonzero(np.isin(hashes, twice))]
+    return len(set(suspects)) < len(suspects)
+
+
+class Ids(Sequence[bytes]):
+    """Normalised identifiers, kept in 4 bytes each beyond their own length. They must not leave the party."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[bytes, np.ndarray]] = []
+        self._starts = [0]
+
+    def extend(self, ids: Sequence[bytes]) -> None:
+        """Append identifiers."""
+        if ids:
+            ends = np.cumsum([0, *map(len, ids)])
+            self._pieces.append((b"".join(ids), ends.astype(np.uint32 if ends[-1] < 2**32 else np.int64)))
+            self._starts.append(self._starts[-1] + len(ids))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for text, ends in self._pieces:
+            for start, stop in itertools.pairwise(ends.tolist()):
+                yield text[start:stop]
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[bytes]: ...
+    def __getitem__(self, at: int | slice) -> bytes | list[bytes]:
+        if isinstance(at, slice):
+            return [self[k] for k in range(*at.indices(len(self)))]
+        row = int(at) + (len(self) if at < 0 else 0)
+        if not 0 <= row < len(self):
+            raise IndexError(at)
+        piece = bisect.bisect_right(self._starts, row) - 1
+        text, ends = self._pieces[piece]
+        row -= self._starts[piece]
+        return text[ends[row] : ends[row + 1]]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _normal(cells: list[Any], found: IdKind, kind: IdKind | None, place: _Place) -> list[bytes]:
+    """Return the normal form of cells of one kind."""
     kind = found if kind is None else IdKind(kind)
     if found is IdKind.INTEGER:
         texts = [str(int(cell)) for cell in cells]
@@ -71,18 +157,20 @@ def normalise(
         if kind is IdKind.INTEGER:
             texts = _as_integers(texts, place)
     try:
-        normal = [text.encode() for text in texts]
+        return [text.encode() for text in texts]
     except UnicodeEncodeError:
         raise place.error("an id is not valid Unicode", "read the source with its own text encoding") from None
-    if len(set(normal)) < len(normal):
-        if len(set(cells)) < len(cells):
-            raise place.error("an id occurs more than once", "keep one row for each id")
-        raise place.error(
-            "ids that differ as written are equal once they are normalised "
-            "(Unicode NFC, white space around them removed, integers by value)",
-            "merge such rows, or give them ids that differ in more than that",
-        )
-    return normal
+
+
+def _repeats(cells: list[Any], place: _Place) -> DataError:
+    """Return the error for cells of which two are equal, as written or once they are normalised."""
+    if len(set(cells)) < len(cells):
+        return place.error("an id occurs more than once", "keep one row for each id")
+    return place.error(
+        "ids that differ as written are equal once they are normalised "
+        "(Unicode NFC, white space around them removed, integers by value)",
+        "merge such rows, or give them ids that differ in more than that",
+    )
 
 
 def check_kinds(kinds: Mapping[str, IdKind]) -> None:
@@ -100,7 +188,7 @@ def check_kinds(kinds: Mapping[str, IdKind]) -> None:
         )
 
 
-def alignment_hash(ids: Sequence[bytes], salt: bytes) -> str:
+def alignment_hash(ids: Iterable[bytes], salt: bytes) -> str:
     """Return a hash of the aligned records' ids in their order, 64 hexadecimal digits, equal when parties are aligned.
 
     Anybody who knows the salt can test a guess of the whole list in its order. The order of a private intersection is

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import queue
 import secrets
@@ -41,7 +42,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
@@ -50,9 +53,11 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from vfl.errors import DataError, FederationError, OutputError, SpecificationError
+from vfl.security.buckets import LARGE, Buckets, scratch
+from vfl.security.identifiers import repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
     from vfl.types import Integers
 
@@ -62,6 +67,9 @@ Points: TypeAlias = npt.NDArray[np.uint8]
 SIZE = 32
 PIECE = 1024
 """Points per piece of work, about 25 ms on one core; progress is reported per piece. 32 KiB fit into a pipe at once."""
+
+AHEAD = 64
+"""Pieces of work that wait or are being computed at once."""
 
 OPERATION_SECONDS, HANDLING_SECONDS = 25e-6, 3e-6
 """Rough costs of one multiplication and of hashing, sorting and comparing one id, on one core."""
@@ -108,6 +116,21 @@ def hash_to_points(ids: Sequence[bytes], salt: bytes) -> Points:
     return points
 
 
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """Set of n points that is made piece by piece, so that it need not be in memory as a whole.
+
+    piece : returns the points from one position to another, as bytes.
+    """
+
+    n: int
+    piece: Callable[[int, int], bytes]
+
+    def all(self, first: int) -> Iterator[bytes]:
+        """Yield the points from position `first` in pieces of PIECE points."""
+        return (self.piece(start, min(start + PIECE, self.n)) for start in range(first, self.n, PIECE))
+
+
 class Blinder(contextlib.AbstractContextManager["Blinder"]):
     """One party's side of one alignment. All ids that leave it are blinded by a secret, which never leaves it.
 
@@ -126,7 +149,7 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
             raise SpecificationError(f"cores must be at least 1, not {cores!r}")
         self.party, self._salt, self._folder = party, salt, folder
         self._multiplier = _Multiplier(self._secret(), cores)
-        self._done: dict[str, bytearray] = {}
+        self._done: dict[str, tuple[Points, int]] = {}
         self._asked: dict[str, bytes] = {}
         self._order: Integers | None = None
 
@@ -146,11 +169,13 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
 
     def owning(self, ids: Sequence[bytes]) -> Generator[tuple[int, int], None, Points]:
         """Do what `own` does, yielding (points done, points in all) after every piece."""
-        if len(set(ids)) < len(ids) or not ids:
+        if not ids or repeated(ids):
             raise DataError(f"party {self.party!r}: an alignment needs ids, each once; normalise them first")
-        points = yield from self._multiply(hash_to_points(ids, self._salt), self.party)
-        self._order = _sorting(points)
-        return points[self._order]
+        salt = self._salt
+        hashed = _Pieces(len(ids), lambda start, stop: hash_to_points(ids[start:stop], salt).tobytes())
+        points = yield from self._multiply(hashed, self.party)
+        self._order, ordered = _sorted(points, self._folder)
+        return ordered
 
     def blind(self, points: Points, owner: str, progress: Callable[[int, int], object] | None = None) -> Points:
         """Return another party's set, blinded once more, in the same order.
@@ -169,7 +194,8 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
             raise FederationError(
                 f"party {self.party!r} was asked to blind a second set of {owner!r}; start again with a new salt"
             )
-        return (yield from self._multiply(points, owner))
+        given = _Pieces(len(points), lambda start, stop: points[start:stop].tobytes())
+        return (yield from self._multiply(given, owner))
 
     def rows(self, positions: Integers) -> Integers:
         """Return the rows of the ids that all parties have, in the order common to all parties.
@@ -199,41 +225,54 @@ class Blinder(contextlib.AbstractContextManager["Blinder"]):
         for path in () if self._folder is None else self._folder.glob(self._path("*").name):
             path.unlink()
 
-    def _multiply(self, points: Points, owner: str) -> Generator[tuple[int, int], None, Points]:
-        data = points.tobytes()
-        key = hashlib.sha256(data).hexdigest()
+    def _multiply(self, points: _Pieces, owner: str) -> Generator[tuple[int, int], None, Points]:
+        n, digest = points.n, hashlib.sha256()
+        for piece in points.all(0):
+            digest.update(piece)
+        key = digest.hexdigest()
         path = None if self._folder is None else self._path(f"-{key[:32]}.points")
-        done = self._done.setdefault(key, bytearray()) if path is None else self._stored(path, points)
-        pieces = [data[start : start + SIZE * PIECE] for start in range(len(done), len(data), SIZE * PIECE)]
+        products, done = self._stored(path, points) if path else self._done.get(key) or (self._scratch(n), 0)
         try:
-            with contextlib.closing(self._multiplier.map(pieces)) as results:
+            with contextlib.closing(self._multiplier.map(points.all(done))) as results:
                 for result in results:
                     with self._keeping(), (path or Path(os.devnull)).open("ab") as file:
                         file.write(result)
-                    done += result
-                    yield len(done) // SIZE, len(points)
+                    stop = done + len(result) // SIZE
+                    products[done:stop] = np.frombuffer(result, np.uint8).reshape(-1, SIZE)
+                    done = stop
+                    if path is None:
+                        self._done[key] = products, done
+                    yield done, n
         except _SmallOrderError:
             raise FederationError(
                 f"the set of {owner!r} holds a point of small order, which no id has; party {self.party!r} "
                 f"refuses it: {owner!r} or the connection to it is faulty"
             ) from None
         self._done.pop(key, None)  # the caller keeps the result from here on
-        return np.frombuffer(done, np.uint8).reshape(-1, SIZE)
+        return products
 
-    def _stored(self, path: Path, points: Points) -> bytearray:
-        """Return the products that an earlier call left, if a sample shows that they belong to this secret and these points."""
-        done = bytearray(path.read_bytes()) if path.exists() else bytearray()
-        n = min(len(done) // SIZE, len(points))
-        del done[SIZE * n :]
+    def _scratch(self, n: int) -> Points:
+        return scratch((n, SIZE), np.uint8, self._folder)
+
+    def _stored(self, path: Path, points: _Pieces) -> tuple[Points, int]:
+        """Return the products and the number of those that an earlier call left.
+
+        A sample shows that these belong to this secret and these points.
+        """
+        products, n = self._scratch(points.n), 0
+        if path.exists():
+            n = min(path.stat().st_size // SIZE, points.n)
+            if n:
+                products[:n] = np.memmap(path, np.uint8, "r", shape=(n, SIZE))
         # After a power cut a file may end in zeros.
         sample = sorted({n - 1, *(secrets.randbelow(n) for _ in range(32))} if n else [])
-        found = b"".join(done[SIZE * k : SIZE * (k + 1)] for k in sample)
-        if b"".join(self._multiplier.map([points[sample].tobytes()])) != found:
-            done.clear()
+        found = products[sample].tobytes()
+        if b"".join(self._multiplier.map([b"".join(points.piece(k, k + 1) for k in sample)])) != found:
+            n = 0
         with self._keeping():
             path.touch(mode=0o600)
-            os.truncate(path, len(done))
-        return done
+            os.truncate(path, SIZE * n)
+        return products, n
 
     def _first_or_same(self, owner: str, digest: bytes) -> bool:
         """Return False if this secret blinded another set of this owner before. The record lives as long as the secret."""
@@ -300,11 +339,42 @@ def intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
     sets : {party: (n, 32) uint8, blinded by every party}. Raises FederationError for a set with a point twice.
     """
     checked = {party: _checked(points, party) for party, points in sets.items()}
-    names, sizes = list(checked), [len(points) for points in checked.values()]
-    points = np.concatenate(list(checked.values()))
+    if is_large(list(map(len, checked.values()))):
+        return joined({party: Buckets(points) for party, points in checked.items()})
+    return _intersect(checked)
+
+
+def is_large(sizes: Sequence[int]) -> bool:
+    """Return True if sets of these sizes are joined in buckets on disk."""
+    return sum(sizes) >= LARGE
+
+
+def bucketed(points: Points, owner: str) -> Buckets:
+    """Return a fully blinded set in buckets on disk, for `joined`. Raises FederationError as `intersect`."""
+    return Buckets(_checked(points, owner))
+
+
+def joined(sets: Mapping[str, Buckets]) -> dict[str, Integers]:
+    """Return the result of `intersect` for sets in buckets, joined bucket by bucket.
+
+    Needs the memory of a few buckets, about 1/64 of the sets, and of the positions.
+    """
+    found: dict[str, list[Integers]] = {party: [] for party in sets}
+    for parts in zip(*sets.values(), strict=True):
+        bucket = dict(zip(sets, parts, strict=True))
+        common = _intersect({party: points for party, (points, _) in bucket.items()})
+        for party, (_, positions) in bucket.items():
+            found[party].append(positions[common[party]])
+    return {party: np.concatenate(own) for party, own in found.items()}
+
+
+def _intersect(sets: Mapping[str, Points]) -> dict[str, Integers]:
+    names, sizes = list(sets), [len(points) for points in sets.values()]
+    points = np.concatenate(list(sets.values()))
     order = _sorting(points)
     words = points.view(np.uint64)[order]
-    new = np.append(True, (words[1:] != words[:-1]).any(axis=1))
+    new = np.ones(len(words), dtype=bool)
+    new[1:] = (words[1:] != words[:-1]).any(axis=1)
     # Sorting is stable, so equal points are in the order of the parties.
     owner = np.repeat(np.arange(len(names)), sizes)[order]
     twice = ~new[1:] & (owner[1:] == owner[:-1])
@@ -322,6 +392,19 @@ def _checked(points: Points, owner: str) -> Points:
     if points.dtype != np.uint8 or points.ndim != 2 or points.shape[1] != SIZE or not len(points):
         raise FederationError(f"the set of {owner!r} is not an array of points; do all participants run one version?")
     return np.ascontiguousarray(points)
+
+
+def _sorted(points: Points, folder: Path | None) -> tuple[Integers, Points]:
+    """Return the order of the points, (n,), and the points in it; large sets are sorted in buckets on disk."""
+    if len(points) < LARGE:
+        order = _sorting(points)
+        return order, points[order]
+    order, ordered, at = scratch((len(points),), np.int64, folder), scratch(points.shape, np.uint8, folder), 0
+    for own, positions in Buckets(points, folder):
+        inner = _sorting(own)
+        order[at : at + len(own)], ordered[at : at + len(own)] = positions[inner], own[inner]
+        at += len(own)
+    return order, ordered
 
 
 def _sorting(points: Points) -> Integers:
@@ -347,9 +430,12 @@ class _Multiplier:
         self._key = X25519PrivateKey.from_private_bytes(secret)
         self._cores, self._processes = cores if sys.executable else 1, list[_Process]()
 
-    def map(self, pieces: Sequence[bytes]) -> Generator[bytes, None, None]:
+    def map(self, pieces: Iterable[bytes]) -> Generator[bytes, None, None]:
         """Yield each piece's products, in order. Raises _SmallOrderError."""
-        if self._cores == 1 or len(pieces) < 2:
+        pieces = iter(pieces)
+        first = list(itertools.islice(pieces, 2))
+        pieces = itertools.chain(first, pieces)
+        if self._cores == 1 or len(first) < 2:
             yield from (_products(self._key, piece) for piece in pieces)
             return
         self._processes += [_Process(self._secret) for _ in range(self._cores - len(self._processes))]
@@ -369,7 +455,10 @@ class _Multiplier:
 
         try:
             with ThreadPoolExecutor(2 * self._cores) as threads:
-                yield from threads.map(remote, pieces)
+                asked = deque(threads.submit(remote, piece) for piece in itertools.islice(pieces, AHEAD))
+                while asked:
+                    yield asked.popleft().result()
+                    asked.extend(threads.submit(remote, piece) for piece in itertools.islice(pieces, 1))
         except Exception:
             self.close()  # an answer may be left in a pipe
             raise
