@@ -1,140 +1,211 @@
-"""Forecast against outcome on simulated problems: `python -m tests.benchmarks.forecast` prints the table of docs/choosing.md.
+"""Forecast against outcome: train problems of `forecast_problems` at many n and ε, and compare the measures with their ranges.
 
-The rule of `vfl.forecast` was chosen on 100 problems of this kind from other seeds. Problems differ in the number of records
-and columns, ε, share of positives, signal, correlation, shapes of columns and the number of columns that matter. The guesses of
-each forecast are right: share and best value are those of a large sample from the same distribution.
+    python -m tests.benchmarks.forecast FILE [--data DIR] [--only NAME ...]
+
+FILE keeps one line of JSON per run, so that an interrupted benchmark continues and tables are made again without runs. The
+guesses of each forecast are right: the share of positive labels and the signal of the best linear model are those of all
+records. Tables give problems on which the rule was chosen apart from those that were kept aside.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import json
 import math
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import expit
-from scipy.stats import norm
-from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import log_loss, r2_score, roc_auc_score
 
 import vfl
-from vfl.planning.forecast import expected
+from tests.benchmarks import forecast_problems
+from vfl.planning.forecast import NOISE, expected
+from vfl.planning.public_problem import problem_of
+from vfl.planning.quality import Facts, missed
+from vfl.solvers.rules.record_defaults import signal_to_noise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
-    Draw = Callable[[int], np.ndarray]
-
-LARGE = 40_000
-FRESH = 60_000
-TOLERANCE = 0.002
+SIZES = (30, 100, 300, 1_000, 3_000, 10_000)
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 10.0)
+FRESH = 20_000
+"""Largest number of records that a model is measured on."""
+RATIOS = (0.0, 1.0, 5.0, 20.0, 100.0, math.inf)
+MEASURES = {"auc": "AUC", "loss": "log loss", "r2": "R²"}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A problem, its forecast {measure: range}, and the measures {measure: value} of one run on a large fresh sample."""
+class Run:
+    """A run: its problem, the guesses, {measure: value} on fresh records, and {measure: (low, high)} of its forecast."""
 
+    name: str
+    kept: bool
     n: int
     p: int
     epsilon: float
+    best: float
     positives: float | None
-    expected: dict[str, Any]
     found: dict[str, float]
+    expected: dict[str, tuple[float, float]]
+    ratio: float
+    missed: float
 
-    def holds(self, name: str) -> bool:
+    def holds(self, measure: str) -> bool:
         """Return True if the measure lies in its range."""
-        return bool(self.expected[name].low - TOLERANCE <= self.found[name] <= self.expected[name].high + TOLERANCE)
+        low, high = self.expected[measure]
+        return low <= self.found[measure] <= high
+
+    @property
+    def left(self) -> float:
+        """Share of what the columns can explain that the run missed; above 1 if it is worse than a constant model."""
+        if "r2" in self.found:
+            return 1.0 - self.found["r2"] / self.best
+        normal = forecast_problems.NORMAL
+        share = normal.inv_cdf(min(max(self.found["auc"], 1e-9), 1.0 - 1e-9)) / normal.inv_cdf(self.best)
+        return 1.0 - math.copysign(share * share, share)
 
 
-def columns(rng: np.random.Generator, p: int) -> Draw:
-    """Return a function that draws (m, p) columns in [−1, 1]: uniform, bells, skewed or binary, with common factors."""
-    shape = rng.integers(0, 4, p)
-    factors = int(rng.integers(0, 3))
-    load = rng.normal(size=(p, max(factors, 1))) * (factors > 0) * rng.uniform(0.3, 1.0)
+def trained(chosen: forecast_problems.Set, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield one row per n and ε: the measures of a model on records that it was not trained on."""
+    X, y = chosen.scaled
+    rng, total = np.random.default_rng(seed), len(y)
+    for n in sorted({m for m in SIZES if m <= 0.75 * total} | ({int(0.7 * total)} if total < 2_000 else set())):
+        for epsilon in EPSILONS:
+            order = rng.permutation(total)
+            rows, fresh = order[:n], order[n : n + FRESH]
+            noise = vfl.SeededNoise(int(rng.integers(2**30)))
+            job = replace(chosen.job, privacy=vfl.Privacy(epsilon=epsilon, noise=noise))
+            result = vfl.train(job, chosen.table.take(rows), engine="inprocess")
+            margins, truth = X[fresh] @ np.asarray(result.w), y[fresh]
+            row = {"name": chosen.name, "n": n, "eps": epsilon, "best": chosen.best, "q": None}
+            if chosen.logistic:
+                row |= {"q": float((y > 0).mean()), "auc": float(roc_auc_score(truth > 0, margins))}
+                row["ll"] = float(log_loss(truth > 0, expit(margins), labels=[False, True]))
+            else:
+                row["r2"] = float(r2_score(truth, margins))
+            yield row
 
-    def draw(m: int, g: np.random.Generator) -> np.ndarray:
-        Z = (g.normal(size=(m, p)) + g.normal(size=(m, load.shape[1])) @ load.T) / np.sqrt(1 + (load**2).sum(1))
-        kinds = (
-            2 * norm.cdf(Z) - 1,
-            np.clip(Z / 4, -1, 1),
-            np.clip(2 * np.exp(0.8 * Z) / np.exp(2.0) - 1, -1, 1),
-            np.where(Z > 0.5, 1.0, -1.0),
-        )
-        return np.choose(shape, kinds)
 
-    return draw
-
-
-def outcome(seed: tuple[int, int]) -> Outcome:
-    """Simulate one problem, and train it once with noise of its own."""
-    rng = np.random.default_rng(seed)
-    logistic = rng.random() < 0.65
-    n, p = (int(np.exp(rng.uniform(*np.log(ends)))) for ends in ((300, 60_000), (3, 50)))
-    epsilon, share = float(rng.choice([0.3, 1.0, 3.0, 10.0])), float(rng.choice([0.5, 0.3, 0.1, 0.04]))
-    strength, r2 = float(rng.uniform(0.4, 2.0)), float(rng.uniform(0.05, 0.9))
-    draw = columns(rng, p)
-    beta = rng.normal(size=p) * (rng.random(p) < (0.3 if rng.random() < 0.4 else 1.0))
-    beta[0] += not beta.any()
-    g = np.random.default_rng(rng.integers(2**32))
-    large = draw(LARGE, g)
-    beta = beta / large.std(axis=0)
-    beta /= (large @ beta).std()
-    centre = float((large @ beta).mean())
-    shift = _shift(strength * (large @ beta - centre), share)
-
-    def drawn(m: int) -> tuple[np.ndarray, np.ndarray]:
-        X = draw(m, g)
-        signal = X @ beta - centre
-        if logistic:
-            return X, (g.random(m) < expit(strength * signal + shift)).astype(int)
-        return X, np.clip(50 + 8 * (signal + math.sqrt(1 / r2 - 1) * g.normal(size=m)), 0, 100)
-
-    (X, y), (fresh, truth) = drawn(n), drawn(FRESH)
-    names = [f"x{j}" for j in range(p)]
-    job = vfl.Job(
-        partition=vfl.FeaturePartition({"a": names[: p // 2 + 1], "b": names[p // 2 + 1 :]}, label=("a", "y")),
-        bounds={"*": (-1, 1)} | ({} if logistic else {"y": (0, 100)}),
-        loss="logistic" if logistic else "squared",
-        penalty=vfl.L2(1e-4),
-        privacy=vfl.Privacy(epsilon=epsilon),
+def compared(row: dict[str, Any], job: vfl.Job, *, kept: bool) -> Run:
+    """Return the run of a row with its forecast."""
+    job = replace(job, privacy=vfl.Privacy(epsilon=row["eps"]))
+    problem = problem_of(job, row["n"])
+    keys = {"auc": "auc", "ll": "loss", "r2": "r2"}
+    ranges = expected(job, row["n"], row["best"], row["q"])
+    return Run(
+        name=row["name"],
+        kept=kept,
+        n=row["n"],
+        p=problem.layout.n_coordinates,
+        epsilon=row["eps"],
+        best=row["best"],
+        positives=row["q"],
+        found={keys[key]: row[key] for key in keys if key in row},
+        expected={name: (r.low, r.high) for name, r in ranges.items()},
+        ratio=signal_to_noise(problem),
+        missed=missed(Facts.of(problem, "SkGD"), row["best"], row["q"]),
     )
-    result = vfl.train(job, {**dict(zip(names, X.T, strict=True)), "y": y}, engine="inprocess")
-    margins = fresh @ result.coef_ + result.intercept_
-    if logistic:
-        best = float(roc_auc_score(truth, LogisticRegression(C=np.inf).fit(fresh, truth).decision_function(fresh)))
-        found = {"auc": float(roc_auc_score(truth, margins)), "loss": float(log_loss(truth, expit(margins)))}
-    else:
-        best = float(LinearRegression().fit(fresh, truth).score(fresh, truth))
-        found = {"r2": float(1 - np.mean((truth - margins) ** 2) / truth.var())}
-    positives = float(truth.mean()) if logistic else None
-    return Outcome(n, p, epsilon, positives, expected(job, n, best, positives), found)
 
 
-def _shift(margins: np.ndarray, share: float) -> float:
-    low, high = -12.0, 12.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (low, middle) if expit(margins + middle).mean() > share else (middle, high)
-    return low
+def coverage(runs: Sequence[Run], measure: str) -> tuple[int, float, float, float, float, float]:
+    """Return the number of runs, the shares within, below and above their ranges, the median width, and the bias.
+
+    Bias : median of the outcome minus the middle of its range, in widths.
+    """
+    chosen = [run for run in runs if measure in run.found]
+    low, high = np.array([run.expected[measure] for run in chosen]).T
+    value = np.array([run.found[measure] for run in chosen])
+    bias = float(np.median((value - (low + high) / 2.0) / (high - low)))
+    shares = (float(np.mean(test)) for test in ((low <= value) & (value <= high), value < low, value > high))
+    within, below, above = shares
+    return len(chosen), within, below, above, float(np.median(high - low)), bias
 
 
-def main(seed: int = 2, count: int = 20) -> None:
-    """Print the table and the number of measures in their range."""
+def _table(title: str, groups: Sequence[tuple[str, Callable[[Run], bool]]], runs: Sequence[Run]) -> None:
+    print(f"\n{title}\n\n| measure | runs of | runs | within | below | above | median width | bias |")
+    print("|---|---|---|---|---|---|---|---|")
+    for measure, said in MEASURES.items():
+        for name, test in groups:
+            chosen = [run for run in runs if measure in run.found and test(run)]
+            if chosen:
+                n, within, below, above, width, bias = coverage(chosen, measure)
+                shares = f"{within:.0%} | {below:.0%} | {above:.0%}"
+                print(f"| {said} | {name} | {n} | {shares} | {width:.3f} | {bias:+.2f} |")
+
+
+def _alarms(title: str, runs: Sequence[Run]) -> None:
+    """Print the missed shares of runs that were told to be noise, and of the others."""
+    print(
+        f"\n{title}\n\n| told | runs | median missed | missed less than half | missed more than ¾ |\n|---|---|---|---|---|"
+    )
+    for name, chosen in (
+        ("noise", [run.left for run in runs if run.missed > NOISE]),
+        ("no noise", [run.left for run in runs if run.missed <= NOISE]),
+    ):
+        if chosen:
+            left = np.array(chosen)
+            numbers = f"{np.median(left):.2f} | {np.mean(left < 0.5):.0%} | {np.mean(left > 0.75):.0%}"
+            print(f"| {name} | {len(left)} | {numbers} |")
+
+
+def tables(runs: Sequence[Run]) -> None:
+    """Print coverage, width and bias by problem, by ρ and by ε, and the alarms."""
+    sides = {"chosen on": [r for r in runs if not r.kept], "kept aside": [r for r in runs if r.kept]}
+    for name, own in sides.items():
+        if not own:
+            continue
+        _table(f"All, {name}", [("all", lambda _: True)], own)
+        bands = [
+            (f"ρ {low:g} to {high:g}", lambda r, low=low, high=high: low <= r.ratio < high)
+            for low, high in itertools.pairwise(RATIOS)
+        ]
+        _table(f"By ρ = μn/p, {name}", bands, own)
+        _table(f"By ε, {name}", [(f"ε = {e:g}", lambda r, e=e: r.epsilon == e) for e in EPSILONS], own)
+        named = [
+            (problem, lambda r, problem=problem: r.name == problem) for problem in dict.fromkeys(r.name for r in own)
+        ]
+        _table(f"By problem, {name}", named, own)
+        _alarms(f"Alarms, {name}", own)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train what the file lacks, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="rows, one line of JSON each; new runs are appended")
+    parser.add_argument("--data", type=Path, help="folder of the real data")
+    parser.add_argument("--only", nargs="*", default=[], help="names of problems")
+    parser.add_argument("--tables", action="store_true", help="train nothing; print tables of the rows that are there")
+    given = parser.parse_args(arguments)
     warnings.simplefilter("ignore", vfl.PrivacyWarning)
-    runs = [outcome((seed, k)) for k in range(count)]
-    print("| records × columns | ε | positives | measure | best | forecast | outcome |")
-    print("|---|---|---|---|---|---|---|")
-    for run in runs:
-        share = "" if run.positives is None else f"{run.positives:.2f}"
-        for name, r in run.expected.items():
-            missed = "" if run.holds(name) else " (outside)"
-            row = (f"{run.n:,} × {run.p}", f"{run.epsilon:g}", share, name, f"{r.best:.3f}", str(r))
-            print(f"| {' | '.join(row)} | {run.found[name]:.3f}{missed} |")
-    inside = [run.holds(name) for run in runs for name in run.expected]
-    print(f"\n{sum(inside)} of {len(inside)} measures are in their range, within {TOLERANCE}")
+    lines = given.file.read_text(encoding="utf-8").splitlines() if given.file.exists() else []
+    rows = [json.loads(line) for line in lines]
+    done = {row["name"] for row in rows}
+    known: dict[str, tuple[vfl.Job, bool]] = {}
+    for name in given.only or forecast_problems.names():
+        if given.tables and name not in done:
+            continue
+        chosen = forecast_problems.made(name, given.data)
+        if chosen is None:
+            print(f"{name}: its data are not there", file=sys.stderr)
+            continue
+        known[name] = chosen.job, chosen.kept
+        if name not in done:
+            new = list(trained(chosen, seed=3))
+            with given.file.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(row) + "\n" for row in new)
+            rows += new
+            print(f"{name}: {len(new)} runs", file=sys.stderr)
+    chosen_rows = [(row, *known[row["name"]]) for row in rows if row["name"] in known]
+    tables([compared(row, job, kept=kept) for row, job, kept in chosen_rows])
+    return 0
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    sys.exit(main())

@@ -15,8 +15,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 import vfl
+from vfl import examples
 from vfl.errors import SpecificationError
-from vfl.planning.forecast import expected, gain_of
+from vfl.job import file as jobfile
+from vfl.planning.forecast import expected
+from vfl.planning.quality import FLOORS, gain_of
 
 NAMES = [f"x{j}" for j in range(8)]
 PARTITION = vfl.FeaturePartition({"a": NAMES[:4], "b": NAMES[4:]}, label=("a", "y"))
@@ -37,17 +40,43 @@ def test_few_records_are_noise_and_many_reach_the_best_model(options: dict[str, 
     assert few.noise
     assert str(few).splitlines()[1].startswith("  NOISE: 5 records are too few at ε = 1")
     assert not many.noise
-    assert many.measures[name].high == pytest.approx(many.signal[1], abs=1e-3)
+    assert many.measures[name].high == pytest.approx(many.signal[1] + FLOORS[name])
     assert few.measures[name].low <= few.measures[name].constant
 
 
-def test_five_hundred_records_of_many_columns_are_noise() -> None:
+def test_five_hundred_records_of_many_columns_are_noise_unless_their_signal_is_strong() -> None:
     names = [f"x{j}" for j in range(30)]
-    wide = replace(
-        job(), partition=vfl.FeaturePartition({"a": names}, label=("a", "y")), bounds=dict.fromkeys(names, (-1, 1))
-    )
-    assert vfl.forecast(wide, 500).noise
-    assert "NOISE: 500 records are too few at ε = 1" in str(vfl.plan(wide, 500))
+    partition = vfl.FeaturePartition({"a": names}, label=("a", "y"))
+    wide = replace(job(), partition=partition, bounds=dict.fromkeys(names, (-1, 1)))
+    assert vfl.forecast(wide, 500, signal=0.85).noise
+    assert not vfl.forecast(wide, 500, signal=0.99).noise
+    few = replace(wide, privacy=vfl.Privacy(epsilon=0.3))
+    assert vfl.forecast(few, 500).noise
+    assert "NOISE: 500 records are too few at ε = 0.3" in str(vfl.plan(few, 500))
+
+
+def test_the_bundled_example_is_not_told_to_be_noise() -> None:
+    """Runs of it reach an AUC of 0.97 to 1.0."""
+    example, _ = jobfile.read(examples.job_file("breast_cancer"))
+    guessed = vfl.forecast(example, 569, signal=0.99)
+    assert not vfl.forecast(example, 569).noise
+    assert guessed.measures["auc"].low > 0.8
+    assert guessed.measures["auc"].high > 0.99
+
+
+def test_noise_along_correlated_columns_can_point_to_or_against_the_labels() -> None:
+    faint = expected(job(privacy=vfl.Privacy(epsilon=0.1)), 30, 0.99, 0.5)["auc"]
+    assert faint.low < 0.3
+    assert faint.high > 0.9
+
+
+def test_each_signal_has_ranges_of_its_own() -> None:
+    found = vfl.forecast(job(), 3000, signal=(0.6, 0.9))
+    assert list(found.by_signal) == [0.9, 0.6]
+    weak, strong = found.by_signal[0.6]["auc"], found.by_signal[0.9]["auc"]
+    assert (found.measures["auc"].low, found.measures["auc"].high) == (weak.low, strong.high)
+    assert f"AUC {weak}, loss" in str(found)
+    assert found.to_dict()["by_signal"][1]["measures"]["auc"]["low"] == weak.low
 
 
 def test_an_area_grows_with_records_and_with_epsilon() -> None:
@@ -59,7 +88,7 @@ def test_an_area_grows_with_records_and_with_epsilon() -> None:
         lows, highs = [r.low for r in drawn], [r.high for r in drawn]
         assert lows == sorted(lows)
         assert highs == sorted(highs)
-        assert all(r.low <= r.high <= r.best for r in drawn)
+        assert all(r.low <= r.high <= r.best + FLOORS["auc"] for r in drawn)
 
 
 def test_records_needed_are_enough_and_no_fewer_are() -> None:

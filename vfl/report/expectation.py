@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from vfl.job import Job
     from vfl.planning import Plan
-    from vfl.planning.forecast import Range
+    from vfl.planning.quality import Range
 
 EPSILONS = [10.0 ** (k / 8) for k in range(-8, 9)]
 RECORDS = [10.0 ** (k / 4) for k in range(-8, 9)]
