@@ -76,7 +76,7 @@ class SecureTransport:
 
     def __init__(self, inner: Legs, iterate: Iterate, plan: Plan, products: Released = ()) -> None:
         if plan.sharing is None:
-            raise PrivacyError("a run on shares needs a plan that shares")
+            raise PrivacyError("the plan of this run does not train on shares")
         self._inner, self._iterate, self._plan = inner, iterate, plan
         self._sharing: Sharing | GramSharing = plan.sharing
         self._gram: Vector | None = _symmetric(products) if products else None
@@ -103,7 +103,7 @@ class SecureTransport:
 
     def labels(self, party: str) -> NoReturn:
         """Raise PrivacyError: nobody but the label party sees a label."""
-        raise PrivacyError("trust='secure' asks nobody for labels")
+        raise PrivacyError("under trust='secure', the coordinator may not ask for labels")
 
     def together(self, party: str) -> Collection[str]:
         """Return the participants that are lost together with this one, which is the first of them."""
@@ -130,14 +130,14 @@ class SecureTransport:
     @property
     def _logistic(self) -> Sharing:
         if not isinstance(self._sharing, Sharing):
-            raise PrivacyError("a run that shares products of columns shares no residuals")
+            raise PrivacyError("a run with NoisyGram shares products of columns and no residuals")
         return self._sharing
 
     def _piece(self, query: Backward, key: ReleaseKey, sharing: GramSharing) -> dict[str, Reply]:
         """Return one piece of the products. The first piece opens all products, under one charge."""
         batch = query.batch
         if not isinstance(batch, Piece):
-            raise PrivacyError("products of columns are opened in the pieces of their solver alone")
+            raise PrivacyError("products of columns are released only in the pieces that NoisyGram plans")
         if self._gram is None:
             # Consecutive pieces are two rounds apart. The release has the key of the first piece, also in a resumed run.
             self._gram = self._products(replace(key, round=key.round - 2 * batch.number), sharing)
@@ -272,7 +272,7 @@ class SecureTransport:
         constant = model.shift + sum(float(setup.rows[party][1] @ own) for party, own in w.items())
         if constant:
             if not problem.intercept.any():
-                raise PrivacyError("columns are centred without an intercept that absorbs their shift")
+                raise PrivacyError("columns are centred, but no intercept absorbs the shift")
             w[self._roles.label][-1] += constant
         reaches, square, fixed = {}, 0.0, 0.0
         for party, whole in problem.layout.whole().items():
@@ -336,7 +336,7 @@ def _symmetric(rows: Released) -> Vector:
 
 def _words(party: str, answer: object) -> Words:
     if not isinstance(answer, Contribution):
-        raise FederationError(f"{party!r} answered a leg with {type(answer).__name__}")
+        raise FederationError(f"{party!r} answered a message with an unexpected {type(answer).__name__}")
     return np.frombuffer(answer.words, dtype="<u8").astype(np.uint64, copy=False)
 
 

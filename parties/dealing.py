@@ -56,14 +56,14 @@ class Dealing:
     def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
         """Return the reply to a leg, and the parcels for its receivers. The dealer itself receives no parcels."""
         if parcels:
-            raise FederationError("the dealer was sent a parcel, and it takes none")
+            raise FederationError("the dealer received a sealed parcel, but it accepts none")
         if isinstance(leg, Meet):
             self._session, self._dealer, self._products = Session(DEALER, leg.session, self._own), None, None
             return self._session.key, []
         if self._session is None:
             raise PartyLost("the dealer was restarted and has no keys of the session", DEALER)
         if leg.session != self._session.session:
-            raise FederationError("the dealer was sent a leg of another session than the last one")
+            raise FederationError("the dealer received a message of a session that has ended")
         if isinstance(leg, Begin):
             sharing = self._of(leg.n_records)
             streams = self._session.begin(leg.keys, sharing.roles.parties, self._noise)
@@ -73,12 +73,12 @@ class Dealing:
                 self._dealer = Dealer(sharing.roles, streams, self._noise, leg.n_records)
             return Done(), []
         if self._sharing is None:
-            raise FederationError("the dealer was sent a leg before the keys of its session")
+            raise FederationError("the dealer received a message before the keys of its session")
         sharing = self._sharing[1]
         if isinstance(sharing, GramSharing):
             return Done(), self._dealt(leg, self._session, sharing)
         if self._dealer is None:
-            raise FederationError("the dealer was sent a leg before the keys of its session")
+            raise FederationError("the dealer received a message before the keys of its session")
         match leg:
             case DealWaves():
                 return Done(), [self._waves(leg.version, self._dealer, self._session, sharing)]
@@ -112,7 +112,7 @@ class Dealing:
         query = leg.query
         if not isinstance(query.event, Gaussian) or type(query.clip) is not Clip:
             raise PrivacyError(
-                "the dealer was asked to deal for a sum without noise, or under another clip than 'norm'"
+                "the dealer was asked to contribute to a sum without noise, or under a clip different from 'norm'"
             )
         check(query)
         sharing.require_planned(query.event)
@@ -126,6 +126,6 @@ class Dealing:
         if self._sharing is None or self._sharing[0] != n_records:
             sharing = make_plan(self._job, n_records).sharing
             if sharing is None:
-                raise PrivacyError("the dealer was given a job that shares nothing")
+                raise PrivacyError("the dealer received a job that does not train on shares")
             self._sharing = n_records, sharing
         return self._sharing[1]

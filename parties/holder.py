@@ -97,7 +97,9 @@ class Holder:
     def sharing(self) -> Sharing | GramSharing:
         """Public facts of the run."""
         if self._plan.sharing is None:
-            raise PrivacyError(f"party {self.name!r} was asked to share what its job does not share")
+            raise PrivacyError(
+                f"party {self.name!r} received a message of training on shares, which its job does not plan"
+            )
         return self._plan.sharing
 
     @property
@@ -116,23 +118,23 @@ class Holder:
             self._member, self._setup, self._gram = None, None, None
             return self._session.key, []
         if self._session is None or leg.session != self._session.session:
-            raise FederationError(f"party {self.name!r} was sent a leg of another session than the last one")
+            raise FederationError(f"party {self.name!r} received a message of a session that has ended")
         session = self._session
         if isinstance(leg, Begin):
             self._begin(session, leg)
             return Done(), []
         if self._streams is None:
-            raise FederationError(f"party {self.name!r} was sent a leg before the keys of its session")
+            raise FederationError(f"party {self.name!r} received a message before the keys of its session")
         senders_of, receivers_of = (found(leg, self.name, self.sharing.roles) for found in (senders, receivers))
         if len(parcels) != len(senders_of):
             raise FederationError(
-                f"party {self.name!r} was sent {len(parcels)} parcels, and {len(senders_of)} were expected"
+                f"party {self.name!r} received {len(parcels)} sealed parcels instead of {len(senders_of)}"
             )
         given = dict(zip(senders_of, parcels, strict=True))
         if isinstance(self.sharing, GramSharing):
             return self._products(leg, self.sharing, session, given, receivers_of)
         if self._member is None:
-            raise FederationError(f"party {self.name!r} was sent a leg before the keys of its session")
+            raise FederationError(f"party {self.name!r} received a message before the keys of its session")
         return self._answer(leg, self._member, session, given, receivers_of)
 
     @np.errstate(all="ignore")
@@ -177,7 +179,7 @@ class Holder:
     def _begin(self, session: Session, leg: Begin) -> None:
         roles = self.sharing.roles
         if leg.n_records != self._columns.n_records:
-            raise FederationError(f"party {self.name!r} holds another number of records than the session has")
+            raise FederationError(f"party {self.name!r} has a different number of records from the session")
         streams = session.begin(
             leg.keys, [other for other in (*roles.parties, DEALER) if other != self.name], self._noise
         )
@@ -192,7 +194,7 @@ class Holder:
         block, centre, scale = leg.rows[self.name]
         whole = self._plan.problem.layout.whole()[self.name]
         if (block.start, block.stop) != (0, whole.size) or not len(centre) == len(scale) == whole.size:
-            raise PrivacyError(f"party {self.name!r} was asked to share rows that are not over all of its columns")
+            raise PrivacyError(f"party {self.name!r} was asked to mask rows that do not cover all of its columns")
         self._caps = sharing.caps(leg.cap)
         shape = b"".join((np.float64(leg.cap).tobytes(), centre.tobytes(), scale.tobytes()))
         if self._known is None or self._known[0] != shape:
@@ -238,7 +240,7 @@ class Holder:
         own = leg.query.shares().get(self.name)
         planned = getattr(self._plan.solver, "piece", None)
         if planned is None or own is None or to_plain(leg.query) != to_plain(planned(self._plan.problem, 0)):
-            raise PrivacyError(f"party {self.name!r} was asked for products that its job does not plan")
+            raise PrivacyError(f"party {self.name!r} was asked for products of columns that its job does not plan")
         check(leg.query)
         self.charges.record(own, leg.key)
         widths, parties = sharing.widths, sharing.roles.parties
@@ -266,7 +268,7 @@ class Holder:
             X[j] = self._columns.column(j)
         if self.name == sharing.roles.label:
             if self._labels is None:
-                raise PrivacyError(f"party {self.name!r} holds no label")
+                raise PrivacyError(f"party {self.name!r} does not hold the label")
             X[-1] = sharing.label_scale * (self._labels - sharing.label_centre)
         zeros, ones = np.zeros(width), np.ones(width)
         return gram_rows(X.T, zeros, ones, sharing.caps()[self.name], sharing.bits)
@@ -301,20 +303,24 @@ class Holder:
         """
         setup, event = self._of_setup(), query.event
         if not isinstance(event, Gaussian):
-            raise PrivacyError(f"party {self.name!r} was asked to open a sum without noise")
+            raise PrivacyError(f"party {self.name!r} was asked to contribute to a sum without noise")
         loss = getattr(query.weighting, "loss", None)
         if getattr(loss, "name", "") != LOSS or type(query.clip) is not Clip or query.batch is not None:
-            raise PrivacyError(f"party {self.name!r} was asked for a sum that its job does not share")
+            raise PrivacyError(f"party {self.name!r} was asked for a sum that its job does not plan")
         check(query)
         self._logistic.require_planned(event)
         if leg.setup != setup.number or query.clip.cap != setup.cap:
-            raise PrivacyError(f"party {self.name!r} was asked for a sum under another cap than its rows have")
+            raise PrivacyError(
+                f"party {self.name!r} was asked for a sum under a cap or set-up different from that of its rows"
+            )
         asked = [(block.party, j) for block in query.blocks for j in range(block.start, block.stop)]
         for block, centre, scale in zip(query.blocks, query.centres, query.scales, strict=True):
             _, own_centre, own_scale = setup.rows[block.party]
             same = np.array_equal(centre, own_centre[block.local]) and np.array_equal(scale, own_scale[block.local])
             if not same or (block.start, block.stop) not in setup.blocks[block.party]:
-                raise PrivacyError(f"party {self.name!r} was asked for a block in another scale than its rows have")
+                raise PrivacyError(
+                    f"party {self.name!r} was asked for a block in a scale different from that of its rows"
+                )
         if len(set(asked)) < len(asked):
             raise PrivacyError(f"party {self.name!r} was asked to open a coordinate twice in one release")
         if query.capped is not None:
@@ -351,7 +357,9 @@ class Holder:
 
     def _require_place(self, place: int) -> None:
         if place not in self._logistic.places:
-            raise PrivacyError(f"party {self.name!r} was asked for a series that its job does not use")
+            raise PrivacyError(
+                f"party {self.name!r} was asked to use a series for the sigmoid that its job does not use"
+            )
 
     def _terms(self, place: int) -> int:
         self._require_place(place)
@@ -359,5 +367,5 @@ class Holder:
 
     def _of_setup(self) -> SetUp:
         if self._setup is None:
-            raise FederationError(f"party {self.name!r} was sent a leg before the set-up of its columns")
+            raise FederationError(f"party {self.name!r} received a message before the set-up of its columns")
         return self._setup

@@ -62,7 +62,7 @@ class Session:
         are seeded too, so that a repeated run returns the same bits.
         """
         if self._begun:
-            raise PrivacyError(f"{self.name!r} was sent the keys of one session twice, which would repeat its masks")
+            raise PrivacyError(f"{self.name!r} received the keys of one session twice, which would repeat its masks")
         self._begun = True
         if missing := sorted(set(others) - set(keys)):
             raise FederationError(
@@ -115,7 +115,7 @@ class Session:
     def _fits(self, sender: str, parcel: Parcel, size: int) -> None:
         if len(parcel) != sealed_size(size):
             raise FederationError(
-                f"{sender!r} sent {self.name!r} a parcel of {len(parcel)} bytes, and {sealed_size(size)} were expected"
+                f"{sender!r} sent {self.name!r} a sealed parcel of {len(parcel)} bytes instead of {sealed_size(size)}"
             )
 
 

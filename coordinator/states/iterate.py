@@ -73,7 +73,9 @@ class Iterate:
             case Descend() if query.replayed is not None:
                 return {}
             case _:
-                raise PrivacyError(f"trust='secure' shows margins to nobody, so {type(query).__name__} has no answer")
+                raise PrivacyError(
+                    f"under trust='secure' nobody sees margins, so {type(query).__name__} cannot be answered"
+                )
 
     def records(self, query: Query) -> Records:
         """Return no vector: parties see no per-record vector."""
@@ -115,4 +117,4 @@ class Iterate:
             self._move(Forward({party: (step.block, delta)}, shifts={party: step.shift(delta)}))
 
     def _refuse(self) -> NoReturn:
-        raise PrivacyError("trust='secure' keeps no vector with an entry per record at the coordinator")
+        raise PrivacyError("under trust='secure' the coordinator may not keep a vector with one entry per record")

@@ -350,11 +350,11 @@ class TestIterate:
         iterate = Iterate(layout, N, "q1")
         block = layout.whole()["q0"]
         forward = Forward({"q0": (block, np.ones(block.size))}, shifts={"q0": -0.5})
-        with pytest.raises(PrivacyError, match="keeps no vector"):
+        with pytest.raises(PrivacyError, match="may not keep a vector"):
             iterate.take(forward, {"q0": Reply(vector=np.zeros(N))})
-        with pytest.raises(PrivacyError, match="keeps no vector"):
+        with pytest.raises(PrivacyError, match="may not keep a vector"):
             iterate.absorb("add", [np.zeros(N)])
-        with pytest.raises(PrivacyError, match="shows margins to nobody, so Select has no answer"):
+        with pytest.raises(PrivacyError, match="so Select cannot be answered"):
             iterate.shares(Select(None, {}, {}, {}, None, {}, None))  # type: ignore[arg-type]
 
     def test_forward_moves_the_model_and_restore_undoes_it(self) -> None:

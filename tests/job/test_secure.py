@@ -44,7 +44,7 @@ def test_every_solver_and_loss_is_offered_or_refused(solver: str, loss: str) -> 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "no privacy": ({"privacy": None}, PrivacyError, "what is opened is the gradient itself"),
+    "no privacy": ({"privacy": None}, PrivacyError, "the released sums are exact gradients"),
     "a hold-out": ({"holdout": 0.2}, SpecificationError, "measures held-out records .*: leave holdout out"),
     "diagnostics": ({"diagnostics": True}, SpecificationError, "leave diagnostics out"),
     "moments of the data": (
@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a party that is the dealer": (
         {"partition": vfl.FeaturePartition({"dealer": ["x0"], "q1": ["x1"]}, label=("q1", "y"))},
         SpecificationError,
-        "party 'dealer' would be the dealer and could take off every mask",
+        "party 'dealer' would be the dealer and could remove every mask",
     ),
     "one party": (
         {"partition": vfl.FeaturePartition({"q1": ["x1"]}, label=("q1", "y"))},
@@ -89,7 +89,7 @@ def test_refusals(case: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"dealer": "bank"}, "a party as the dealer could take off every mask"),
+        ({"dealer": "bank"}, "a party as the dealer could remove every mask"),
         ({"collude": 0}, "at least 1, not 0"),
         ({"collude": True}, "whole number"),
         ({"margin": -1.0}, "positive and finite"),
@@ -119,7 +119,7 @@ def test_the_threat_model_is_part_of_the_digest_and_of_the_file() -> None:
 
 def test_a_plan_states_the_threat_model() -> None:
     said = str(plan(job(3, collude=2), 10_000))
-    assert "up to 2 parties may pool what they saw; a dealer of its own; shares held by q2, q0, q1" in said
+    assert "up to 2 parties may pool what they saw; a separate dealer; shares held by q2, q0, q1" in said
     assert "broken by: the dealer with one party, or 3 parties that pool what they saw" in said
     assert "price: 1.29 times the noise" in said
     assert "bits       40 after" in said

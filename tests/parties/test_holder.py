@@ -102,7 +102,7 @@ def test_another_cap_set_up_or_series_is_refused(run: Watched) -> None:
 def test_a_leg_of_another_session_is_refused(run: Watched) -> None:
     for kind in (legs.Contribute, legs.MaskAngles, legs.ShareResidual, legs.DealSum, legs.DealWaves):
         to, leg = last(run, kind)
-        with pytest.raises(FederationError, match="another session"):
+        with pytest.raises(FederationError, match="a session that has ended"):
             InProcessTransport.post(run, to, replace(leg, session="another"), (), 1)
 
 
@@ -116,7 +116,7 @@ def test_a_version_is_masked_once(run: Watched) -> None:
 def test_a_set_up_is_masked_once(run: Watched) -> None:
     """Masked columns of two scales under one mask would show their difference to the holders."""
     to, leg = last(run, legs.SetUp)
-    with pytest.raises(PrivacyError, match="new number"):
+    with pytest.raises(PrivacyError, match="new set-up number"):
         InProcessTransport.post(run, to, replace(leg, cap=2.0 * leg.cap), (), 1)
 
 

@@ -110,7 +110,7 @@ def test_words_of_a_pair_are_used_once():
     pair = gram.Pair("party-0", "party-1", ReleaseKey(1), SIGMA, bits.step(*caps.values()))
     members["party-0"].cross(pair)
     dealer.product(pair)
-    with pytest.raises(FederationError, match="have not come"):
+    with pytest.raises(FederationError, match="is missing"):
         members["party-1"].cross(pair)
     for again in (
         lambda: members["party-0"].cross(pair),

@@ -66,7 +66,7 @@ def test_an_opening_short_of_one_party_is_refused_and_its_words_are_no_sum():
     opening = Opening(owner, 0, 3, version, ReleaseKey(1))
     words = run.words(opening)
     words.pop("party-1")
-    with pytest.raises(FederationError, match="lacks the words of"):
+    with pytest.raises(FederationError, match="for a sum are missing"):
         opened(run.roles, opening, words)
 
 
@@ -91,6 +91,6 @@ def test_a_repeated_leg_is_refused():
     run.set_up("party-0", 0, 3)
     with pytest.raises(PrivacyError, match="asked for twice"):
         run.set_up("party-0", 0, 3)
-    with pytest.raises(PrivacyError, match="has a new number"):
+    with pytest.raises(PrivacyError, match="new set-up number"):
         run.members["party-0"].set_up(0, run.columns["party-0"])
     run.share(w, attempt=1)

@@ -126,7 +126,7 @@ def test_a_column_of_ones_is_public_and_shares_the_cap():
     columns = own_columns(X, np.zeros(3), np.array([1.0, 1.0, 0.5]), np.full(3, 20.0), 1.0, bits, constant=2)
     assert (columns.rows[2] == constant_step(0.5 * 2**10, bits)).all()
     assert (columns.rows.astype(object) ** 2).sum(axis=0).max() <= bits.limit
-    with pytest.raises(PrivacyError, match="intercept alone fills the cap"):
+    with pytest.raises(PrivacyError, match="intercept column alone reaches the cap"):
         own_columns(X, np.zeros(3), np.array([1.0, 1.0, 1.5]), np.full(3, 20.0), 1.0, bits, constant=2)
 
 

@@ -147,7 +147,7 @@ def test_versions_and_openings_are_named_by_all_that_their_masks_depend_on():
 @pytest.mark.parametrize(
     ("parties", "label", "collude", "message"),
     [
-        (("a", "b"), "c", 1, "one of them has the label"),
+        (("a", "b"), "c", 1, "one of them has to hold the label"),
         (("a", "a"), "a", 1, "different names"),
         (("a", "dealer"), "a", 1, "is reserved"),
         (("a", "b"), "a", 2, "give a number from 1 to 1"),

@@ -77,7 +77,7 @@ class Certificate:
     n_records : number of records. It is public, and so is membership.
     who_sees_what : values that noise does and does not protect, per kind of participant.
     trust : {mode, participants, dealer, collude, holders, contributors, price, bits} of training on shares, for participants
-        that are semi-honest; {} for other runs. `price` is the noise of an opened sum over the noise that ε counts.
+        that are semi-honest; {} for other runs. `price` is the noise of an opened sum over the noise charged to ε.
     job, job_digest, dataset : name and SHA-256 of the job, and the ledger's name of its data ('' for this fit only).
     model_digest, findings_digest : SHA-256 of the model, and of the other released values; '' for none.
     ledger : {run, account, entries, head}: position of the ledger's chain when the run was settled; {} for a budget in

@@ -55,7 +55,7 @@ def said_of(certificate: Certificate) -> str:
     many, parties = stated["collude"], len(stated["contributors"]) - 1
     return (
         f"up to {many} of {parties} parties may pool what they saw, dealer {stated['dealer']}, {stated['price']:.3g} times the "
-        "noise that ε counts; not checked: that participants were semi-honest"
+        "noise charged to ε; not checked: that participants were semi-honest"
     )
 
 

@@ -127,7 +127,7 @@ def described(certificate: Stated) -> str:
         lines.append(
             f"trained on shares among semi-honest participants: up to {many} part{'ies' if many > 1 else 'y'} may pool what "
             f"they saw, dealer {certificate.trust['dealer']}; sums were opened with {certificate.trust['price']:.3g} times the "
-            "noise that ε counts"
+            "noise charged to ε"
         )
     if certificate.federation:
         lines.append(

@@ -19,26 +19,26 @@ def require_offered(job: Job) -> None:
     if job.trust != "secure" or secure is None:
         return
     if privacy is None:
-        raise PrivacyError("trust='secure' needs privacy: without noise, what is opened is the gradient itself")
+        raise PrivacyError("trust='secure' needs privacy: without noise, the released sums are exact gradients")
     parties = partition.parties
     if DEALER in parties:
         raise SpecificationError(
-            f"party {DEALER!r} would be the dealer and could take off every mask: place the dealer elsewhere, or rename "
+            f"party {DEALER!r} would be the dealer and could remove every mask: run the dealer elsewhere, or rename "
             "the party"
         )
     if len(parties) < 2:
         raise SpecificationError(
-            "trust='secure' shares residuals among parties, and the partition has one: use trust='trusted'"
+            "trust='secure' divides residuals among at least two parties, and the partition has one: use trust='trusted'"
         )
     if not secure.collude < len(parties):
         raise SpecificationError(
-            f"secure: collude = {secure.collude} of {len(parties)} parties leaves none to protect: give at most "
+            f"secure: collude = {secure.collude} of {len(parties)} parties leaves no party to protect: give at most "
             f"{len(parties) - 1}"
         )
     for party in parties:
         if not partition.columns(party) and not (job.intercept and party == partition.label_party):
             raise SpecificationError(
-                f"trust='secure' masks the columns of every party, and {party!r} has none: leave it out"
+                f"trust='secure' needs at least one column at every party, and party {party!r} has none: leave it out"
             )
     loss = loss_of(job.loss).name
     if why := why_not(job.solver, loss):
@@ -57,7 +57,7 @@ def require_offered(job: Job) -> None:
         (bool(job.sparse), "keeps columns sparse, and masked columns are dense", "leave sparse out"),
     ):
         if asked:
-            raise SpecificationError(f"trust='secure' shows margins to nobody, and this job {words}: {remedy}")
+            raise SpecificationError(f"under trust='secure' nobody sees margins, and this job {words}: {remedy}")
     if unbounded := job.schema.unbounded(partition.features):
         raise SpecificationError(
             f"trust='secure' rounds columns to fixed steps and needs bounds for {unbounded[0]!r}: declare them"

@@ -170,7 +170,7 @@ def _trust(plan: Plan) -> Lines:
         return ()
     roles, dealer = sharing.roles, sharing.secure.dealer
     many = f"up to {roles.collude} part{'ies' if roles.collude > 1 else 'y'} may pool what they saw"
-    where = "a dealer of its own" if dealer == "separate" else "a dealer at the coordinator"
+    where = "a separate dealer" if dealer == "separate" else "a dealer at the coordinator"
     bits, accuracy, shares = sharing.described()
     return (
         (
@@ -178,7 +178,7 @@ def _trust(plan: Plan) -> Lines:
             f"secure, if all are semi-honest: {many}; {where}; shares held by {', '.join(sharing.stated()['holders'])}",
         ),
         ("", broken_by(roles.collude)),
-        ("", f"price: {sharing.price:.3g} times the noise that ε counts, drawn by all parties and the dealer"),
+        ("", f"price: {sharing.price:.3g} times the noise charged to ε, drawn by all parties and the dealer"),
         ("bits", bits),
         ("accuracy", accuracy),
         ("shares", shares),

@@ -63,7 +63,7 @@ class OwnAngles:
         """Return Σ_j (x_ij − c_j)·w_j, clamped to ±clamp, in 2^−16 of the period and rounded: (n,) uint16."""
         columns, w = self._columns, np.asarray(w, dtype=np.float64)
         if w.shape != columns.bounds.shape or not np.isfinite(w).all():
-            raise SpecificationError("a model on shares has one finite coefficient for every column")
+            raise SpecificationError("training on shares needs one finite coefficient per column")
         scaled, shift = columns.bounds * w / period, math.fsum(columns.centre * w / period)
         if not np.abs(scaled).sum() + abs(shift) < LARGEST_SUM:
             raise SpecificationError(kernels.TOO_LARGE)
@@ -112,5 +112,5 @@ def constant_step(scale: float, bits: Bits) -> int:
     """Return the integer of a column of ones, rint(2^FX·scale/c_q) for the scaled value; PrivacyError if it fills the cap."""
     fixed = round(scale)
     if not 0 < fixed * fixed < bits.limit:
-        raise PrivacyError("trust='secure': the intercept alone fills the cap of its party's rows: raise the clip")
+        raise PrivacyError("trust='secure': the intercept column alone reaches the cap of a row: raise the clip")
     return fixed

@@ -55,7 +55,7 @@ class Dealer:
         width = sigmoid.waves(sigmoid.SERIES[version.place].terms).shape[1]
         words = np.empty((self._n, width), dtype=np.uint64) if out is None else out
         if words.shape != (self._n, width):
-            raise FederationError("the dealer's waves do not fit the array that was given for them")
+            raise FederationError("the array for the dealer's sine and cosine shares has the wrong shape or type")
         for _ in self.parts_of_waves(version, CHUNK, words):
             pass
         return words

@@ -90,7 +90,9 @@ def gram_caps(cap: float, squares: Mapping[str, float]) -> dict[str, float]:
     """
     total = math.fsum(squares.values())
     if not (math.isfinite(cap) and cap > 0 and all(square > 0 for square in squares.values()) and total < math.inf):
-        raise PrivacyError("trust='secure': caps of rows need a finite clip, and a positive bound for every party")
+        raise PrivacyError(
+            "trust='secure' needs a finite clip, and at least one column with a positive bound at every party"
+        )
     found = {party: cap * math.sqrt(square / total) for party, square in squares.items()}
     while sum((Fraction(own) ** 2 for own in found.values()), start=Fraction(0)) > Fraction(cap) ** 2:
         found = {party: math.nextafter(own, 0.0) for party, own in found.items()}
@@ -137,7 +139,9 @@ class Pair:
         """
         found = distributed.deviations(self.sigma / 2.0, self.step, 1, 1).party
         if found < distributed.LEAST_STEPS * math.sqrt(3):
-            raise PrivacyError(f"trust='secure': noise of {found:.3g} steps is too little for products of columns")
+            raise PrivacyError(
+                f"trust='secure': the noise of {found:.3g} rounding steps is too small for products of columns"
+            )
         return found
 
 
@@ -166,7 +170,7 @@ class GramMember:
     def take_columns(self, owner: str, words: Words) -> None:
         """Take another party's masked columns."""
         if words.dtype != np.uint64 or words.ndim != 2 or words.shape[1] != self._rows.shape[1]:
-            raise FederationError(f"the masked columns of {owner!r} have another shape than the run's records")
+            raise FederationError(f"the masked columns of {owner!r} do not have one row per record")
         self._masked[owner] = words
 
     def take_product(self, pair: Pair, words: Words) -> None:
@@ -178,14 +182,14 @@ class GramMember:
         first = self.name == pair.first
         other = pair.second if first else pair.first
         if other not in self._masked or pair.first == pair.second or self.name not in (pair.first, pair.second):
-            raise FederationError(f"{self.name!r} lacks the masked columns of {other!r}")
+            raise FederationError(f"party {self.name!r} has not received the masked columns of {other!r}")
         masked = self._masked[other]
         if first:
             total = kernels.cross_products(self._rows, masked)
             total += self._streams.once(DEALER, "product", *pair.name).words(*total.shape)
         else:
             if pair not in self._products:
-                raise FederationError("the dealer's words of a block of products have not come")
+                raise FederationError("the dealer's message for a block of products is missing")
             total = kernels.cross_products(masked, self._mask(setup))
             total += self._products.pop(pair)
         total += zero_share(self._streams, self.name, (pair.first, pair.second), pair.name, total.size).reshape(
@@ -247,5 +251,5 @@ class GramDealer:
 def opened_cross(first: Words, second: Words) -> Integers:
     """Return the noised products of two parties' columns, (p_a, p_b) int64, in steps g_ab. The words are from `cross`."""
     if first.shape != second.shape or first.dtype != np.uint64 or second.dtype != np.uint64:
-        raise FederationError("the words of a block of products have different shapes")
+        raise FederationError("the two parties' messages for a block of products have different shapes")
     return decoded(first + second)

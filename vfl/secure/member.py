@@ -46,7 +46,7 @@ CHUNK = 1 << 12
 """Records whose shares of waves are expanded at once, so that they stay in the second-level cache."""
 KEPT = 2
 """Versions that a participant remembers."""
-EARLY = "columns on shares are asked for before their set-up"
+EARLY = "columns were asked for before their set-up"
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Member:
         labels: npt.NDArray[np.bool_] | None = None,
     ) -> None:
         if (labels is None) == (name == roles.label):
-            raise FederationError("the label party alone has labels")
+            raise FederationError("only the label party may hold labels")
         self._roles, self.name, self._streams, self._noise = roles, name, streams, noise
         self._n = n_records
         self._labels = labels
@@ -102,9 +102,11 @@ class Member:
     def set_up(self, number: int, columns: OwnColumns) -> None:
         """Begin a set-up of columns. Its number is larger than the last one's. Call this before its first `masked_columns`."""
         if number <= self._setup:
-            raise PrivacyError("a set-up of columns has a new number: masks of the last one would show a difference")
+            raise PrivacyError(
+                "columns need a new set-up number: the same masks would reveal the difference of the columns"
+            )
         if columns.rows.shape[1] != self._n:
-            raise FederationError("columns on shares have the run's number of records")
+            raise FederationError("the columns have a different number of records from the run")
         self._setup, self._columns, self._angles = number, columns, OwnAngles(columns)
 
     def masked_columns(self, start: int, stop: int) -> Words:
@@ -143,7 +145,7 @@ class Member:
     def take_angles(self, version: Version, sender: str, angles: Angles) -> None:
         """Take the masked angles of another party, as a holder."""
         if angles.dtype != np.uint16 or angles.shape != (self._n,):
-            raise FederationError(f"the angles of {sender!r} have another shape than the run's records")
+            raise FederationError(f"the angles of {sender!r} do not have one entry per record")
         self._add_angles(self._state(version), sender, angles)
 
     def take_waves(self, version: Version, words: Words | Iterator[Words]) -> None:
@@ -194,7 +196,7 @@ class Member:
         total += self._part(opening)
         if self.name == opening.owner:
             if opening not in self._sums:
-                raise FederationError("the dealer's words of an opening have not come")
+                raise FederationError("the dealer's message for this sum is missing")
             total += self._sums.pop(opening)
         else:
             total += self._streams.once(DEALER, "sum", *name).words(size)
@@ -216,14 +218,16 @@ class Member:
         if self.name != owner:
             masked = self._masked.get(opening.block)
             if masked is None or owner not in state.masks:
-                raise FederationError(f"{self.name!r} holds no masked columns or residuals for a block of {owner!r}")
+                raise FederationError(
+                    f"party {self.name!r} has not received the masked columns or residuals for a block of {owner!r}"
+                )
             return kernels.products(masked, state.masks[owner])
         if opening.setup != self._setup:
-            raise FederationError("an opening names another set-up of columns than the last one")
+            raise FederationError("a sum was asked for under a set-up of columns that is not the latest")
         if owner not in state.total:
             parts = state.received.get(owner, {})
             if set(parts) != set(self._roles.receivers(owner)):
-                raise FederationError("the masked residuals of a holder have not come")
+                raise FederationError("the masked residuals of at least one holder are missing")
             own = self.share(version) if self.holds else np.zeros(self._n, dtype=np.uint64)
             state.total[owner] = sum(parts.values(), start=own)
             parts.clear()
@@ -231,12 +235,13 @@ class Member:
 
     def _residuals(self, version: Version, state: _State) -> Words:
         if not self.holds or state.angles is None or state.arrived != set(self._roles.parties):
-            raise FederationError(f"{self.name!r} lacks the angles of {set(self._roles.parties) - state.arrived}")
+            missing = ", ".join(sorted(set(self._roles.parties) - state.arrived))
+            raise FederationError(f"party {self.name!r} has not received the angles of {missing or 'other parties'}")
         table = sigmoid.responses(version.place)
         out = np.empty(self._n, dtype=np.uint64)
         if self.name == self._roles.supplied:
             if state.waves is None:
-                raise FederationError("the dealer's waves have not come")
+                raise FederationError("the dealer's sine and cosine shares are missing")
             done = 0
             for words in state.waves:
                 at = slice(done, done + len(words))
@@ -244,7 +249,7 @@ class Member:
                 kernels.residual_shares(table, state.angles[at], words, out[at])
                 done += len(words)
             if done != self._n:
-                raise FederationError(f"the dealer's waves are of {done} records, and {self._n} were expected")
+                raise FederationError(f"the dealer's sine and cosine shares cover {done} records instead of {self._n}")
         else:
             stream = self._streams.once(DEALER, "waves", *version.name)
             buffer = np.empty((min(CHUNK, self._n), table.shape[1]), dtype=np.uint64)
@@ -259,7 +264,7 @@ class Member:
 
     def _add_angles(self, state: _State, sender: str, angles: Angles) -> None:
         if sender in state.arrived:
-            raise FederationError(f"the angles of {sender!r} came twice for one version")
+            raise FederationError(f"the angles of {sender!r} arrived twice for the same model")
         state.arrived.add(sender)
         state.angles = angles.copy() if state.angles is None else state.angles + angles
 
@@ -277,4 +282,4 @@ class Member:
 
     def _fits(self, words: Words, *shape: int) -> None:
         if words.dtype != np.uint64 or words.shape != shape:
-            raise FederationError(f"words on shares have shape {words.shape}, and {shape} was expected")
+            raise FederationError(f"a message has shape {words.shape} instead of {shape}")

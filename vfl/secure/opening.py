@@ -25,10 +25,12 @@ def opened(roles: Roles, opening: Opening, words: Mapping[str, Words]) -> Intege
     """
     if set(words) != set(roles.parties):
         missing = sorted(set(roles.parties) - set(words))
-        raise FederationError(f"an opening lacks the words of {missing}: nothing is released, and its charge stays")
+        raise FederationError(
+            f"the messages of {missing} for a sum are missing: nothing is released, and the charge stays"
+        )
     total = np.zeros(opening.size, dtype=np.uint64)
     for own in words.values():
         if own.shape != total.shape or own.dtype != np.uint64:
-            raise FederationError("the words of an opening have another shape than its block")
+            raise FederationError("a party's message for a sum has a different length from its block")
         total += own
     return decoded(total)

@@ -95,7 +95,9 @@ def caps(cap: float, residual: int, squares: Mapping[str, float]) -> dict[str, f
     """
     total = math.fsum(squares.values())
     if not (math.isfinite(cap) and cap > 0 and all(square > 0 for square in squares.values()) and total < math.inf):
-        raise PrivacyError("trust='secure': caps of rows need a finite clip, and a positive bound for every party")
+        raise PrivacyError(
+            "trust='secure' needs a finite clip, and at least one column with a positive bound at every party"
+        )
     unit = cap / (residual / 2**RESIDUAL_BITS)
     found = {party: unit * math.sqrt(square / total) for party, square in squares.items()}
     while not covers(cap, residual, found):

@@ -31,7 +31,9 @@ class Roles:
     def __post_init__(self) -> None:
         m = len(self.parties)
         if len(set(self.parties)) < m or self.label not in self.parties:
-            raise SpecificationError("trust='secure': the parties have different names, and one of them has the label")
+            raise SpecificationError(
+                "trust='secure': parties need different names, and one of them has to hold the label"
+            )
         if DEALER in self.parties:
             raise SpecificationError(f"trust='secure': the name {DEALER!r} is reserved: rename the party")
         if not 1 <= self.collude < m:

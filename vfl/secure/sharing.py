@@ -81,7 +81,7 @@ class Sharing:
         lower that deviation.
         """
         if not event.sigma >= self.multiplier * event.sensitivity * (1.0 - SAME):
-            raise PrivacyError("a sum was asked for with less noise than any release of the job's plan has")
+            raise PrivacyError("the coordinator asked for a sum with less noise than any release of the job's plan has")
 
     def place(self, needed: float) -> int:
         """Return the place of the series for margins of this magnitude; `margin` in the job takes precedence."""

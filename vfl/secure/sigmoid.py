@@ -192,7 +192,7 @@ def responses(place: int) -> npt.NDArray[np.int16]:
     for f, coefficient in enumerate(series.coefficients, start=1):
         scaled = _rounded(fine_sine() * coefficient, 2 * FINE - COEFFICIENT_BITS)
         if abs(scaled).max() > np.iinfo(np.int16).max:
-            raise PrivacyError("a coefficient of the sigmoid does not fit its table")
+            raise PrivacyError("a coefficient of the sigmoid's series is too large for its table")
         table[:, 2 * f - 2] = scaled[_turned(f, 0)]
         table[:, 2 * f - 1] = -scaled[_turned(f, ANGLES // 4)]
     table.flags.writeable = False

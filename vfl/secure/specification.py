@@ -34,11 +34,11 @@ class Secure:
     def __post_init__(self) -> None:
         if self.dealer not in DEALERS:
             raise SpecificationError(
-                f"secure: dealer must be 'separate' or 'coordinator', not {self.dealer!r}: a party as the dealer could take "
-                "off every mask"
+                f"secure: dealer must be 'separate' or 'coordinator', not {self.dealer!r}: a party as the dealer could "
+                "remove every mask"
             )
         if not isinstance(self.collude, int) or isinstance(self.collude, bool) or self.collude < 1:
-            raise SpecificationError(f"secure: collude is a whole number of at least 1, not {self.collude!r}")
+            raise SpecificationError(f"secure: collude must be a whole number of at least 1, not {self.collude!r}")
         if self.margin is not None:
             require_number("secure: margin", self.margin)
             if not (math.isfinite(self.margin) and self.margin > 0):

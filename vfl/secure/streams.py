@@ -54,9 +54,9 @@ class Stream:
     def fill(self, out: Words) -> Words:
         """Overwrite a contiguous array with the next words of the stream, and return it."""
         if os.getpid() != self._process:
-            raise PrivacyError("Stream: opened before a fork; parent and child would use the same mask")
+            raise PrivacyError("a stream of masks was opened before a fork: parent and child would use the same mask")
         if out.dtype != _LITTLE_ENDIAN or not out.flags.c_contiguous:
-            raise PrivacyError("Stream: fills contiguous arrays of little-endian uint64 only")
+            raise PrivacyError("a stream of masks fills only contiguous arrays of little-endian uint64")
         if not out.size:
             return out
         target = out.data.cast("B")
@@ -74,7 +74,7 @@ class Stream:
         return self.words(-(-count // 4)).view(np.uint16)[:count]
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Stream is a mask and cannot be pickled or copied")
+        raise TypeError("a Stream yields a mask and cannot be pickled or copied")
 
 
 class Streams:
@@ -89,7 +89,7 @@ class Streams:
 
     def __init__(self, run: str, seeds: Mapping[str, bytes]) -> None:
         if any(len(seed) != SEED_BYTES for seed in seeds.values()):
-            raise PrivacyError(f"Streams: a seed has {SEED_BYTES} bytes")
+            raise PrivacyError(f"a seed of masks must have {SEED_BYTES} bytes")
         self._run, self._seeds = run, dict(seeds)
         self._used: set[bytes] = set()
         self._process = os.getpid()
@@ -122,9 +122,9 @@ class Streams:
 
     def _key(self, other: str, name: Name) -> bytes:
         if os.getpid() != self._process:
-            raise PrivacyError("Streams: made before a fork; parent and child would use the same masks")
+            raise PrivacyError("seeds of masks were exchanged before a fork: parent and child would use the same masks")
         if other not in self._seeds:
-            raise FederationError(f"there is no seed shared with {other!r}")
+            raise FederationError(f"no seed was exchanged with {other!r}")
         info = _joined(_DOMAIN, self._run.encode(), *(_encoded(part) for part in name))
         return HKDFExpand(hashes.SHA256(), 32, info).derive(self._seeds[other])
 
