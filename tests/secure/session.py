@@ -45,7 +45,6 @@ class Session:
     seed: int = 7
     member: type[Member] = Member
     dealer: type[Dealer] = Dealer
-    constant: bool = False
     views: dict[str, list[tuple[str, str, np.ndarray]]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
@@ -65,10 +64,9 @@ class Session:
         self.columns = {}
         for party in roles.parties:
             p = widths[party]
-            constant = p - 1 if self.constant and party == roles.label else None
             bounds = np.full(p, self.bound)
             self.columns[party] = own_columns(
-                self.X[party], np.zeros(p), np.ones(p) / self.bound, bounds, self.caps[party], self.bits, constant
+                self.X[party], np.zeros(p), np.ones(p) / self.bound, bounds, self.caps[party], self.bits
             )
             self.members[party].set_up(0, self.columns[party])
 

@@ -46,17 +46,6 @@ def test_residuals_are_those_of_the_clear_margins_within_the_bound(m, k):
     assert abs(run.clear_residuals(version) * 2.0**-26 - exact).max() <= bound
 
 
-def test_a_column_of_ones_alone_needs_no_masked_residuals():
-    run = session(3, 2, n=300, constant=True)
-    label = run.roles.label
-    run.X[label][:, -1] = 1.0
-    version = run.share(model(run))
-    fixed = int(run.columns[label].rows[-1, 0])
-    assert (run.columns[label].rows[-1] == fixed).all()
-    found = run.open(version, label, 2, 3, 1, constant=fixed)
-    assert (found == fixed * run.clear_residuals(version).sum() + run.noises(label, 1, 1)).all()
-
-
 def test_an_opening_short_of_one_party_is_refused_and_its_words_are_no_sum():
     run = session(3, 1)
     owner = run.roles.parties[2]

@@ -14,7 +14,7 @@ from vfl.errors import PrivacyError
 from vfl.kernels import ring as kernels
 from vfl.privacy.geometry import Clip
 from vfl.secure import ring, sigmoid
-from vfl.secure.columns import OwnAngles, constant_step, own_columns
+from vfl.secure.columns import OwnAngles, own_columns
 
 R = sigmoid.residual_bound()
 
@@ -117,17 +117,6 @@ def test_a_pass_of_all_parties_moves_by_twice_the_cap_and_its_event_covers_that(
     assert total.max() <= Fraction(cap) ** 2
     assert float(total.max()) > 0.99 * cap**2
     assert Clip(cap, 15).sensitivity >= 2 * cap
-
-
-def test_a_column_of_ones_is_public_and_shares_the_cap():
-    bits = ring.Bits(10)
-    rng = np.random.default_rng(0)
-    X = np.asfortranarray(np.column_stack([rng.normal(size=(40, 2)) * 5, np.ones(40)]))
-    columns = own_columns(X, np.zeros(3), np.array([1.0, 1.0, 0.5]), np.full(3, 20.0), 1.0, bits, constant=2)
-    assert (columns.rows[2] == constant_step(0.5 * 2**10, bits)).all()
-    assert (columns.rows.astype(object) ** 2).sum(axis=0).max() <= bits.limit
-    with pytest.raises(PrivacyError, match="intercept column alone reaches the cap"):
-        own_columns(X, np.zeros(3), np.array([1.0, 1.0, 1.5]), np.full(3, 20.0), 1.0, bits, constant=2)
 
 
 def test_angles_are_those_of_exact_integers_and_clamped():

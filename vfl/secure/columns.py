@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vfl.errors import PrivacyError, SpecificationError
+from vfl.errors import SpecificationError
 from vfl.kernels import ring as kernels
 
 if TYPE_CHECKING:
@@ -80,37 +80,14 @@ def reach(w: Vector, centre: Vector, bounds: Vector) -> float:
 
 
 def own_columns(
-    X: npt.NDArray[np.float64],
-    centre: Vector,
-    scale: Vector,
-    bounds: Vector,
-    cap: float,
-    bits: Bits,
-    constant: int | None = None,
+    X: npt.NDArray[np.float64], centre: Vector, scale: Vector, bounds: Vector, cap: float, bits: Bits
 ) -> OwnColumns:
     """Return the integers of a party's columns.
 
     X : (n, p), clamped to ±bounds. centre, scale : (p,), of x̃ = scale ∘ (x − centre). cap : c_q of vfl.secure.ring.caps.
-    constant : number of a column of ones, whose integer is public (`constant_step`). The other columns share the rest of 4^FX.
     """
     columns = np.asarray(X.T)
     scale = np.asarray(scale, np.float64) * (2.0**bits.columns / cap)
-    limit, fixed = bits.limit, 0
-    if constant is not None:
-        fixed = constant_step(float(scale[constant]), bits)
-        limit -= fixed * fixed
-        scale = scale.copy()
-        scale[constant] = 0.0
     rows = np.empty(columns.shape, dtype=np.int16)
-    cut = kernels.capped_rows(columns, centre, scale, limit, rows)
-    if constant is not None:
-        rows[constant] = fixed
+    cut = kernels.capped_rows(columns, centre, scale, bits.limit, rows)
     return OwnColumns(rows, kernels.unit_columns(columns, bounds), np.asarray(centre), np.asarray(bounds), cut)
-
-
-def constant_step(scale: float, bits: Bits) -> int:
-    """Return the integer of a column of ones, rint(2^FX·scale/c_q) for the scaled value; PrivacyError if it fills the cap."""
-    fixed = round(scale)
-    if not 0 < fixed * fixed < bits.limit:
-        raise PrivacyError("trust='secure': the intercept column alone reaches the cap of a row: raise the clip")
-    return fixed

@@ -85,8 +85,7 @@ class Dealer:
         size, name = opening.size, opening.name
         noise = distributed.drawn(self._noise, opening.key, DEALER, deviations.dealer, size)
         total = encoded(noise)
-        if opening.constant is None:
-            total = total + self._product(opening)
+        total = total + self._product(opening)
         for holder in self._roles.receivers(opening.owner):
             total = total - self._streams.once(holder, "sum", *name).words(size)
         return total

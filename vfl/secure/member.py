@@ -210,11 +210,6 @@ class Member:
         """Return this party's part of Qᵀr, masked by the dealer's part."""
         version, owner = opening.version, opening.owner
         state = self._state(version)
-        if opening.constant is not None:
-            if not self.holds:
-                return np.zeros(1, dtype=np.uint64)
-            ones: Words = np.uint64(opening.constant) * self.share(version).sum(dtype=np.uint64, keepdims=True)
-            return ones
         if self.name != owner:
             masked = self._masked.get(opening.block)
             if masked is None or owner not in state.masks:

@@ -39,7 +39,6 @@ class Opening:
 
     owner : party with the columns. start, stop : the block among its columns. key : of the release, new in every attempt.
     setup : number of the set-up of columns. version : of the residuals.
-    constant : public integer of the entries, if the block is one column of ones; None otherwise.
     """
 
     owner: str
@@ -48,7 +47,6 @@ class Opening:
     version: Version
     key: ReleaseKey
     setup: int = 0
-    constant: int | None = None
 
     @property
     def size(self) -> int:
