@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "adult": (problems.adult, "adult", {"SkGD, blocks of 10": vfl.SkGD(block_size=10), "GD": vfl.GD()}),
-    "default_credit": (problems.credit, "credit", {"SkGD, blocks of 6": vfl.SkGD(block_size=6), "GD": vfl.GD()}),
+    "default_credit": (problems.credit, "credit", {"SkGD": vfl.SkGD(), "GD": vfl.GD()}),
     "electricity": (problems.electricity, "electricity-bounds", {"SkGD": vfl.SkGD(), "GD": vfl.GD()}),
     "california_housing": (
         problems.california,

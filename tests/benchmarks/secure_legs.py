@@ -1,0 +1,231 @@
+"""Bytes and seconds of training on shares, leg by leg: `python -m tests.benchmarks.secure_legs [--engine ray] [--records N]`.
+
+Two parties of --columns columns train logistic regression in blocks of --block columns. A table lists for every leg its
+messages, their bytes beside those of the cost model (vfl.secure.cost), and the processor's seconds of its sender. On Ray, the
+coordinator runs in this process and the participants are actors. Below the table: the time of a round, from one model to the
+next; its processor time over all participants, which two cores cannot undercut by more than one half; and the growth of the
+participants' memory over the second half of the run.
+
+Load on the machine changes seconds but no bytes. Give --passes 500 for 1,000 rounds with one block per party.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import vfl
+from coordinator.cluster.ray_transport import RayTransport
+from coordinator.coordinator import Coordinator
+from coordinator.rounds import Round
+from parties.actor import DealerActor, PartyActor
+from parties.dealing import Dealing
+from parties.loading import load
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sources import sources_of
+from vfl.secure import cost
+from vfl.secure.sharing import Sharing
+from vfl.secure.sigmoid import SERIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from coordinator.transport import Legs
+
+MODEL = {
+    "SetUp": "setup",
+    "MaskAngles": "angles",
+    "DealWaves": "waves",
+    "ShareResidual": "residuals",
+    "DealSum": "openings",
+    "Contribute": "",
+}
+"""Legs of a run, and the parts of the cost model that predict the bytes of their parcels."""
+
+
+class Meter:
+    """Messages, bytes and processor seconds of each kind of leg; the version of each round, and the memory after it."""
+
+    def __init__(self) -> None:
+        self.legs: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
+        self.memory: list[int] = []
+
+    def call(self, leg: Any, answer: Callable[[], tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
+        """Answer a leg and note what it took."""
+        begun = time.process_time()
+        reply, sent = answer()
+        entry = self.legs[type(leg).__name__]
+        entry[0] += len(sent)
+        entry[1] += sum(map(len, sent))
+        entry[2] += time.process_time() - begun
+        if type(leg).__name__ in ("Contribute", "DealSum"):
+            self.memory.append(own_memory())
+        return reply, sent
+
+    def stated(self) -> tuple[dict[str, list[float]], list[int]]:
+        """Return all figures."""
+        return dict(self.legs), self.memory
+
+
+def own_memory() -> int:
+    """Return the bytes of this process, without pages that it shares with others, such as those of Ray's object store."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    return 1024 * int(line.split()[1])
+
+
+class MeasuredParty(PartyActor):
+    """Actor of a party that measures its legs."""
+
+    def measure(self) -> None:
+        """Begin to measure."""
+        self.meter, inner = Meter(), self._party
+        plain = inner.leg
+        inner.leg = lambda leg, parcels: self.meter.call(leg, lambda: plain(leg, parcels))
+
+    def stated(self) -> Any:
+        """Return what was measured."""
+        return self.meter.stated()
+
+
+class MeasuredDealer(DealerActor):
+    """Actor of the dealer that measures its legs."""
+
+    def __init__(self, job: vfl.Job) -> None:
+        super().__init__(job)
+        self.meter, inner = Meter(), self._dealing
+        plain = inner.leg
+        inner.leg = lambda leg, parcels: self.meter.call(leg, lambda: plain(leg, parcels))
+
+    def stated(self) -> Any:
+        """Return what was measured."""
+        return self.meter.stated()
+
+
+class Measured(InProcessTransport):
+    """Transport in one process that measures the legs."""
+
+    def __init__(self, job: vfl.Job, sources: Any) -> None:
+        super().__init__({name: load(job.for_party(name), source) for name, source in sources.items()}, Dealing(job))
+        self.meter = Meter()
+
+    def post(self, to: str, leg: Any, parcels: Sequence[Any], count: int) -> Any:
+        """Measure a leg."""
+        return self.meter.call(leg, lambda: super(Measured, self).post(to, leg, parcels, count))
+
+
+def problem(n: int, columns: int, block: int, passes: int) -> tuple[vfl.Job, pa.Table]:
+    """Return a job of two parties with so many columns each, and its table."""
+    rng = np.random.default_rng(0)
+    names = [f"x{j}" for j in range(2 * columns)]
+    table = {name: rng.random(n, dtype=np.float32) for name in names}
+    table["y"] = (rng.random(n) < 0.3).astype(np.float32)
+    job = vfl.Job(
+        partition=vfl.FeaturePartition({"a": names[:columns], "b": names[columns:]}, label=("a", "y")),
+        bounds={"*": (0.0, 1.0)},
+        privacy=vfl.Privacy(epsilon=1.0, delta=1e-9, smoothness="bounds"),
+        solver=vfl.SkGD(block_size=block, passes=passes),
+        intercept=False,
+        trust="secure",
+    )
+    return job, pa.table(table)
+
+
+@contextlib.contextmanager
+def transport_on(engine: str, job: vfl.Job, table: pa.Table) -> Iterator[tuple[Legs, Callable[[], list[Any]]]]:
+    """Start the participants; yield their transport, and a function that returns the figures of each meter."""
+    sources = sources_of(job, table, ids=False)
+    if engine == "inprocess":
+        own = Measured(job, sources)
+        yield own, lambda: [own.meter.stated()]
+        return
+    from vfl.launch.engines.connection import connected
+
+    with connected(4, None) as ray:
+        options = {"num_cpus": 0.5}
+        parties = {name: ray.remote(MeasuredParty).options(**options).remote(job, name) for name in sources}
+        ray.get([parties[name].load.remote(source) for name, source in sources.items()])
+        ray.get([party.measure.remote() for party in parties.values()])
+        dealer = ray.remote(MeasuredDealer).options(**options).remote(job)
+        yield (
+            RayTransport(parties, 600.0, sources, dealer=dealer),
+            lambda: ray.get([actor.stated.remote() for actor in (*parties.values(), dealer)]),
+        )
+
+
+def measured(engine: str, job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
+    """Run the job; return its rounds and the figures of the meters."""
+    with transport_on(engine, job, table) as (transport, stated):
+        rounds = [event for event in Coordinator(transport).stream(job) if isinstance(event, Round)]
+        return rounds, stated()
+
+
+def model(job: vfl.Job, n: int) -> cost.Cost:
+    """Return the bytes that the cost model predicts."""
+    planned = vfl.plan(job, n)
+    sharing, layout = planned.sharing, planned.problem.layout
+    assert isinstance(sharing, Sharing)
+    widths = {party: len(names) for party, names in layout.columns.items()}
+    blocks = {party: -(-width // job.solver.block_size) for party, width in widths.items()}
+    passes = sharing.versions // sum(blocks.values())
+    terms = SERIES[sharing.place(8.0)].terms
+    times = {party: passes * count for party, count in blocks.items()} | {"": sharing.versions}
+    return cost.logistic(sharing.roles, n, widths, terms, times, passes * sum(widths.values()))
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engine", choices=("inprocess", "ray"), default="inprocess")
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--columns", type=int, default=50)
+    parser.add_argument("--block", type=int, default=10)
+    parser.add_argument("--passes", type=int, default=3)
+    given = parser.parse_args()
+    job, table = problem(given.records, given.columns, given.block, given.passes)
+    rounds, meters = measured(given.engine, job, table)
+    sums: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
+    for legs, _ in meters:
+        for name, entry in legs.items():
+            sums[name] = [a + b for a, b in zip(sums[name], entry, strict=True)]
+    predicted, planned = model(job, given.records), vfl.plan(job, given.records).sharing
+    versions = planned.versions
+    print(
+        f"{given.engine}: n = {given.records:,}, 2 × {given.columns} columns, blocks of {given.block}, {versions} models\n"
+    )
+    print(
+        "| leg | parcels | bytes | model | bytes/model | processor, s | ms per model |\n|---|---|---|---|---|---|---|"
+    )
+    for name, part in MODEL.items():
+        count, size, seconds = sums[name]
+        said = getattr(predicted, part) if part else 0
+        ratio = f"{size / said:.3f}" if said and part != "openings" else ""
+        print(
+            f"| {name} | {count} | {size:,} | {said:,} | {ratio} | {seconds:.2f} | "
+            + (f"{1e3 * seconds / versions:.2f} |" if name != "SetUp" else " |")
+        )
+    whole = sum(entry[1] for entry in sums.values())
+    print(f"\nbytes of all parcels over those of the plan: {whole / planned.n_bytes:.3f}")
+    steps = [event for event in rounds if event.kind == "Descend"]
+    per = versions / len(steps)
+    print(
+        f"a round: median {statistics.median(step.seconds for step in steps) / per:.3f} s, "
+        f"least {min(step.seconds for step in steps) / per:.3f} s; processor "
+        f"{sum(sums[name][2] for name in MODEL if name != 'SetUp') / versions:.3f} s of all participants"
+    )
+    for _, memory in meters:
+        if memory:
+            half = len(memory) // 2
+            gained = (memory[-1] - memory[half]) / 1e6
+            print(f"own memory of a participant {memory[-1] / 1e6:.0f} MB, {gained:+.1f} MB in the last half")
+
+
+if __name__ == "__main__":
+    main()
