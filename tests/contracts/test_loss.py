@@ -12,9 +12,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import mean_tweedie_deviance
 
 from vfl.errors import SpecificationError
-from vfl.losses import LOSSES, ClassWeighted, Hinge, Huber, Logistic, Poisson, SmoothedHinge, Squared, loss_of
+from vfl.losses import (
+    LOSSES,
+    ClassWeighted,
+    Gamma,
+    Hinge,
+    Huber,
+    Logistic,
+    Poisson,
+    Power,
+    SmoothedHinge,
+    Squared,
+    Tweedie,
+    loss_of,
+)
 
 WITH_OPTIONS = (
     Huber(0.3),
@@ -22,10 +36,14 @@ WITH_OPTIONS = (
     SmoothedHinge(2.0),
     ClassWeighted("logistic", negative=0.5, positive=3.0),
     ClassWeighted("hinge", positive=2.0),
+    Gamma(-1.0, 1.0, 3.0),
+    Tweedie(-1.0, 1.0, 3.0),
+    Tweedie(-1.0, 1.0, 3.0, power=1.9),
 )
 SINGLE = tuple(kind for name, kind in LOSSES.items() if name != "multinomial")
 """Losses of one margin per record; tests/solvers/test_multinomial.py has the other."""
-LISTED = (*(kind() for kind in SINGLE), *WITH_OPTIONS)
+LISTED = (*(kind() for kind in SINGLE if not issubclass(kind, Power)), *WITH_OPTIONS)
+"""The constants of Power depend on the largest label, which no default declares."""
 EACH = pytest.mark.parametrize("loss", LISTED, ids=repr)
 SMOOTH = pytest.mark.parametrize("loss", [loss for loss in LISTED if loss.curvature < math.inf], ids=repr)
 KINKED = pytest.mark.parametrize("loss", [loss for loss in LISTED if loss.curvature == math.inf], ids=repr)
@@ -120,7 +138,7 @@ def test_an_infinite_slope_is_not_claimed_for_a_bounded_derivative(loss):
     assert (np.diff(abs(r)) > 100).all()
 
 
-@BOUNDED
+@pytest.mark.parametrize("loss", [x for x in LISTED if x.slope < math.inf and not isinstance(x, Power)], ids=repr)
 def test_value_neither_overflows_nor_loses_small_losses(loss):
     far = np.array([-1e300, -800.0, 0.0, 800.0, 1e300])
     for y in (-1.0, 1.0):
@@ -176,7 +194,11 @@ def test_losses_are_found_by_name(loss):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("logistik", "did you mean 'logistic'"), ("l2", "known: class_weighted, hinge, huber"), ("", "unknown loss ''")],
+    [
+        ("logistik", "did you mean 'logistic'"),
+        ("l2", "known: class_weighted, gamma, hinge, huber"),
+        ("", "unknown loss ''"),
+    ],
 )
 def test_an_unknown_name_suggests_near_and_known_ones(name, said):
     with pytest.raises(SpecificationError, match=said):
@@ -206,6 +228,20 @@ def test_huber_is_squared_loss_near_and_linear_far():
     np.testing.assert_allclose(loss.value(v, y)[near], Squared().value(v, y)[near])
     np.testing.assert_allclose(loss.value(v, y)[~near], 1.35 * abs(v - y)[~near] - 1.35**2 / 2)
     np.testing.assert_allclose(Huber(1e9).derivative(v, y), v - y)
+
+
+@pytest.mark.parametrize("loss", [Gamma(-2.0, 2.0, 9.0), Tweedie(-2.0, 2.0, 9.0, power=1.3)], ids=repr)
+def test_power_losses_are_scikit_learns_between_their_ends(loss):
+    v, y = np.linspace(-1.9, 1.9, 40), np.linspace(0.1, 9.0, 40)
+    for k in range(40):  # equal up to a constant in y
+        constant = mean_tweedie_deviance(y[k : k + 1], [1.0], power=loss.power) / 2 - loss.value(
+            np.zeros(1), y[k : k + 1]
+        )
+        half = mean_tweedie_deviance(y[k : k + 1], np.exp(v[k : k + 1]), power=loss.power) / 2
+        assert loss.value(v[k : k + 1], y[k : k + 1]) == pytest.approx(half - constant, abs=1e-12)
+    slope = loss.derivative(np.array([2.0]), np.array([3.0]))
+    np.testing.assert_allclose(loss.derivative(np.array([7.0]), np.array([3.0])), slope)
+    np.testing.assert_array_equal(loss.derivative(v, np.full(40, 1e9)), loss.derivative(v, np.full(40, 9.0)))
 
 
 def test_poisson_is_the_likelihood_below_its_margin_and_a_line_beyond():
@@ -239,6 +275,10 @@ def test_class_weights_multiply_and_are_declared():
         (lambda: SmoothedHinge(-1.0), "smoothed_hinge: width must be positive"),
         (lambda: Poisson(math.inf), "poisson: margin must lie between ±50"),
         (lambda: Poisson(51.0), "poisson: margin must lie between ±50"),
+        (lambda: Gamma(1.0, 1.0), "gamma: low and high are logarithms"),
+        (lambda: Gamma(low=math.nan), "gamma: low and high are logarithms"),
+        (lambda: Gamma(largest=0.0), "gamma: largest is the largest label, above 0"),
+        (lambda: Tweedie(power=2.0), "tweedie: power lies between 1"),
         (lambda: ClassWeighted(positive=0.0), "class_weighted: positive must be positive"),
         (lambda: ClassWeighted(positive="balanced"), "'balanced' weights are computed from the number of labels"),
         (lambda: ClassWeighted("squared"), "needs a loss of two classes, not 'squared'"),

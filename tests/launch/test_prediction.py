@@ -318,6 +318,8 @@ def test_a_missing_party_is_named(result: Result, tmp_path: Path) -> None:
         ("smoothed_hinge", {"scaling": "bounds"}),
         ("squared", {"intercept": False}),
         ("poisson", {}),
+        ("gamma", {}),
+        ("tweedie", {}),
         ("huber", {}),
     ],
 )

@@ -19,7 +19,13 @@ PARTIES = {"bank": ("a", "b"), "telco": ("c",)}
 PARTITION = vfl.FeaturePartition(PARTIES, label=("telco", "y"))
 BOUNDS = dict.fromkeys("abc", (-1.0, 1.0))
 CLASSES = ("logistic", "smoothed_hinge")
-ENDS = dict.fromkeys(CLASSES, (0, 1)) | {"poisson": (0.0, 2.0), "squared": (-2.0, 2.0), "huber": (-2.0, 2.0)}
+ENDS = dict.fromkeys(CLASSES, (0, 1)) | {
+    "poisson": (0.0, 2.0),
+    "gamma": (0.1, 2.0),
+    "tweedie": (0.0, 2.0),
+    "squared": (-2.0, 2.0),
+    "huber": (-2.0, 2.0),
+}
 """The least and the largest label."""
 
 
@@ -28,7 +34,7 @@ def table(loss: str = "logistic", n: int = N) -> Table:
     rng = np.random.default_rng(0)
     columns: Table = {name: rng.uniform(-1, 1, n) for name in "abc"}
     y = columns["a"] - columns["c"] + 0.3 * rng.normal(size=n)
-    return columns | {"y": (y > 0).astype(int) if loss in CLASSES else np.abs(y) if loss == "poisson" else y}
+    return columns | {"y": (y > 0).astype(int) if loss in CLASSES else y if loss in ("squared", "huber") else np.abs(y)}
 
 
 def replaced(table: Mapping[str, Any], record: int = RECORD, **cells: Any) -> Table:

@@ -61,7 +61,11 @@ BAD = (0.0, -5e-324, -np.inf, np.inf, 1e300)
 
 
 @pytest.mark.parametrize("cell", BAD)
-@pytest.mark.parametrize("option", [{}, {"solver": vfl.GD(passes=2)}, {"holdout": 0.4}], ids=["", "GD", "hold-out"])
+@pytest.mark.parametrize(
+    "option",
+    [{}, {"solver": vfl.GD(passes=2)}, {"holdout": 0.4}, {"loss": "tweedie"}],
+    ids=["", "GD", "hold-out", "tweedie"],
+)
 def test_exposure(cell: float, option: dict[str, Any]) -> None:
     """One record has its largest row, and another exposure and label."""
     limits = dict.fromkeys("abc", (-1.0, 1.0)) | {"y": ENDS["poisson"], "t": (0.01, 100.0)}

@@ -19,7 +19,7 @@ from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
 from vfl.job.start import Start
 from vfl.job.task import PartyTask
-from vfl.losses import Loss, Multinomial, loss_of
+from vfl.losses import Loss, Multinomial, Power, loss_of
 from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
@@ -57,7 +57,8 @@ class Job:
     """Public specification of a run: the model to train, the owners of the columns, and the privacy guarantee.
 
     partition : owners of the columns and of the label.
-    loss : name of a loss (vfl.losses): 'logistic', 'squared', 'huber', 'poisson', 'hinge', 'smoothed_hinge'; or one with
+    loss : name of a loss (vfl.losses): 'logistic', 'squared', 'huber', 'poisson', 'gamma', 'tweedie', 'hinge',
+        'smoothed_hinge'; or one with
         its options, vfl.losses.Huber(width=2.0). 'multinomial' is softmax regression over `classes`.
     penalty : ψ, on the scaled features; the intercept is never penalised.
     privacy : Privacy(...), or None, which trains without privacy; plan and certificate then say so.
@@ -165,6 +166,7 @@ class Job:
             object.__setattr__(self, "classes", classes)
         self.scaling_of(self.partition.features)
         self._check_inquiries()
+        self._check_amounts(loss)
         self._check_factors()
         self._check_trust()
         if self.start is not None:
@@ -200,6 +202,21 @@ class Job:
                 "class_balance counts the labels of two classes: leave it out with multinomial loss"
             )
 
+    def _check_amounts(self, loss: Loss) -> None:
+        """Refuse gamma and Tweedie loss without a largest label, on which their curvature depends."""
+        if not isinstance(loss, Power):
+            return
+        column = self.partition.label_column
+        if not math.isfinite(loss.largest) and self.schema.unbounded([column]):
+            raise SpecificationError(
+                f"the curvature of {loss_of(loss).name} loss grows with the largest label: declare "
+                f"{entry('bounds', column, '(low, high)', '[LOW, HIGH]')}"
+            )
+        if not self.schema.unbounded([column]) and not self.schema[column].limits[1] > 0.0:
+            raise SpecificationError(
+                f"{loss_of(loss).name} loss is for amounts above 0: correct the bounds of {column!r}"
+            )
+
     def _check_factors(self) -> None:
         """Refuse exposures and weights without public limits, and where they have no meaning."""
         exposure, weights, loss = self.partition.exposure, self.partition.weights, loss_of(self.loss)
@@ -218,8 +235,8 @@ class Job:
                 )
         if exposure is not None and not getattr(loss, "log_link", False):
             raise SpecificationError(
-                f"exposure is an offset of log(mean), and {loss.name} loss models no mean by its logarithm: use poisson "
-                "loss, or leave exposure out"
+                f"exposure is an offset of log(mean), and {loss.name} loss models no mean by its logarithm: use poisson, "
+                "gamma or tweedie loss, or leave exposure out"
             )
 
     def _check_trust(self) -> None:

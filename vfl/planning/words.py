@@ -27,6 +27,8 @@ MODELS = {
     "squared": "linear regression",
     "huber": "robust linear regression",
     "poisson": "Poisson regression",
+    "gamma": "gamma regression",
+    "tweedie": "Tweedie regression",
     "multinomial": "multinomial logistic regression",
     "hinge": "linear support vector machine",
     "smoothed_hinge": "linear support vector machine (smoothed)",

@@ -18,7 +18,7 @@ from vfl.errors import SpecificationError
 from vfl.features import Feature
 from vfl.launch.run.scikit_columns import function_step, plain_steps
 from vfl.launch.run.scikit_features import example_of, feature_steps
-from vfl.losses import loss_of
+from vfl.losses import Tweedie, loss_of
 from vfl.schema import Categorical
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 def pipeline_of(result: Result) -> Any:
     """Return the fitted Pipeline: 'columns', a ColumnTransformer, and 'model' with coef_ and intercept_.
 
-    The model is LogisticRegression, LinearSVC (hinge losses; no probabilities), PoissonRegressor or LinearRegression
+    The model is LogisticRegression, LinearSVC (hinge losses; no probabilities), PoissonRegressor, GammaRegressor,
+    TweedieRegressor or LinearRegression
     (squared and Huber loss). Raises SpecificationError if pandas, whose frames name the columns, is not installed.
     """
     try:
@@ -81,7 +82,13 @@ def _example(job: Job, pd: Any) -> Any:
 
 def _fitted(job: Job, coef: Any, intercept: Any) -> Any:
     """Return the estimator of the job's loss, fitted to zeros and then given the coefficients, (p,) or (p, K)."""
-    from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
+    from sklearn.linear_model import (
+        GammaRegressor,
+        LinearRegression,
+        LogisticRegression,
+        PoissonRegressor,
+        TweedieRegressor,
+    )
     from sklearn.svm import LinearSVC
 
     nothing, labels = np.zeros((2, len(coef))), np.array([0.0, 1.0])
@@ -94,8 +101,14 @@ def _fitted(job: Job, coef: Any, intercept: Any) -> Any:
         model.coef_, model.intercept_ = np.ascontiguousarray(coef.T), intercept
         return model
     if not job.classification:
-        model = PoissonRegressor() if loss_of(job.loss).name == "poisson" else LinearRegression()
-        model.fit(nothing, labels)
+        loss = loss_of(job.loss)
+        of_loss = {"poisson": PoissonRegressor, "gamma": GammaRegressor}
+        model = (
+            TweedieRegressor(power=loss.power)
+            if isinstance(loss, Tweedie)
+            else of_loss.get(loss.name, LinearRegression)()
+        )
+        model.fit(nothing, labels + 1.0)
         model.coef_, model.intercept_ = coef, intercept
         return model
     model = LogisticRegression() if loss_of(job.loss).name == "logistic" else LinearSVC()

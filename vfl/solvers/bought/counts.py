@@ -1,4 +1,4 @@
-"""Poisson regression near the mean of its counts: start, curvature, cap and trust region, for a share of μ².
+"""Regression with a log link near the mean of its labels: start, curvature, cap and trust region, for a share of μ².
 
 The declared `margin` bounds the curvature of Poisson loss by exp(margin), which is 20 for the default, while counts of mean 0.3
 curve the loss by 0.3: steps of 1/M_j would be 70 times too short. So a private run buys a histogram of its counts, and
@@ -7,6 +7,10 @@ curve the loss by 0.3: steps of 1/M_j would be 70 times too short. So a private 
     takes steps for the curvature there, exp(v₀);
     caps records in units of the spread of the counts;
     continues the loss as a straight line beyond v₀ + REACH, so that a margin that noise drove far out pulls no harder.
+
+Gamma and Tweedie loss of power p do the same with amounts, counted in steps of the largest over STEPS: the curvature is
+exp((2 − p)v₀), the spread of the residuals exp((1 − p)v₀) times that of the amounts, and the loss is straight on both sides.
+Poisson loss is p = 1.
 
 With exposure, v₀ = log(mean count / mean exposure) is a rate, and a record's margin is v₀ + log(exposure). The histogram then
 has one more number, the sum of the exposures.
@@ -23,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from vfl.evaluation.statistics import GRID, steps_of
-from vfl.losses import Poisson
+from vfl.losses import Poisson, Power
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
 from vfl.privacy.events import Gaussian
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from vfl.solvers.protocol import Released
     from vfl.types import Integers, Vector
 
+LOG_LINKS = (Poisson, Power)
 BINS = 32
 REACH = 2.0
 """Largest distance of a margin from log(mean) that the loss follows: means up to 7.4 times the mean of all records."""
@@ -49,6 +54,8 @@ SEEN = 3.5
 """A bin stands as it is where its noisy count exceeds so many standard deviations of the noise."""
 EXPOSURES = 0.5
 """Weight of the sum of the exposures, as shares of the largest, beside the counts of a bin."""
+STEPS = 10_000.0
+"""Largest amount, in steps of the histogram."""
 FITS = 200
 """Number of means that the fit of a geometric distribution tries."""
 
@@ -62,10 +69,12 @@ class CountHistogram:
     Δ² = 2 + a². Before training margins are log(e), from which the exposures are read.
 
     high : the largest declared count. exposure : e_max, the largest declared exposure; 0 without exposure.
+    unit : of the labels, which are counted in multiples of it.
     """
 
     high: float
     exposure: float = 0.0
+    unit: float = 1.0
 
     grid: ClassVar[float] = GRID
 
@@ -94,7 +103,7 @@ class CountHistogram:
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
         """Return the counts, (BINS,), and the sum of the exposures if there are any, in steps of GRID."""
         inner = np.array(self.edges[1:-1]) - 0.5
-        bins = np.searchsorted(inner, labels, side="right")
+        bins = np.searchsorted(inner, labels if self.unit == 1.0 else labels / self.unit, side="right")
         counts = np.bincount(bins, minlength=BINS).astype(np.int64) * round(1.0 / GRID)
         if not self.exposure > 0.0:
             return counts
@@ -104,9 +113,9 @@ class CountHistogram:
 
 
 def has_counts(problem: Problem) -> bool:
-    """Return True for private Poisson regression with a declared range of counts and a free intercept to start."""
+    """Return True for private regression with a log link, a declared range of labels and a free intercept to start."""
     most = problem.label_centre + problem.label_range / 2.0
-    return problem.private and isinstance(problem.loss, Poisson) and problem.centred and 0.0 < most < 1e9
+    return problem.private and isinstance(problem.loss, LOG_LINKS) and problem.centred and 0.0 < most < 1e9
 
 
 def share(clear: float) -> float:
@@ -120,7 +129,10 @@ def share(clear: float) -> float:
 def histogram(problem: Problem) -> CountHistogram:
     """Return the statistic over the declared counts."""
     most = 0.0 if problem.exposure is None else problem.exposure[1]
-    return CountHistogram(problem.label_centre + problem.label_range / 2.0, most)
+    high = problem.label_centre + problem.label_range / 2.0
+    if isinstance(problem.loss, Poisson):
+        return CountHistogram(high, most)
+    return CountHistogram(STEPS, most, high / STEPS)
 
 
 def counts_event(problem: Problem, mu: float) -> Gaussian:
@@ -141,7 +153,7 @@ def near_the_mean(
     statistic = histogram(problem)
     (noisy,) = yield Tally(statistic, event)
     found = spread_of(noisy[:BINS], statistic, problem.n_records, event.sigma)
-    level = math.log(found.mean)
+    level = math.log(found.mean * statistic.unit)
     exposed, farthest, steeper = 0.0, 0.0, 1.0
     if problem.exposure is not None:
         share = float(noisy[BINS]) / (EXPOSURES * problem.n_records)
@@ -149,20 +161,35 @@ def near_the_mean(
         farthest, steeper = math.log(problem.exposure[1]), max(1.0, 0.5 / share)
         exposed = farthest + math.log(share)
     start = level - exposed
-    unit = max(found.deviation, 1.0 / c) / typical_spread(problem)
-    loss = near(problem.loss, start + farthest)
+    p = _power(problem.loss)
+    deviation = found.deviation * statistic.unit * math.exp((1.0 - p) * level)
+    unit = (max(deviation, 1.0 / c) if p == 1.0 else deviation) / typical_spread(problem)
+    nearest = 0.0 if problem.exposure is None else math.log(problem.exposure[0])
+    loss = near(problem.loss, start + farthest, start + nearest)
     if not isinstance(problem.smoothness, str):
         return replace(known, unit=unit), start, loss
     # A column that is 1 for the largest exposures alone has 1/share times the curvature at the mean. Steps that are twice too
     # long still descend.
-    flatter = problem.loss.curvature / (math.exp(min(level, _margin(problem.loss))) * steeper)
+    flatter = problem.loss.curvature / (math.exp((2.0 - p) * min(level, _margin(problem.loss))) * steeper)
     # Caps are C = c·√(p/L) with the declared L; scaled columns are longer by √(L/L₀) in units of the curvature L₀ at the start.
     return replace(known, smoothness=known.smoothness / flatter, unit=unit * math.sqrt(flatter)), start, loss
 
 
-def near(loss: Loss, start: float) -> Loss:
-    """Return the loss, straight beyond start + REACH where it follows exp(v) for longer."""
+def near(loss: Loss, start: float, least: float | None = None) -> Loss:
+    """Return the loss, straight beyond start + REACH where it follows exp(v) for longer; Power also below least − REACH.
+
+    least : start of the records with the least exposure; None is `start`.
+    """
+    if isinstance(loss, Power):
+        high = max(min(loss.high, start + REACH), math.nextafter(loss.low, math.inf))
+        low = max(loss.low, (start if least is None else least) - REACH)
+        return replace(loss, low=min(low, math.nextafter(high, -math.inf)), high=high)
     return replace(loss, margin=min(loss.margin, start + REACH)) if isinstance(loss, Poisson) else loss
+
+
+def _power(loss: Loss) -> float:
+    """Return p, where the variance of a label grows as the p-th power of its mean."""
+    return float(getattr(loss, "power", 1.0))
 
 
 def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: float) -> Spread:
@@ -209,4 +236,4 @@ def time(ρ: float) -> float:
 
 
 def _margin(loss: Loss) -> float:
-    return loss.margin if isinstance(loss, Poisson) else math.inf
+    return loss.margin if isinstance(loss, Poisson) else loss.high if isinstance(loss, Power) else math.inf

@@ -135,7 +135,8 @@ def record_clip(problem: Problem) -> float:
     """
     if not problem.private:
         return math.inf
-    unit = problem.loss.slope if math.isfinite(problem.loss.slope) else typical_spread(problem)
+    bounded = math.isfinite(problem.loss.slope) and not counts.has_counts(problem)
+    unit = problem.loss.slope if bounded else typical_spread(problem)
     return float(_typical(problem) * unit / math.sqrt(problem.loss.curvature))
 
 
