@@ -6,11 +6,15 @@ import os
 import pty
 import subprocess
 import sys
+import tomllib
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+import vfl
 from vfl.cli import init
+from vfl.errors import BudgetExceeded
 from vfl.job import file as jobfile
 
 if TYPE_CHECKING:
@@ -86,3 +90,55 @@ def test_at_a_real_terminal(folder: Path) -> None:
     os.close(ours)
     assert "job.toml: nothing is left open" in out
     assert jobfile.read(folder / "job.toml")[0].bounds["age"] == [18, 100]
+
+
+@pytest.fixture
+def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(4)
+    income, calls, age = rng.lognormal(10, 0.4, 4000), rng.poisson(30, 4000), rng.integers(18, 90, 4000)
+    bank = "".join(f"{k},{income[k]:.2f},{'' if k % 9 == 0 else age[k]},{k % 2}\n" for k in range(4000))
+    telco = "".join(f"{k},{calls[k]}\n" for k in range(4000))
+    (tmp_path / "bank.csv").write_text(f"customer_id,income,age,target\n{bank}", encoding="utf-8")
+    (tmp_path / "telco.csv").write_text(f"customer_id,calls\n{telco}", encoding="utf-8")
+    return tmp_path
+
+
+def test_bounds_are_bought_charged_and_written(two_files: Path, call: Callable[..., Said]) -> None:
+    call("ledger", "cap", "budget.db", "customers", "--epsilon", "3", "--delta", "1e-5")
+    terms = ("--buy-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
+    said = call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml")
+    assert said.code == 0, said.err
+    assert "job.toml: bounds of 3 columns bought for ε = " in said.out
+    assert "charged to data set 'customers' of 'budget.db'" in said.out
+    text = (two_files / "job.toml").read_text(encoding="utf-8")
+    plain = tomllib.loads(text)
+    assert plain["dataset"] == "customers"
+    assert set(plain["bounds"]) == {"income", "age", "calls"}
+    low, high = plain["bounds"]["income"]
+    assert low <= 12_000
+    assert 32_768 <= high <= 131_072
+    assert text.count("# bought by vfl init --buy-bounds") == 3
+    assert "[0.0, 64.0]" in text or "[0.0, 128.0]" in text
+    (balance,) = vfl.SqliteLedger(two_files / "budget.db").show()
+    assert 0.3 < balance.spent <= 1.0
+    assert len(balance.runs) == 2
+
+
+def test_a_purchase_without_a_ledger_says_so_and_half_a_ledger_is_refused(
+    two_files: Path, call: Callable[..., Said]
+) -> None:
+    said = call("init", "telco.csv", "--buy-bounds", "2", "--output", "own.toml")
+    assert "NO LEDGER counts it: add it to the ε of every run" in said.out
+    assert "give both --ledger and --dataset" in call("init", "telco.csv", "--buy-bounds", "2", "--ledger", "b").err
+    assert "give --buy-bounds EPSILON" in call("init", "telco.csv", "--ledger", "b", "--dataset", "c").err
+
+
+def test_nothing_is_written_where_the_budget_does_not_cover_the_bounds(
+    two_files: Path, call: Callable[..., Said]
+) -> None:
+    call("ledger", "cap", "budget.db", "customers", "--epsilon", "0.1", "--delta", "1e-5")
+    terms = ("--buy-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
+    said = call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml")
+    assert said.code == BudgetExceeded.exit_code
+    assert not (two_files / "job.toml").exists()

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 )
 @CSV
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A new job file (default: print).")
+@click.option(
+    "--buy-bounds",
+    "epsilon",
+    type=click.FloatRange(min=0.0, min_open=True),
+    metavar="EPSILON",
+    help="Buy the open bounds of numeric columns privately for this ε, where the FILES lie.",
+)
+@click.option("--ledger", type=click.Path(), metavar="FILE", help="The ledger that bought bounds are charged to.")
+@click.option("--dataset", metavar="NAME", help="The data set of --ledger; the draft names it too.")
 @click.option("--yes", is_flag=True, help="Ask nothing: leave each open declaration as a comment.")
 def command(
     files: tuple[str, ...],
@@ -35,6 +44,9 @@ def command(
     ids: tuple[str, ...],
     formats: tuple[str, ...],
     output: Path | None,
+    epsilon: float | None,
+    ledger: str | None,
+    dataset: str | None,
     *,
     yes: bool,
 ) -> None:
@@ -43,6 +55,9 @@ def command(
     Bounds, categories and other values read from the records are NOT PRIVATE unless publicly known. At a terminal, each is
     asked for. Otherwise it appears as a comment, and vfl refuses the job until you declare public values instead. Label and
     id are found by column name, ids also by the cells that the files share, and the format of text files by their beginning.
+
+    With --buy-bounds, bounds come from a private release instead: they cost ε, in addition to the ε of training, and are
+    public afterwards. Use it on records of your own, at their owner.
     """
     from vfl.csv import formatted
     from vfl.errors import OutputError, SpecificationError
@@ -59,19 +74,35 @@ def command(
         paths[party] = path
     if output is not None and output.exists():
         raise OutputError(f"the output file {str(output)!r} exists: name a new one")
+    if epsilon is not None and output is not None and not output.absolute().parent.is_dir():
+        raise OutputError(f"there is no folder {str(output.parent)!r} for the job file")  # before anything is bought
     options = formats_of(formats, tuple(paths))
     sources = {party: formatted(path, options.get(None, {}) | options.get(party, {})) for party, path in paths.items()}
     folder = None if output is None else output.parent
-    text = draft(sources, label=label, ids=ids or None, folder=folder, ask=None if yes or not _at_terminal() else _ask)
+    ask = None if yes or not _at_terminal() else _ask
+    given: dict[str, Any] = {"label": label, "ids": ids or None, "folder": folder, "dataset": dataset}
+    bought: tuple[str, ...] = ()
+    if epsilon is not None:
+        from vfl.launch.drafting.buying import buy_bounds
+
+        purchase = buy_bounds(draft(sources, **given), sources, epsilon=epsilon, ledger=ledger, dataset=dataset)
+        ask, bought = purchase.asking(ask), purchase.lines
+    elif ledger is not None or dataset is not None:
+        raise SpecificationError(
+            "--ledger and --dataset say where bought bounds are charged: give --buy-bounds EPSILON"
+        )
+    text = draft(sources, **given, ask=ask)
     left = sum(map(len, left_in(text).values()))
     if output is None:
         click.echo(text, nl=False)
+        for said in bought:
+            click.echo(said, err=True)
         click.echo(
             "next: save this as a job file, declare the marked values, then: vfl plan FILE --records N", err=True
         )
         return
     write_whole(output, text)
-    for said in _said(text):
+    for said in (*_said(text), *bought):
         click.echo(f"{output}: {said}")
     if left:
         from vfl.job.drafted import MARK

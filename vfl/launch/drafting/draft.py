@@ -102,8 +102,8 @@ class Found:
             self.high = both["max"] if self.high is None else max(self.high, both["max"])
 
 
-def _numbers(cells: pa.Array, spec: Csv | None) -> pa.Array | None:
-    """Return cells as float64; None if one is no number. spec : the format of a text file."""
+def numbers_in(cells: pa.Array, spec: Csv | None) -> pa.Array | None:
+    """Return the cells that are not missing as float64; None if one is no number. spec : the format of a text file."""
     cells = cells.drop_null()
     if spec is not None:
         return numbers_of(cells, spec)
@@ -142,7 +142,7 @@ def columns_of(party: str, source: Any) -> dict[str, Found]:
             if pa.types.is_dictionary(cells.type):
                 cells = cells.dictionary_decode()
             summary = found.setdefault(name, Found("numeric" if not opened.typed else _kind_of(cells.type)))
-            numbers = _numbers(cells, spec) if summary.kind == "numeric" and name not in textual else None
+            numbers = numbers_in(cells, spec) if summary.kind == "numeric" and name not in textual else None
             if not opened.typed and numbers is None:
                 textual.add(name)
             summary.add(cells, numbers)
@@ -184,6 +184,7 @@ def draft(
     label: str | None = None,
     ids: str | Sequence[str] | None = None,
     folder: Path | None = None,
+    dataset: str | None = None,
     ask: Ask | None = None,
 ) -> str:
     """Return the text of a job file for the parties' files.
@@ -192,6 +193,7 @@ def draft(
     label : 'column' or 'party.column'; None looks for a usual name, then asks.
     ids : the id column of all files, or 'party.column' for each; None looks for usual names, then for shared cells.
     folder : folder of the job file; paths in the draft are relative to it.
+    dataset : name of the data set in a ledger, for the job.
     ask : answers questions (`Question`); None leaves comments instead.
 
     Raises SpecificationError, or DataError for a file that cannot be read.
@@ -213,6 +215,7 @@ def draft(
         f"format = {FORMAT}",
         'name = "draft"',
         'loss = "logistic"  # for a label that is a number: "squared", "huber" or "poisson"',
+        *([] if dataset is None else [f"dataset = {_text(dataset)}"]),
         *_id_lines(id_of, found, id_how),
         *_class_lines(target, labelled, ask),
         "",

@@ -1,0 +1,160 @@
+"""Bounds of a draft that are bought where the records lie, instead of read off them or declared."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from parties.sources.opening import open_source
+from vfl.arguments import require_number
+from vfl.csv import Csv
+from vfl.errors import SpecificationError
+from vfl.job import Job
+from vfl.job.drafted import left_in
+from vfl.launch.drafting.draft import numbers_in
+from vfl.launch.drafting.recognition import recognise
+from vfl.launch.purchases.bounds import private_bounds
+from vfl.partition import FeaturePartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from vfl.launch.drafting.draft import Ask, Question
+    from vfl.privacy.noise import SeededNoise
+
+LABEL = "no label"
+LARGEST = 1e300
+"""Largest size of a cell; infinite cells become this large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """Bounds that were bought for a draft.
+
+    bounds : {column in the draft: (low, high)}, public from now on. unknown : columns for which none were found.
+    epsilon, delta : cost of all parties' purchases together. charged : ledger and data set, '' if no ledger counts the cost.
+    """
+
+    bounds: Mapping[str, tuple[float, float]]
+    unknown: tuple[str, ...]
+    epsilon: float
+    delta: float
+    charged: str
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The purchase in words."""
+        cost = f"ε = {self.epsilon:.4g} at δ = {self.delta:.3g}"
+        counted = f"charged to {self.charged}" if self.charged else "NO LEDGER counts it: add it to the ε of every run"
+        said = [f"bounds of {len(self.bounds)} columns bought for {cost}, {counted}"]
+        if self.unknown:
+            said.append(f"no bounds were found for {', '.join(self.unknown)}: too few records share a magnitude")
+        return tuple(said)
+
+    def asking(self, ask: Ask | None) -> Ask:
+        """Return a function that answers questions about bought bounds, and leaves all others to `ask`."""
+
+        def answer(question: Question) -> str | None:
+            found = self.bounds.get(question.column) if question.about == "bounds" else None
+            if found is not None:
+                return f"{json.dumps(list(found))}  # bought by vfl init --buy-bounds"
+            return None if ask is None else ask(question)
+
+        return answer
+
+
+def buy_bounds(
+    text: str,
+    sources: Mapping[str, str | Path | Csv],
+    *,
+    epsilon: float,
+    ledger: str | Path | None = None,
+    dataset: str | None = None,
+    noise: SeededNoise | None = None,
+) -> Bought:
+    """Buy the open bounds of a draft's numeric columns: (ε, δ)-DP for every record of every party under replace-one.
+
+    Each of k parties with open bounds pays ε/k, and δ/k of δ = 1/n², in a release of its own (`vfl.private_bounds`), so that
+    the costs add up to at most ε even for a record that all have. Missing cells count as 0. The number of rows of each
+    file becomes public.
+
+    text : the draft. sources : {party: path, or a text file with its format}, as for `draft`.
+    ledger, dataset : where the purchases are charged; the data set has a cap there. Both None: nothing counts the cost.
+
+    Raises SpecificationError if no bounds are open, or if one of ledger and dataset is missing, and as `private_bounds` does.
+    """
+    require_number("--buy-bounds", epsilon)
+    if (ledger is None) != (dataset is None):
+        raise SpecificationError(
+            "bought bounds are charged to a data set of a ledger: give both --ledger and --dataset"
+        )
+    opened = {party: recognise(source).source for party, source in sources.items()}
+    named = open_bounds(text)
+    if not named:
+        raise SpecificationError("no numeric column lacks bounds, so there is nothing to buy: leave out --buy-bounds")
+    bounds: dict[str, tuple[float, float]] = {}
+    unknown: list[str] = []
+    spent, failed = 0.0, 0.0
+    for party, columns in named.items():
+        table = _table(party, opened[party], tuple(columns))
+        job = Job(
+            name=f"init-{party}",
+            partition=FeaturePartition({party: list(columns)}, label=(party, LABEL)),
+            privacy=None,
+            scaling="none",
+            dataset=dataset,
+        )
+        bought = private_bounds(
+            job,
+            table,
+            epsilon=epsilon / len(named),
+            delta=1.0 / (max(table.num_rows, 2) ** 2 * len(named)),
+            ledger=ledger,
+            noise=noise,
+            engine="inprocess",
+        )
+        bounds |= {columns[column]: found for column, found in bought.bounds.items()}
+        unknown += [columns[column] for column in bought.unknown]
+        spent, failed = spent + bought.epsilon, failed + bought.delta
+    charged = f"data set {dataset!r} of {str(ledger)!r}" if ledger is not None else ""
+    return Bought(bounds, tuple(unknown), spent, failed, charged)
+
+
+def open_bounds(text: str) -> dict[str, dict[str, str]]:
+    """Return {party: {its column: the column's name in the draft}} of a draft's open bounds."""
+    open_ = {key.strip() for key in left_in(text).get("[bounds]", [])}
+    wanted = {json.loads(key) if key.startswith('"') else key for key in open_}
+    parties: Mapping[str, Sequence[str]] = tomllib.loads(text)["partition"]["parties"]
+    found = {
+        party: {c: name for c in columns for name in (c, f"{party}.{c}") if name in wanted}
+        for party, columns in parties.items()
+    }
+    return {party: columns for party, columns in found.items() if columns}
+
+
+def _table(party: str, source: Any, columns: tuple[str, ...]) -> pa.Table:
+    """Return the columns as float64, and a label of zeros, which a purchase of bounds does not read."""
+    opened = open_source(source, dict.fromkeys(columns, "text"), party=party)
+    spec = None if opened.typed else source if isinstance(source, Csv) else Csv(str(source))
+    if opened.typed:
+        opened = open_source(source, {}, party=party)
+    cells: dict[str, list[np.ndarray]] = {column: [] for column in columns}
+    for batch in opened.batches(columns):
+        for column in columns:
+            own = batch.column(column)
+            own = own.dictionary_decode() if pa.types.is_dictionary(own.type) else own
+            values = np.zeros(len(own))
+            found = numbers_in(own, spec)
+            if found is None:
+                raise SpecificationError(f"party {party!r}: column {column!r} holds a cell that is not a number")
+            values[own.is_valid().to_numpy(zero_copy_only=False)] = found.to_numpy(zero_copy_only=False)
+            cells[column].append(np.nan_to_num(values, nan=0.0, posinf=LARGEST, neginf=-LARGEST))
+    table = {column: np.concatenate(parts) if parts else np.zeros(0) for column, parts in cells.items()}
+    n = len(next(iter(table.values())))
+    return pa.table(table | {LABEL: np.zeros(n)})
