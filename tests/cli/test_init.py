@@ -10,6 +10,8 @@ import tomllib
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import vfl
@@ -128,7 +130,10 @@ def test_bounds_are_bought_charged_and_written(two_files: Path, call: Callable[.
 def test_a_purchase_without_a_ledger_says_so_and_half_a_ledger_is_refused(
     two_files: Path, call: Callable[..., Said]
 ) -> None:
-    said = call("init", "telco.csv", "--buy-bounds", "2", "--output", "own.toml")
+    calls = pa.table({"calls": pa.array([*range(1, 2000), None], pa.int32()), "customer_id": range(2000)})
+    pq.write_table(calls, two_files / "telco.parquet")
+    said = call("init", "telco.parquet", "--buy-bounds", "2", "--output", "own.toml")
+    assert tomllib.loads((two_files / "own.toml").read_text(encoding="utf-8"))["bounds"]["calls"][1] == 2048
     assert "NO LEDGER counts it: add it to the ε of every run" in said.out
     assert "give both --ledger and --dataset" in call("init", "telco.csv", "--buy-bounds", "2", "--ledger", "b").err
     assert "give --buy-bounds EPSILON" in call("init", "telco.csv", "--ledger", "b", "--dataset", "c").err

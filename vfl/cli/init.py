@@ -13,7 +13,7 @@ import click
 from vfl.cli.jobs import CSV, formats_of
 
 if TYPE_CHECKING:
-    from vfl.launch.drafting.draft import Question
+    from vfl.launch.drafting.draft import Ask, Question
 
 
 @click.command("init")
@@ -79,7 +79,7 @@ def command(
     options = formats_of(formats, tuple(paths))
     sources = {party: formatted(path, options.get(None, {}) | options.get(party, {})) for party, path in paths.items()}
     folder = None if output is None else output.parent
-    ask = None if yes or not _at_terminal() else _ask
+    ask: Ask | None = None if yes or not _at_terminal() else _ask
     given: dict[str, Any] = {"label": label, "ids": ids or None, "folder": folder, "dataset": dataset}
     bought: tuple[str, ...] = ()
     if epsilon is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from parties.sources.opening import open_source
+from parties.sources.sparse import SparseSource
 from vfl.arguments import require_number
 from vfl.csv import Csv
 from vfl.errors import SpecificationError
@@ -141,11 +142,12 @@ def open_bounds(text: str) -> dict[str, dict[str, str]]:
 def _table(party: str, source: Any, columns: tuple[str, ...]) -> pa.Table:
     """Return the columns as float64, and a label of zeros, which a purchase of bounds does not read."""
     opened = open_source(source, dict.fromkeys(columns, "text"), party=party)
+    if isinstance(opened, SparseSource):
+        raise opened.origin.error("has no names of columns: write its job by hand")
     spec = None if opened.typed else source if isinstance(source, Csv) else Csv(str(source))
-    if opened.typed:
-        opened = open_source(source, {}, party=party)
+    read = open_source(source, {}, party=party) if opened.typed else opened
     cells: dict[str, list[np.ndarray]] = {column: [] for column in columns}
-    for batch in opened.batches(columns):
+    for batch in read.batches(columns):
         for column in columns:
             own = batch.column(column)
             own = own.dictionary_decode() if pa.types.is_dictionary(own.type) else own
