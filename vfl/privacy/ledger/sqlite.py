@@ -63,7 +63,7 @@ class SqliteStore:
         self.timeout = timeout
         self.readonly = readonly
         self.allow_network_file_system = allow_network_file_system
-        self._mode = 0o600 if owner_only else 0o666
+        self.owner_only = owner_only
         self._connection: sqlite3.Connection | None = None
         self._identity = ""
 
@@ -75,7 +75,8 @@ class SqliteStore:
         part = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         with self._explained():
             try:
-                os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, self._mode))
+                if self.owner_only:
+                    os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
                 with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
                     connection.execute("PRAGMA synchronous=FULL")
                     connection.execute("BEGIN IMMEDIATE")
