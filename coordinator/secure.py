@@ -20,6 +20,7 @@ from vfl.secure.columns import reach
 from vfl.secure.gram import opened_cross
 from vfl.secure.legs import (
     Begin,
+    CheckRows,
     Contribute,
     ContributeProducts,
     Contribution,
@@ -29,10 +30,13 @@ from vfl.secure.legs import (
     MaskAngles,
     MaskProducts,
     Meet,
+    OpenRows,
     SetUp,
     ShareResidual,
     TakeColumns,
     TakeProducts,
+    TakeToss,
+    Toss,
     openings,
     owners_of,
     receivers,
@@ -236,6 +240,12 @@ class SecureTransport:
             others = {other: key for other, key in keys.items() if other != name}
             self._post(name, Begin(self._session, self._plan.problem.n_records, others))
         self._collected()
+        if isinstance(self._sharing, Sharing):
+            label = self._roles.label
+            self._post(label, Toss(self._session))
+            for party in self._roles.parties:
+                if party != label:
+                    self._post(party, TakeToss(self._session))
 
     def _set_up(self, query: Backward) -> SetUp:
         """Return the set-up of the query's columns. Begin a new one, with new masks, if cap, centres or scales have changed."""
@@ -304,10 +314,13 @@ class SecureTransport:
             self._post(DEALER, DealWaves(session, version))
             for party in roles.parties:
                 self._post(party, MaskAngles(session, version, model.w[party], limits[party]))
+            for party in roles.parties:
+                self._post(party, OpenRows(session, version))
+            self._post(roles.label, CheckRows(session, version))
         fresh = tuple(owner for owner in owners if owner not in self._sent)
         if fresh:
             for holder in roles.holders:
-                self._post(holder, ShareResidual(session, version, fresh, first=self._version is None))
+                self._post(holder, ShareResidual(session, version, fresh))
         self._version = version
         return version, fresh
 

@@ -90,7 +90,7 @@ class Dealing:
     def _waves(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
         """Return the shares of the waves of a version, sealed piece by piece as they are drawn."""
         record = 16 * SERIES[version.place].terms
-        size = record * dealer.n_records
+        size = record * dealer.n_rows
         out = self._sent if len(self._sent) == sealed_size(size) else bytearray(sealed_size(size))
         if self._recycles:
             self._sent = out

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parties.book import RunCount
-from parties.session import Credentials, Session
+from parties.session import SHARED, Credentials, Session
 from vfl.errors import FederationError, PrivacyError
 from vfl.kinds import to_plain
 from vfl.messages.joining import Done
@@ -26,16 +26,20 @@ from vfl.secure.columns import OwnColumns, own_columns
 from vfl.secure.gram import GramMember, gram_rows
 from vfl.secure.legs import (
     Begin,
+    CheckRows,
     Contribute,
     ContributeProducts,
     Contribution,
     MaskAngles,
     MaskProducts,
     Meet,
+    OpenRows,
     SetUp,
     ShareResidual,
     TakeColumns,
     TakeProducts,
+    TakeToss,
+    Toss,
     openings,
     receivers,
     senders,
@@ -45,6 +49,7 @@ from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing, Sharing
 from vfl.secure.sigmoid import SERIES
+from vfl.secure.spares import SPARES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,11 +57,13 @@ if TYPE_CHECKING:
     from parties.charges import Charges
     from parties.storage.base import Storage
     from vfl.job import Job
+    from vfl.kernels.ring import Words
     from vfl.messages import Backward
     from vfl.privacy.events import ReleaseKey
     from vfl.privacy.noise import NoiseSource
     from vfl.secure.legs import Leg, Parcel
     from vfl.secure.streams import Streams
+    from vfl.secure.version import Version
     from vfl.types import Vector
 
 LOSS = "logistic"
@@ -153,21 +160,26 @@ class Holder:
                 for start, stop in setup.blocks[owner]:
                     member.take_columns(owner, setup.number, start, stop, words[at : at + stop - start])
                     at += stop - start
+            case Toss():
+                if self.name != self.sharing.roles.label:
+                    raise FederationError(f"party {self.name!r} was asked for the coin, which the label party draws")
+                coin = self._noise.stream(SHARED, "coin").words(4)
+                self._tossed(member, coin)
+                return Done(), [session.seal(party, "coin", coin) for party in to]
+            case TakeToss():
+                ((sender, parcel),) = parcels.items()
+                self._tossed(member, session.open(sender, "coin", parcel, np.uint64, 4))
+            case OpenRows():
+                return Done(), self._opened_rows(leg.version, member, session, parcels, to)
+            case CheckRows():
+                self._check_rows(leg, member, session, parcels)
             case MaskAngles():
+                self._require_coin(member)
                 self._require_place(leg.version.place)
                 masked = member.masked_angles(leg.version, leg.w, leg.clamp)
                 return Done(), [session.seal(h, f"angles {leg.version.name}", masked) for h in to]
             case ShareResidual():
                 version = leg.version
-                for sender, parcel in parcels.items():
-                    if sender == DEALER:
-                        width = 2 * self._terms(version.place)
-                        rows = session.open_parts(sender, f"waves {version.name}", parcel, np.uint64, n, width)
-                        member.take_waves(version, rows)
-                    else:
-                        angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
-                        member.take_angles(version, sender, angles)
-                member.share(version)  # opens the waves now, also for a holder that masks its share for nobody
                 found = {owner: member.masked_residual(version, owner) for owner in to}
                 return Done(), [session.seal(o, f"residual {version.name}", words) for o, words in found.items()]
             case Contribute():
@@ -187,6 +199,49 @@ class Holder:
         if isinstance(self.sharing, Sharing):
             labels = None if self.name != roles.label or self._labels is None else self._labels > 0.0
             self._member = Member(roles, self.name, streams, self._noise, leg.n_records, labels)
+
+    def _tossed(self, member: Member, coin: Words) -> None:
+        """Take the coin of the session, once: another one would open rows that mask records."""
+        if member.coin is not None:
+            raise PrivacyError(f"party {self.name!r} was sent a second coin in one session")
+        member.coin = coin.astype("<u8").tobytes()
+
+    def _require_coin(self, member: Member) -> None:
+        if member.coin is None:
+            raise PrivacyError(
+                f"party {self.name!r} was asked for angles before the coin by which the dealer is checked"
+            )
+
+    def _opened_rows(
+        self, version: Version, member: Member, session: Session, parcels: dict[str, Parcel], to: Sequence[str]
+    ) -> list[Parcel]:
+        """Share the residuals, as a holder; return this party's opened rows for the label party."""
+        n = self._columns.n_records
+        for sender, parcel in parcels.items():
+            if sender == DEALER:
+                width = 2 * self._terms(version.place)
+                rows = session.open_parts(sender, f"waves {version.name}", parcel, np.uint64, n + SPARES, width)
+                member.take_waves(version, rows)
+            else:
+                angles = session.open(sender, f"angles {version.name}", parcel, np.uint16, n)
+                member.take_angles(version, sender, angles)
+        if member.holds:
+            member.share(version)  # opens the waves now, also for a holder that masks its share for nobody
+        masks, shares = member.opened_rows(version)
+        words = masks.view(np.uint64) if shares is None else np.append(masks.view(np.uint64), shares)
+        return [session.seal(label, f"rows {version.name}", words) for label in to]
+
+    def _check_rows(self, leg: CheckRows, member: Member, session: Session, parcels: dict[str, Parcel]) -> None:
+        width = 2 * self._terms(leg.version.place)
+        for sender, parcel in parcels.items():
+            rows = width if sender in self.sharing.roles.holders else 0
+            words = session.open(sender, f"rows {leg.version.name}", parcel, np.uint64, SPARES // 4 + SPARES * rows)
+            masks, shares = (
+                words[: SPARES // 4].view(np.uint16),
+                words[SPARES // 4 :].reshape(-1, width) if rows else None,
+            )
+            member.take_rows(leg.version, sender, masks, shares)
+        member.check_dealt(leg.version)
 
     def _set_up(self, leg: SetUp, member: Member, session: Session, to: Sequence[str]) -> list[Parcel]:
         """Cap the party's own rows, for every later w, and mask them. Keep the rows for later sessions of the same shape."""

@@ -16,6 +16,7 @@ from vfl.holdout import Side
 from vfl.messages import BookHeads, Descend, Forward, Greeting, Groups, RecordNorms, Reply, Select
 from vfl.messages.joining import Done, Load, SendLabels
 from vfl.secure.roles import DEALER
+from vfl.secure.spares import SPARES
 from vfl.security.sealing import sealed_size
 from vfl.targets import Targets
 from vfl.wire.frames import Constant, Limits, as_vector
@@ -170,7 +171,7 @@ class FederationTransport:
         return reply, [bytes(found[name]) for name in names]
 
     def _largest_parcel(self) -> int:
-        return sealed_size(8 * max(self._n_records.values()) * max(self._widest, 2 * MOST_TERMS))
+        return sealed_size(8 * (max(self._n_records.values()) + SPARES) * max(self._widest, 2 * MOST_TERMS))
 
     def _member(self, name: str) -> str:
         """Return the member of the federation that has this name in the run."""

@@ -17,6 +17,7 @@ from vfl.messages import Descend, Records
 from vfl.messages.joining import TRAIN, Done, Load, SendLabels
 from vfl.planning import layout_of
 from vfl.secure.legs import Contribute, ContributeProducts, Legs
+from vfl.secure.spares import SPARES
 from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits, as_vector
 
@@ -61,7 +62,7 @@ class Training(Work):
         body = BODY_BYTES + PER_COORDINATE * (len(self._task.canonical) + 1)
         if self._party is not None and self._task.job.secure is not None:
             columns = max(len(names) for names in layout_of(self._task.job).columns.values()) + 1
-            largest = sealed_size(8 * self._n_trained * max(columns, 2 * MOST_TERMS))
+            largest = sealed_size(8 * (self._n_trained + SPARES) * max(columns, 2 * MOST_TERMS))
             return Limits(body, {f"{PARCEL}{place}": largest for place in range(MOST_PARCELS)})
         if self._party is not None:
             return Limits(body, {name: 8 * self._length(name) for name in RECORDS})

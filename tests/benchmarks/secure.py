@@ -24,6 +24,7 @@ from vfl.secure.dealer import Dealer
 from vfl.secure.member import Member
 from vfl.secure.opening import opened
 from vfl.secure.roles import DEALER, Roles
+from vfl.secure.spares import SPARES
 from vfl.secure.streams import Stream
 from vfl.secure.version import Opening, Version
 
@@ -98,7 +99,7 @@ class Round:
             member.set_up(0, own_columns(X, 0 * ones, ones, ones, cap, bits))
         self.b.take_columns("a", 0, 0, COLUMNS, self.a.masked_columns(0, COLUMNS))
         self.number = 0
-        self.waves = np.empty((n, 2 * sigmoid.SERIES[PLACE].terms), dtype=np.uint64)
+        self.waves = np.empty((n + SPARES, 2 * sigmoid.SERIES[PLACE].terms), dtype=np.uint64)
 
     def run(self) -> dict[str, float]:
         """Run one round; return the seconds of each leg."""

@@ -127,6 +127,8 @@ WORDS = {
     "SetUp": "masked columns",
     "MaskAngles": "masked angles",
     "DealWaves": "shares of waves",
+    "Toss": "the coin of the session",
+    "OpenRows": "opened rows of waves and masks",
     "ShareResidual": "masked residuals",
     "DealSum": "the dealer's part of sums",
 }

@@ -260,7 +260,7 @@ class TestViews:
         outcome(transport)
         assert not [leg for to, leg in transport.legs if to == DEALER and legs.senders(leg, to, _roles(transport))]
         assert {type(leg) for to, leg in transport.legs if to == "q1"} == {
-            *(legs.Meet, legs.Begin, legs.SetUp, legs.MaskAngles, legs.Contribute)
+            *(legs.Meet, legs.Begin, legs.TakeToss, legs.SetUp, legs.MaskAngles, legs.OpenRows, legs.Contribute)
         }  # no holder: q2 has the labels, q0 is the other one
 
     def test_the_documented_table_is_that_of_a_transcript(self) -> None:
@@ -286,10 +286,14 @@ def _roles(transport: Watched) -> Any:
 LEGS = [
     (legs.Meet, "q0"),
     (legs.Begin, "q1"),
+    (legs.Toss, "q1"),
+    (legs.TakeToss, "q0"),
     (legs.SetUp, "q0"),
     (legs.TakeColumns, "q1"),
     (legs.MaskAngles, "q0"),
     (legs.DealWaves, DEALER),
+    (legs.OpenRows, "q0"),
+    (legs.CheckRows, "q1"),
     (legs.ShareResidual, "q1"),
     (legs.DealSum, DEALER),
     (legs.Contribute, "q0"),

@@ -45,6 +45,7 @@ class Session:
     seed: int = 7
     member: type[Member] = Member
     dealer: type[Dealer] = Dealer
+    coin: bytes | None = b"c" * 32
     views: dict[str, list[tuple[str, str, np.ndarray]]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
@@ -60,6 +61,8 @@ class Session:
             party: self.member(roles, party, streams[party], noises, n, self.y if party == roles.label else None)
             for party in roles.parties
         }
+        for member in self.members.values():
+            member.coin = self.coin
         self.deals = self.dealer(roles, streams[DEALER], noises, n)
         self.columns = {}
         for party in roles.parties:
@@ -92,7 +95,22 @@ class Session:
                     self.members[holder].take_angles(version, party, self.sent("angles", party, holder, angles))
         last = self.roles.supplied
         self.members[last].take_waves(version, self.sent("waves", DEALER, last, self.deals.waves(version)))
+        self.check(version)
         return version
+
+    def check(self, version: Version) -> None:
+        """Open spare rows to the label party, which checks the dealer."""
+        label = self.roles.label
+        for party, member in self.members.items():
+            if member.holds:
+                member.share(version)
+            if party != label:
+                masks, rows = member.opened_rows(version)
+                self.sent("opened masks", party, label, masks)
+                if rows is not None:
+                    self.sent("opened rows", party, label, rows)
+                self.members[label].take_rows(version, party, masks, rows)
+        self.members[label].check_dealt(version)
 
     def residuals(self, version: Version, owner: str) -> None:
         for holder in self.roles.receivers(owner):

@@ -39,6 +39,7 @@ def test_bytes_by_leg_are_those_that_were_received(m, k):
     assert found.setup == received["set-up"]
     assert found.angles == received["angles"]
     assert found.waves == received["waves"]
+    assert found.checks == received["opened masks"] + received["opened rows"]
     assert found.residuals == received["residual"]
     assert found.openings == received["opening"] + received["sum"]
     assert found.total == sum(received.values())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from vfl.secure.spares import SPARES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -34,13 +36,14 @@ class Cost:
     setup: int
     angles: int
     waves: int
+    checks: int
     residuals: int
     openings: int
 
     @property
     def total(self) -> int:
         """Return the bytes of all messages."""
-        return self.setup + self.angles + self.waves + self.residuals + self.openings
+        return self.setup + self.angles + self.waves + self.checks + self.residuals + self.openings
 
 
 def logistic(
@@ -57,7 +60,8 @@ def logistic(
     return Cost(
         setup=WORD * n * sum(width * len(roles.receivers(party)) for party, width in widths.items()),
         angles=ANGLE * n * h * (m - 1) * count,
-        waves=2 * WORD * terms * n * count,
+        waves=2 * WORD * terms * (n + SPARES) * count,
+        checks=SPARES * (ANGLE * (m - 1) + 2 * WORD * terms * (h - 1)) * count,
         residuals=WORD * n * sum(len(roles.receivers(party)) * times for party, times in versions.items() if party),
         openings=WORD * openings * (m + 1),
     )
@@ -71,6 +75,7 @@ def gram(roles: Roles, n_records: int, widths: Mapping[str, int]) -> Cost:
         setup=WORD * n_records * sum(widths.values()) * (m - 1),
         angles=0,
         waves=0,
+        checks=0,
         residuals=0,
         openings=WORD * (3 * pairs + sum(width * width for width in widths.values())),
     )

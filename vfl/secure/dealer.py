@@ -17,6 +17,7 @@ from vfl.secure import sigmoid
 from vfl.secure.member import CHUNK, KEPT
 from vfl.secure.ring import encoded
 from vfl.secure.roles import DEALER
+from vfl.secure.spares import SPARES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,21 +41,24 @@ class Dealer:
 
     def __init__(self, roles: Roles, streams: Streams, noise: NoiseSource, n_records: int) -> None:
         self._roles, self._streams, self._noise, self._n = roles, streams, noise, n_records
+        self._rows = n_records + SPARES
         self._masks: dict[Version, dict[str, Words]] = {}
 
     @property
-    def n_records(self) -> int:
-        """Return n."""
-        return self._n
+    def n_rows(self) -> int:
+        """Return n + S, the number of rows of waves."""
+        return self._rows
 
     def waves(self, version: Version, out: Words | None = None) -> Words:
-        """Return the last holder's shares of the waves at the masks of the angles, (n, 2K) uint64, for `Roles.supplied`.
+        """Return the last holder's shares of the waves at the masks of the angles, (n + S, 2K) uint64, for `Roles.supplied`.
+
+        S rows more than there are records: the parties open some, to check this dealer (vfl.secure.spares).
 
         out : array that receives them; None allocates one, which takes a third of the time.
         """
         width = sigmoid.waves(sigmoid.SERIES[version.place].terms).shape[1]
-        words = np.empty((self._n, width), dtype=np.uint64) if out is None else out
-        if words.shape != (self._n, width):
+        words = np.empty((self._rows, width), dtype=np.uint64) if out is None else out
+        if words.shape != (self._rows, width):
             raise FederationError("the array for the dealer's sine and cosine shares has the wrong shape or type")
         for _ in self.parts_of_waves(version, CHUNK, words):
             pass
@@ -63,15 +67,15 @@ class Dealer:
     def parts_of_waves(self, version: Version, records: int, out: Words | None = None) -> Iterator[Words]:
         """Yield the rows of `waves`, some records at a time.
 
-        out : (n, 2K), receives them; None overwrites each part by the next.
+        out : (n + S, 2K), receives them; None overwrites each part by the next.
         """
         table = sigmoid.waves(sigmoid.SERIES[version.place].terms)
         rho = self._rho(version)
         others = [holder for holder in self._roles.holders if holder != self._roles.supplied]
         streams = [self._streams.once(other, "waves", *version.name) for other in others]
-        buffer, first = (np.empty((min(records, self._n), table.shape[1]), dtype=np.uint64) for _ in range(2))
-        for start in range(0, self._n, records):
-            stop = min(start + records, self._n)
+        buffer, first = (np.empty((min(records, self._rows), table.shape[1]), dtype=np.uint64) for _ in range(2))
+        for start in range(0, self._rows, records):
+            stop = min(start + records, self._rows)
             part = streams[0].fill(first[: stop - start] if out is None else out[start:stop])
             for stream in streams[1:]:
                 part += stream.fill(buffer[: stop - start])
@@ -95,9 +99,9 @@ class Dealer:
         self._masks.pop(version, None)
 
     def _rho(self, version: Version) -> Angles:
-        total = np.zeros(self._n, dtype=np.uint16)
+        total = np.zeros(self._rows, dtype=np.uint16)
         for party in self._roles.parties:
-            total += self._streams.once(party, "angles", *version.name).short(self._n)
+            total += self._streams.once(party, "angles", *version.name).short(self._rows)
         return total
 
     def _product(self, opening: Opening) -> Words:

@@ -8,11 +8,15 @@ parcels a participant sends and takes; a leg cannot change that.
 |---|---|---|---|
 | Meet | all | | its key of a new session (reply) |
 | Begin | all | | |
+| Toss | the label party | | the session's coin, to all other parties |
+| TakeToss | every other party | the coin, from the label party | |
 | SetUp | every party | | masked columns, to the other holders |
 | TakeColumns | every holder | masked columns, from their owner | |
 | MaskAngles | every party | | masked angles, to the other holders |
 | DealWaves | the dealer | | shares of waves, to `Roles.supplied` |
-| ShareResidual | every holder | masked angles, from all other parties; shares of waves | masked residuals, to the owners |
+| OpenRows | every party | at a holder: masked angles, from all others; shares of waves | opened rows, to the label party |
+| CheckRows | the label party | opened rows, from all other parties | |
+| ShareResidual | every holder | | masked residuals, to the owners |
 | DealSum | the dealer | | its part of the sums, to the owners |
 | Contribute | every party | masked residuals and the dealer's part, at an owner | words of the opening (reply) |
 
@@ -113,15 +117,41 @@ class DealWaves:
 
 @dataclass(frozen=True, slots=True)
 class ShareResidual:
-    """Compute the holder's share of the residuals, and mask it for owners of columns.
-
-    first : True for the first such leg of a version; masked angles and waves are sent with it.
-    """
+    """Mask the holder's share of the residuals for owners of columns."""
 
     session: str
     version: Version
     owners: tuple[str, ...]
-    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Toss:
+    """Draw the coin of the session, which chooses the rows of waves that are opened to check the dealer."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeToss:
+    """Take the coin of the session."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRows:
+    """Compute the holder's share of the residuals, and open chosen rows of waves, which mask no record, to the label party."""
+
+    session: str
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRows:
+    """Check the opened rows of a version. The label party contributes to no sum before."""
+
+    session: str
+    version: Version
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,6 +237,10 @@ Legs = (
     | TakeProducts
     | DealProducts
     | ContributeProducts
+    | Toss
+    | TakeToss
+    | OpenRows
+    | CheckRows
 )
 """All legs, for isinstance."""
 Leg: TypeAlias = Legs
@@ -223,6 +257,10 @@ def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
             return tuple(owner for owner in leg.owners if owner != name)
         case DealSum():
             return owners_of(leg.query)
+        case OpenRows():
+            return () if name == roles.label else (roles.label,)
+        case Toss():
+            return tuple(party for party in roles.parties if party != name)
         case MaskProducts():
             return tuple(party for party in roles.parties if party != name)
         case DealProducts():
@@ -236,9 +274,13 @@ def senders(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
     match leg:
         case TakeColumns() | TakeProducts():
             return (leg.owner,)
+        case TakeToss():
+            return (roles.label,)
+        case CheckRows():
+            return tuple(party for party in roles.parties if party != name)
         case ContributeProducts() if name != roles.parties[0]:
             return (DEALER,)
-        case ShareResidual(first=True):
+        case OpenRows() if name in roles.holders:
             others = tuple(party for party in roles.parties if party != name)
             return (*others, DEALER) if name == roles.supplied else others
         case Contribute() if name in owners_of(leg.query):

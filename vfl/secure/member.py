@@ -6,7 +6,8 @@ used once masks it.
 
     set-up      owner → holders     `masked_columns`  →  `take_columns`      (s, n) uint64, once per block and set-up
     angles      party → holders     `masked_angles`   →  `take_angles`       (n,) uint16 per version
-    waves       dealer → `supplied` Dealer.waves      →  `take_waves`        (n, 2K) uint64 per version
+    waves       dealer → `supplied` Dealer.waves      →  `take_waves`        (n + S, 2K) uint64 per version
+    check       party → label       `opened_rows`     →  `take_rows`         (S,) uint16 and (S, 2K) uint64 per version
     residual    holder → owner      `masked_residual` →  `take_residual`     (n,) uint64 per version and owner
     sum         dealer → owner      Dealer.sum        →  `take_sum`          (s,) uint64 per opening
     opening     party → coordinator `contribution`    →  `opened`            (s,) uint64 per opening
@@ -26,6 +27,7 @@ from vfl.secure import sigmoid
 from vfl.secure.columns import OwnAngles
 from vfl.secure.ring import RESIDUAL_BITS, encoded
 from vfl.secure.roles import DEALER
+from vfl.secure.spares import SPARES, Kept, spares
 from vfl.secure.streams import zero_share
 
 if TYPE_CHECKING:
@@ -55,6 +57,10 @@ class _State:
 
     angles: Angles | None = None
     own: Angles | None = None
+    masks_opened: Angles | None = None
+    rows_opened: Words | None = None
+    opened: dict[str, tuple[Angles, Words | None]] = field(default_factory=dict)
+    checked: bool = False
     arrived: set[str] = field(default_factory=set)
     waves: Iterator[Words] | None = None
     share: Words | None = None
@@ -69,6 +75,9 @@ class Member:
     roles : public. name : of this party. streams : of this session. noise : draws in this process.
     n_records : n.
     labels : (n,) True or 1 for y = 1, at the label party.
+
+    coin : of the session, which the dealer does not know. It chooses the rows that are opened to check the dealer. None opens
+        rows that the dealer can guess, and requires no check.
     """
 
     def __init__(
@@ -85,6 +94,7 @@ class Member:
         self._roles, self.name, self._streams, self._noise = roles, name, streams, noise
         self._n = n_records
         self._labels = labels
+        self.coin: bytes | None = None
         self._setup = -1
         self._columns: OwnColumns | None = None
         self._angles: OwnAngles | None = None
@@ -134,10 +144,12 @@ class Member:
         """
         state = self._state(version)
         series = sigmoid.SERIES[version.place]
-        mask = self._streams.once(DEALER, "angles", *version.name).short(self._n)
+        rows = self._streams.once(DEALER, "angles", *version.name).short(self._n + SPARES)
         if self._angles is None:
             raise FederationError(EARLY)
-        masked: Angles = self._angles.at(w, series.period, clamp) + mask
+        chosen = spares(self.coin, version, self._n)
+        state.masks_opened = rows[chosen.opened]
+        masked: Angles = self._angles.at(w, series.period, clamp) + chosen.masking(rows)
         if self.holds:
             self._add_angles(state, self.name, masked)
         return masked
@@ -149,7 +161,7 @@ class Member:
         self._add_angles(self._state(version), sender, angles)
 
     def take_waves(self, version: Version, words: Words | Iterator[Words]) -> None:
-        """Take the dealt shares of the waves, (n, 2K), as the holder `Roles.supplied`.
+        """Take the dealt shares of the waves, (n + S, 2K), as the holder `Roles.supplied`.
 
         words : all rows, or an iterator of some rows at a time, which `share` reads.
         """
@@ -181,6 +193,47 @@ class Member:
         self._fits(words, opening.size)
         self._sums[opening] = words
 
+    # A check of the dealer
+
+    def opened_rows(self, version: Version) -> tuple[Angles, Words | None]:
+        """Return the opened rows for the label party: masks of angles (S,), and a holder's shares of waves (S, 2K).
+
+        They mask no record. A holder has to have shared its residuals before.
+        """
+        state = self._state(version)
+        if state.masks_opened is None or (self.holds and state.rows_opened is None):
+            raise FederationError("rows were to be opened before the dealer's shares arrived")
+        return state.masks_opened, state.rows_opened
+
+    def take_rows(self, version: Version, sender: str, masks: Angles, rows: Words | None) -> None:
+        """Take another party's opened rows, as the label party."""
+        self._state(version).opened[sender] = masks, rows
+
+    def check_dealt(self, version: Version) -> None:
+        """Check all opened rows, as the label party; raise PrivacyError if the dealer dealt a wrong one.
+
+        Without it, the label party contributes to no opening at this version.
+        """
+        state = self._state(version)
+        found = state.opened | {self.name: self.opened_rows(version)}
+        if set(found) != set(self._roles.parties):
+            raise FederationError("the opened rows of a party are missing")
+        masks = sum((found[party][0] for party in self._roles.parties), start=np.zeros(SPARES, dtype=np.uint16))
+        table = sigmoid.waves(sigmoid.SERIES[version.place].terms)
+        total = np.zeros((SPARES, table.shape[1]), dtype=np.uint64)
+        for holder in self._roles.holders:
+            rows = found[holder][1]
+            if rows is None or rows.shape != total.shape:
+                raise FederationError(f"the opened rows of {holder!r} have the wrong shape")
+            total += rows
+        if (total != table[masks].astype(np.int64).view(np.uint64)).any():
+            raise PrivacyError(
+                "the dealer sent wrong sine and cosine shares: the rows opened for the check do not match their masks; nothing "
+                "is opened at this model"
+            )
+        state.checked = True
+        state.opened.clear()
+
     # An opening
 
     def contribution(self, opening: Opening, deviations: Deviations) -> Words:
@@ -188,6 +241,8 @@ class Member:
 
         The caller books the release first. A second contribution to the same opening is refused.
         """
+        if self.coin is not None and self.name == self._roles.label and not self._state(opening.version).checked:
+            raise PrivacyError("a sum was to be opened before the dealer's shares were checked")
         size, name = opening.size, opening.name
         total = zero_share(self._streams, self.name, self._roles.parties, name, size)
         total += encoded(distributed.drawn(self._noise, opening.key, self.name, deviations.party, size))
@@ -234,28 +289,37 @@ class Member:
             raise FederationError(f"party {self.name!r} has not received the angles of {missing or 'other parties'}")
         table = sigmoid.responses(version.place)
         out = np.empty(self._n, dtype=np.uint64)
-        if self.name == self._roles.supplied:
-            if state.waves is None:
-                raise FederationError("the dealer's sine and cosine shares are missing")
-            done = 0
-            for words in state.waves:
-                at = slice(done, done + len(words))
-                self._fits(words, len(state.angles[at]), table.shape[1])
-                kernels.residual_shares(table, state.angles[at], words, out[at])
-                done += len(words)
-            if done != self._n:
-                raise FederationError(f"the dealer's sine and cosine shares cover {done} records instead of {self._n}")
-        else:
-            stream = self._streams.once(DEALER, "waves", *version.name)
-            buffer = np.empty((min(CHUNK, self._n), table.shape[1]), dtype=np.uint64)
-            for start in range(0, self._n, CHUNK):
-                at = slice(start, min(start + CHUNK, self._n))
-                words = stream.fill(buffer[: at.stop - at.start])
-                kernels.residual_shares(table, state.angles[at], words, out[at])
+        chosen, done, total = spares(self.coin, version, self._n), 0, self._n + SPARES
+        kept = Kept(chosen, table.shape[1])
+        for words in self._waves(version, state, table.shape[1]):
+            self._fits(words, min(len(words), total - done), table.shape[1])
+            at = slice(done, min(done + len(words), self._n))
+            if done < self._n:
+                kernels.residual_shares(table, state.angles[at], words[: at.stop - at.start], out[at])
+            kept.take(done, words)
+            done += len(words)
+        if done != total:
+            raise FederationError(f"the dealer's sine and cosine shares cover {done} rows instead of {total}")
+        moved = np.empty(len(chosen.moved), dtype=np.uint64)
+        kernels.residual_shares(table, state.angles[chosen.moved], kept.at(chosen.to), moved)
+        out[chosen.moved] = moved
+        state.rows_opened = kept.at(chosen.opened)
         if self._labels is not None:
             half = np.int64(1 << (RESIDUAL_BITS - 1))
             out += np.where(self._labels, -half, half).view(np.uint64)
         return out
+
+    def _waves(self, version: Version, state: _State, width: int) -> Iterator[Words]:
+        """Yield this holder's shares of the waves, some rows at a time."""
+        if self.name == self._roles.supplied:
+            if state.waves is None:
+                raise FederationError("the dealer's sine and cosine shares are missing")
+            yield from state.waves
+            return
+        stream, total = self._streams.once(DEALER, "waves", *version.name), self._n + SPARES
+        buffer = np.empty((min(CHUNK, total), width), dtype=np.uint64)
+        for start in range(0, total, CHUNK):
+            yield stream.fill(buffer[: min(CHUNK, total - start)])
 
     def _add_angles(self, state: _State, sender: str, angles: Angles) -> None:
         if sender in state.arrived:
