@@ -13,7 +13,7 @@ from coordinator.recovery import Recovery
 from coordinator.rounds import LEFT, Log, Lost, Made, Round, rounds
 from coordinator.secure import SecureTransport
 from coordinator.states.iterate import Iterate
-from coordinator.states.shards import whole
+from coordinator.states.shards import MarginShards, whole
 from coordinator.transport import Legs
 from vfl.errors import DataError, PartyLost, SpecificationError, VersionMismatch, VflError
 from vfl.job.faults import Faults
@@ -164,6 +164,8 @@ class Coordinator:
         yield plan
         yield Reserved(plan.n_records, budget.current_head() if reservation else None)
         transport, margins = self._state(plan, log)
+        label, seconds = job.partition.label_party, self._faults.wait_seconds
+        shards = margins if isinstance(margins, MarginShards) else None
         execute = Executor(
             transport,
             margins,
@@ -174,6 +176,7 @@ class Coordinator:
             split=plan.split,
             attempts=budget.attempts(job, reservation),
             earlier=budget.charges(job, reservation),
+            reload=None if shards is None else lambda: shards.reload(lambda: self._transport.labels(label), seconds),
             held=bool(log.products),
         )
 

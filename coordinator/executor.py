@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from coordinator.charging.folds import Folds
 from coordinator.charging.passes import Passes, paid_by_pass
 from coordinator.charging.samples import Samples
+from coordinator.states.state import StateLost
 from vfl.errors import BudgetExceeded, PartyLost, PrivacyError
 from vfl.messages import Backward, Descend, Forward, Local, Sample, Tally
 from vfl.privacy.events import ReleaseKey, on_part
@@ -59,6 +60,7 @@ class Executor:
     split : names the public split into parts that queries work on; None if every query works on all records.
     attempts : attempt number per round, above 0 where an earlier process may have made the release.
     earlier : number of charges per round that earlier processes made.
+    reload : brings `margins` back to the start of the run after a part of them was lost; None if nothing can be lost.
     held : True if the transport holds all releases of the pass that an earlier process charged, and asks nobody for them again.
     """
 
@@ -74,6 +76,7 @@ class Executor:
         split: str | None = None,
         attempts: Callable[[int], int] = lambda _: 0,
         earlier: Callable[[int], int] = lambda _: 0,
+        reload: Callable[[], None] | None = None,
         held: bool = False,
     ) -> None:
         self._transport = transport
@@ -93,6 +96,10 @@ class Executor:
         self._folds = Folds(self._noise.private and not held)
         self._passes = Passes(self._noise.private)
         self._samples = Samples(self._noise.private)
+        self._reload = reload
+        self._effects: list[tuple[Query, ReleaseKey]] = []
+        self._left: set[str] = set()
+        self._stale = False
 
     def replay(
         self, query: Query, released: Released, *, margins: bool = True, gone: Collection[str] = frozenset()
@@ -110,6 +117,7 @@ class Executor:
         again = query.replay(released)
         if again is None or not (margins or again.target not in ("add", "reset")):
             return
+        self._note(again, key)
         if isinstance(again, Local):
             self._answer(again, key)
         else:
@@ -120,8 +128,9 @@ class Executor:
         self._round += 1
         raise BudgetExceeded("an earlier process of this run could not pay for this release")
 
-    def give_up(self, query: Query) -> None:
-        """Count a query that stays unanswered. Later queries differ from the plan, so they get keys of their own."""
+    def give_up(self, query: Query, party: str) -> None:
+        """Count a query that stays unanswered by a party. Later queries differ from the plan, so they get keys of their own."""
+        self._left.add(party)
         self._count_earlier(query)
         self._folds.replayed(query)
         self._round += 1
@@ -129,21 +138,31 @@ class Executor:
         self._astray += 1
 
     def __call__(self, query: Query) -> tuple[Released, Charges]:
-        """Return the released values and the charges; raise `Unanswered` if a party is lost meanwhile."""
+        """Return the released values and the charges; raise `Unanswered` if a party or a part of the state is lost meanwhile.
+
+        A state of which a part was lost is rebuilt first, from the values that were released. That releases nothing.
+        """
+        if self._stale:
+            try:
+                self._rebuild()
+            except PartyLost as still:
+                raise Unanswered(still, ()) from still
         attempt = self._attempts(self._round) + self._again + self._astray
         key = ReleaseKey(self._round, attempt=attempt)
         self._count_earlier(query)
         self._round += 1
         sample = self._samples.next_for(query)
         query, charges = self._charge(query, key)
-        if sample is not None:
-            self._draw(*sample)
-        before = self._margins.state()
+        before: Any = None
         try:
+            if sample is not None:
+                self._draw(*sample)
+                self._note(*sample)
+            before = self._margins.state()
             released = self._asked(query, key)
-        except PartyLost as lost:
+        except PartyLost as failed:
             self.lost_any = True
-            self._margins.restore(before)
+            lost = self._undone(failed, before)
             self._folds.lost()
             self._passes.lost()
             self._samples.lost()
@@ -151,7 +170,44 @@ class Executor:
             self._again += self._noise.private
             raise Unanswered(lost, charges) from lost
         self._again = 0
+        if (again := query.replay(released)) is not None:
+            self._note(again, key)
         return released, charges
+
+    def _note(self, again: Query, key: ReleaseKey) -> None:
+        """Note what a query did to the state, to rebuild it. Changes of Xw before a reset do not matter any more."""
+        if self._reload is None:
+            return
+        if again.target == "reset":
+            self._effects = [effect for effect in self._effects if effect[0].target not in ("add", "reset")]
+        self._effects.append((again, key))
+
+    def _undone(self, lost: PartyLost, before: Any) -> PartyLost:
+        """Undo a failed query; return the loss of the state in place of `lost` if the state was lost too."""
+        try:
+            if isinstance(lost, StateLost):
+                raise lost
+            self._margins.restore(before)
+        except StateLost as gone:
+            self._stale = True
+            return gone
+        return lost
+
+    def _rebuild(self) -> None:
+        """Load the state again and repeat what the answered queries did to it. Nothing is released or charged.
+
+        Raises StateLost where that would draw noise again under a charge that was used: only `vfl resume` may.
+        """
+        charged = any(isinstance(again, Local) and again.events() for again, _ in self._effects)
+        if self._reload is None or (charged and self._noise.private):
+            raise StateLost("the state of this run cannot be rebuilt; continue with: vfl resume")
+        self._reload()
+        for again, key in self._effects:
+            if isinstance(again, Local):
+                self._draw(again, key)
+            else:
+                self._ask(again, key, without=self._left)
+        self._stale = False
 
     def _count_earlier(self, query: Query) -> None:
         """Note once per round the charges of earlier processes for a query of a pass: they are spent."""

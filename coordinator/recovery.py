@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from coordinator.states.state import StateLost
 from vfl.errors import PartyLost
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class Recovery:
         losses : number of failed attempts at the query. Raises PartyLost to end the run, which can be resumed.
         """
         policy, party = self._faults.on_party_lost, lost.party
+        if isinstance(lost, StateLost) and policy != "abort" and losses <= LOSSES_A_QUERY:
+            return True  # the next attempt waits for the state, and rebuilds it
         if not party or policy == "abort":
             raise lost
         why = f"came back {losses - 1} times and was lost again over the same query"

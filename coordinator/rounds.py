@@ -122,7 +122,7 @@ def rounds(
         start = time.perf_counter()
         try:
             if number in log.left:
-                execute.give_up(query)
+                execute.give_up(query, log.left[number])
                 query = schedule.throw(PartyLost("it was given up", log.left[number]))
             elif number < len(log.released):
                 known = log.released[number]
@@ -171,7 +171,7 @@ def _answered(
             if recovery is None:
                 raise failed.lost from None
             if not recovery.restored(failed.lost, losses):
-                execute.give_up(query)
+                execute.give_up(query, failed.lost.party)
                 return failed.lost
 
 

@@ -15,6 +15,7 @@ from coordinator.cluster.shard_transport import ShardTransport
 from coordinator.coordinator import Coordinator
 from coordinator.rounds import Made
 from coordinator.states.shards import MarginShards, ShardMargins, whole
+from coordinator.states.state import StateLost
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
 from vfl.shards import Remote
@@ -150,8 +151,8 @@ class CoordinatorActor:
     def _of_margins(self, number: int, ref: Any) -> Any:
         try:
             return answer_of("margins", ref, self._answer_seconds)
-        except PartyLost as lost:  # no party that could come back: the run ends, and is resumed from its log
-            raise PartyLost(f"shard {number} of the margins was lost; continue with: vfl resume ({lost})") from lost
+        except PartyLost as lost:
+            raise StateLost(f"shard {number} of the margins was lost; continue with: vfl resume ({lost})") from lost
 
     def _noted(self, events: Iterator[Event]) -> Iterator[Event]:
         for event in events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,8 @@ class Constants:
 
     def __init__(self) -> None:
         self._stored: dict[str, tuple[Vector, Stored]] = {}
-        self._n_stored = 0
+        # Readers keep what they fetched by its number, and must not take it for a vector of a restarted process.
+        self._n_stored = secrets.randbits(62)
 
     def of(self, name: str, vector: Vector | None) -> Vector | Stored | None:
         """Return the form in which the vector is sent: a reference, or the vector itself if it is small."""

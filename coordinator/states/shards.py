@@ -7,15 +7,17 @@ exact sums of the shards. It holds no per-record vector.
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coordinator.states.margins import Margins, Place
+from coordinator.states.state import StateLost
 from vfl.shards import Each, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from coordinator.states.margins import State
     from vfl.holdout import Split
@@ -25,11 +27,21 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 
+PAUSE_SECONDS = 0.2
+"""Pause between two requests to a shard that is being restarted."""
+
+
 class ShardMargins:
     """Margins of one shard. The shard itself keeps the state before a query, so the coordinator never holds it."""
 
-    _margins: Margins
+    _loaded: Margins | None = None
     _before: State
+
+    @property
+    def _margins(self) -> Margins:
+        if self._loaded is None:
+            raise StateLost("a shard of the margins was restarted")
+        return self._loaded
 
     def load(
         self,
@@ -42,7 +54,7 @@ class ShardMargins:
     ) -> None:
         """Take the labels of the shard's records, (n,), including held-out records. n_margins, targets : as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
-        self._margins = Margins(labels, held_out, place, n_margins, self._share, targets)
+        self._loaded = Margins(labels, held_out, place, n_margins, self._share, targets)
 
     def _share(self, name: str, vector: Vector) -> Vector:
         """Return the copy of a vector that is kept; see `Margins`."""
@@ -93,7 +105,24 @@ class MarginShards:
         trained = [end - out for end, out in zip(ends, apart, strict=True)]
         places = [Place(trained[k], trained[-1], apart[k]) for k in range(shards.size)]
         self.counts = tuple(trained[k + 1] - trained[k] for k in range(shards.size))
-        self._shards.ask("load", Each(labels), split, Each(ranges), Each(places), n_margins, targets)
+        self._given = split, Each(ranges), Each(places), n_margins, targets
+        self._shards.ask("load", Each(labels), *self._given)
+
+    def reload(self, labels: Callable[[], Any], seconds: float) -> None:
+        """Load all shards as at the start of the run, once lost ones are restarted; StateLost if that takes longer.
+
+        labels : asks the label party for them.
+        """
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                self._shards.ask("load", Each(labels()), *self._given)
+            except StateLost:
+                if time.monotonic() + PAUSE_SECONDS > until:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+            else:
+                return
 
     @property
     def n_records(self) -> int:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vfl.errors import PartyLost
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from vfl.messages import Query, Reply, Tally
     from vfl.types import Integers, Vector
+
+
+class StateLost(PartyLost):
+    """Part of the state was lost with the process that held it. It is no party's, so `party` is ''."""
 
 
 class State(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,12 +12,18 @@ import pytest
 import scipy.sparse
 
 import vfl
+from coordinator.coordinator import Coordinator, Outcome
+from coordinator.rounds import Lost, Round
+from coordinator.states.shards import MarginShards, ShardMargins
+from coordinator.states.state import StateLost
 from parties import loading
 from parties.loading import load
 from parties.rows import Rows
 from parties.storage.dense import Columns
 from tests.coordinator.test_transports import PARTITION, SOLVERS, job, table
 from vfl.errors import DataError, JobFileError, PrivacyError, SpecificationError
+from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.launch.sources import sources_of
 from vfl.losses import Logistic
 from vfl.messages import Block, Descend, Records, Step
 from vfl.privacy.geometry import Clip
@@ -177,6 +184,71 @@ def test_a_file_that_changes_between_shards_is_refused(
     assert load(job().for_party("bank"), str(path)).n_records == N
     with pytest.raises(DataError, match=r"party 'bank', file .*: changed while its shards were read"):
         load(job().for_party("bank"), str(path), shards=2)
+
+
+class Restarting(Here):
+    """Shards of the margins in this process, of which one is restarted without its state before some call.
+
+    silent : the restart is noticed by the next call to the shard, else by this one.
+    """
+
+    def __init__(self, moment: int, *, silent: bool) -> None:
+        super().__init__([ShardMargins() for _ in range(3)])
+        self.calls, self._moment, self._silent = 0, moment, silent
+
+    def start(self, method: str, *arguments: Any) -> Each:
+        self.calls += 1
+        if self.calls == self._moment:
+            self.members = (self.members[0], ShardMargins(), self.members[2])
+            if not self._silent:
+                raise StateLost("a shard of the margins died")
+        return super().start(method, *arguments)
+
+
+def of_shards(spec: vfl.Job, moment: int, *, silent: bool = False) -> tuple[Restarting, list[Any], Outcome]:
+    parties = {name: load(spec.for_party(name), own, shards=3) for name, own in sources_of(spec, table(N)).items()}
+    group = Restarting(moment, silent=silent)
+    made = Coordinator(InProcessTransport(parties), margins=partial(MarginShards, group))
+    *events, outcome = made.stream(spec)
+    return group, events, outcome
+
+
+RESTORED = {
+    "record cap, held-out records": {"holdout": 0.3, "evaluation": vfl.Evaluation(epsilon=1.0)},
+    "both parties at once": {"solver": vfl.SkGD(passes=2, parallel=2, block_size=2)},
+    "SVRG": {"solver": vfl.SVRG(passes=1, batch_size=100, sampling="disjoint"), "penalty": vfl.L2(0.1)},
+}
+
+
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", RESTORED.values(), ids=RESTORED)
+@pytest.mark.filterwarnings("ignore::vfl.PrivacyWarning")
+def test_a_lost_shard_of_the_margins_is_rebuilt_at_any_moment(options: dict[str, Any], every: int) -> None:
+    """The model and the measures are those of a run without a loss: its releases are the same."""
+    spec = replace(job(passes=2), privacy=SEEDED, **options)
+    whole, _, expected = of_shards(spec, 0)
+    for moment in range(2, whole.calls + 1, every):  # the first call loads the labels, before the run has begun
+        for silent in (True, False):
+            group, events, outcome = of_shards(spec, moment, silent=silent)
+            lost = [event for event in events if isinstance(event, Lost)]
+            if group.calls == whole.calls:
+                assert moment == whole.calls  # nothing asked for the state after its loss
+                continue
+            assert {event.party for event in lost} == {""}
+            assert outcome.w.tobytes() == expected.w.tobytes()
+            assert repr(outcome.findings) == repr(expected.findings)
+
+
+def test_a_release_that_needs_a_lost_shard_is_charged_again() -> None:
+    """True noise is drawn anew for the repetition, so the lost attempt stays charged."""
+    spec = replace(job(passes=2), privacy=vfl.Privacy(epsilon=2.0))
+    whole, _, _ = of_shards(spec, 0)
+    _, events, outcome = of_shards(spec, whole.calls // 2)
+    (lost,) = [event for event in events if isinstance(event, Lost)]
+    assert {key.attempt for key, _ in lost.charges} <= {0}
+    again = next(event for event in events if isinstance(event, Round) and event.number == lost.number)
+    assert {key.attempt for key, _ in again.charges} <= {1}
+    assert outcome.statement.epsilon <= 2.0
 
 
 def test_records_are_divided_evenly() -> None:

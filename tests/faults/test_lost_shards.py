@@ -14,6 +14,7 @@ import vfl
 from coordinator.rounds import Lost, Round
 from tests.faults.test_ray_faults import PARTITION, N, _parent, job, killing, pids, processes, sources, table
 from vfl.errors import PartyLost, PlacementError
+from vfl.job.faults import Faults
 from vfl.launch.engines.shards import bundles_of
 from vfl.launch.train import resume
 
@@ -42,20 +43,36 @@ def test_a_killed_shard_reads_its_rows_again(local_ray: Any, tmp_path: Path, alo
     assert result.coef_.tobytes() == alone
 
 
+def killing_margins(folder: Path, number: int) -> tuple[list[Any], Any]:
+    """Return the list of events, and a watcher that kills a shard of the margins at a round."""
+    seen: list[Any] = []
+
+    def watch(event: Any) -> None:
+        seen.append(event)
+        if isinstance(event, Round) and event.number == number:
+            own = [pid for pid in processes(b"ray::MarginsActor") if _parent(pid) == _parent(pids(folder, "bank")[-1])]
+            os.kill(own[0], signal.SIGKILL)
+
+    return seen, watch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 100, 250])
+def test_a_killed_shard_of_the_margins_is_rebuilt(local_ray: Any, tmp_path: Path, alone: bytes, number: int) -> None:
+    seen, watch = killing_margins(tmp_path, number)
+    result = vfl.train(job(), sources(tmp_path), watch=watch, placement=vfl.Placement(shards=2))
+    assert {event.party for event in seen if isinstance(event, Lost)} == {""}
+    assert result.coef_.tobytes() == alone
+
+
 @pytest.mark.slow
 def test_a_run_without_a_shard_of_its_margins_is_resumed_with_another_number(
     local_ray: Any, tmp_path: Path, alone: bytes
 ) -> None:
-    def watch(event: Any) -> None:
-        if isinstance(event, Round) and event.number == 20:
-            own = [
-                pid for pid in processes(b"ray::MarginsActor") if _parent(pid) == _parent(pids(tmp_path, "bank")[-1])
-            ]
-            os.kill(own[0], signal.SIGKILL)
-
-    run = tmp_path / "run"
+    run, (_, watch) = tmp_path / "run", killing_margins(tmp_path, 20)
+    options: Any = {"watch": watch, "faults": Faults(on_party_lost="abort")}
     with pytest.raises(PartyLost, match=r"shard \d of the margins was lost; continue with: vfl resume"):
-        vfl.train(job(), sources(tmp_path), output=run, watch=watch, placement=vfl.Placement(shards=2))
+        vfl.train(job(), sources(tmp_path), output=run, placement=vfl.Placement(shards=2), **options)
     assert resume(run, sources(tmp_path), placement=vfl.Placement(shards=3)).coef_.tobytes() == alone
 
 

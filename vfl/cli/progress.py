@@ -144,7 +144,8 @@ class Progress:
             self._advance(event)
         elif isinstance(event, Lost):
             self._compose(event)
-            click.echo(f"round {event.number + 1}: lost party {event.party!r}: {event.why}", err=True)
+            what = f"party {event.party!r}" if event.party else "a shard of the margins"
+            click.echo(f"round {event.number + 1}: lost {what}: {event.why}", err=True)
 
     def _align(self, event: Aligning) -> None:
         if not self._aligning:

@@ -67,7 +67,7 @@ def reserved(
 ) -> Iterator[ShardOptions]:
     """Reserve the nodes of all shards, and free them on exit. PlacementError if they are not free in time.
 
-    restarts : of a party's shard that dies, -1 for any number.
+    restarts : of a shard that dies, -1 for any number.
     """
     if placement.shards == 1:
         yield ShardOptions(dict.fromkeys(parties, ()))
@@ -103,7 +103,7 @@ def reserved(
         margins = "" if "" in groups else label_party or ""
         yield ShardOptions(
             {party: options(party, placement.party_cpus, placement.resource(party), restarts) for party in parties},
-            () if label_party is None else options(margins, 0.0, COORDINATOR, 0),
+            () if label_party is None else options(margins, 0.0, COORDINATOR, restarts),
         )
     finally:
         for group in groups.values():
