@@ -1,6 +1,7 @@
 """Row shards on a local Ray or in one process: memory of each process against n/S, and time per round against S.
 
     python -m tests.benchmarks.shards 10000000 1 2 4
+    python -m tests.benchmarks.shards 2000000 2 --cores [--runs N]
 
 Two parties hold four float32 columns each in Parquet files, which are written once to the folder of the system's temporary
 files. Memory is the largest RssAnon of a process of each kind, read five times a second while it loads and trains: its own
@@ -9,13 +10,18 @@ sum over all workers, "object store" its shared memory. Seconds are the median o
 of 10⁸ records take 4 GB, and training on them in one process 10 GB of memory:
 
     python -m tests.benchmarks.shards 100000000 4 --passes 2 --engine inprocess --remove
+files. Memory is the largest RssAnon of a process after any round: what it holds itself, without libraries and without pages of
+With --cores, S shards on S cores and one shard on one core take turns, each in a process of its own that is pinned to its
+cores with all processes of its Ray. The ratio is the seconds per round on one core over those on S cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -158,6 +164,23 @@ def measure(n: int, shards: int, passes: int = 3, engine: str = "ray") -> tuple[
     return event, largest, statistics.median(seconds[len(seconds) // passes :])
 
 
+def pinned(n: int, shards: int, passes: int) -> float:
+    """Return the median seconds per round of a run on as many cores as shards."""
+    cores = sorted(os.sched_getaffinity(0))[:shards]
+    if len(cores) < shards:
+        raise SystemExit(f"{shards} cores are needed, and this process may use {len(cores)}")
+    command = [sys.executable, "-m", "tests.benchmarks.shards", str(n), str(shards), "--passes", str(passes), "--json"]
+    pin = ("taskset", "-c", ",".join(map(str, cores)))
+    done = subprocess.run([*pin, *command], capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds"])
+
+
+def compared(n: int, shards: int, passes: int, runs: int) -> list[float]:
+    """Return, per run, the seconds per round of one shard on one core over those of S shards on S cores."""
+    sources(n)
+    return [pinned(n, 1, passes) / pinned(n, shards, passes) for _ in range(runs)]
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -166,7 +189,19 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--engine", choices=("ray", "inprocess"), default="ray")
     parser.add_argument("--remove", action="store_true", help="remove the files afterwards")
+    parser.add_argument("--cores", action="store_true")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    if arguments.json:
+        print(json.dumps({"seconds": measure(arguments.records, arguments.shards[0], arguments.passes)[2]}))
+        return
+    if arguments.cores:
+        for shards in arguments.shards:
+            found = compared(arguments.records, shards, arguments.passes, arguments.runs)
+            said = f"{statistics.median(found):.2f}  ({min(found):.2f} to {max(found):.2f})"
+            print(f"one shard on one core / {shards} shards on {shards} cores: {said}")
+        return
     models = set()
     kinds = (*PROCESSES, ALL, STORE, HERE) if arguments.engine == "ray" else (HERE,)
     print("| S | s per round | s in all | " + " | ".join(f"{kind}, MB" for kind in kinds) + " |")
