@@ -93,7 +93,7 @@ class Driver:
 def measured(n: int, runs: int) -> dict[str, list[float]]:
     """Return {measure: a value per run} at n records."""
     spec, found = job(), {}
-    with connected(6, None) as ray:
+    with connected(8, None) as ray:
         sources = sources_of(spec, table(n))
         driver, bare = ray.remote(Driver).options(num_cpus=0).remote(), ray.remote(Bare).options(num_cpus=1).remote()
         arms = {}
