@@ -223,7 +223,7 @@ class NewRows:
         opened = opened or open_for(self._task, source, ids=chosen is not None)
         columns, labels = load_range(self._task, source, opened, shard, chosen)
         if labels is not None:
-            self._labels, self._offsets, _ = self._part.job.targets.parts(labels)
+            self._labels, self._offsets = self._part.job.targets.parts(labels)
         self._own = self._part.applied(columns)
         return len(self._own)
 

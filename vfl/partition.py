@@ -21,7 +21,7 @@ _FORMS = {
 }
 """Syntax of a job file for the required keys of a partition."""
 _LONGEST_NAME = 64
-_FACTORS = ("exposure", "weights")
+_FACTORS = ("exposure",)
 _GROUPS = "groups of party {!r}"
 _SHOWN_PARTIES = 12
 _SHOWN_WIDTH = 88
@@ -40,7 +40,6 @@ class FeaturePartition:
         columns is allowed if it holds some of these.
     exposure : column of the label's owner with the exposure of each record, such as years insured; it is no feature. None:
         every record has the exposure 1.
-    weights : column of the label's owner with the weight of each record; it is no feature. None: every weight is 1.
 
     Several parties may hold columns of one name. Each of these columns is then called 'PARTY.COLUMN' everywhere else: in
     bounds, results, reports and errors. A name that one party alone holds stays as it is.
@@ -56,7 +55,7 @@ class FeaturePartition:
     label: tuple[str, str]
     _blocks: Blocks | None
     _groups: Blocks
-    _factors: tuple[str | None, str | None]
+    _factors: tuple[str | None, ...]
     _held: Mapping[str, tuple[str, str]] = field(compare=False)
     _label_name: str = field(compare=False)
 
@@ -67,7 +66,6 @@ class FeaturePartition:
         blocks: Mapping[str, Sequence[Sequence[str]]] | None = None,
         groups: Mapping[str, Sequence[str]] | None = None,
         exposure: str | None = None,
-        weights: str | None = None,
     ) -> None:
         pairs = list(parties.items() if isinstance(parties, Mapping) else parties)
         _check_parties([name for name, _ in pairs])
@@ -75,7 +73,7 @@ class FeaturePartition:
         object.__setattr__(self, "label", _check_label(label, owned))
         grouped = _grouping(groups or {}, owned, self.label)
         _check_ownership(owned, self.label, grouped)
-        held = {"exposure": exposure, "weights": weights}
+        held = {"exposure": exposure}
         given = _factors(held, owned, self.label, grouped)
         named = _names(owned, (self.label, *given), grouped)
         object.__setattr__(self, "_label_name", named[self.label])
@@ -108,13 +106,8 @@ class FeaturePartition:
         return self._factors[0]
 
     @property
-    def weights(self) -> str | None:
-        """Return the column of the records' weights; None without one."""
-        return self._factors[1]
-
-    @property
     def factor_columns(self) -> tuple[str, ...]:
-        """Return the columns of the label's owner that are neither features nor the label: exposure, weights."""
+        """Return the columns of the label's owner that are neither features nor the label: the exposure."""
         return tuple(column for column in self._factors if column is not None)
 
     @property
@@ -228,7 +221,7 @@ class FeaturePartition:
             if column == self.label_column:
                 raise PartitionError(f"column {column!r} is the label, which cannot be dropped")
             if column in self.factor_columns:
-                raise PartitionError(f"column {column!r} is the exposure or the weights: leave it out of the partition")
+                raise PartitionError(f"column {column!r} is the exposure: leave it out of the partition")
             if column not in self.features:
                 raise PartitionError(f"no party owns a column {column!r} to drop{nearest(column, self.features)}")
 
@@ -270,12 +263,10 @@ class FeaturePartition:
         kept = {p: list(map(self.local, columns)) for p, columns in self._owned if columns or p == self.label_party}
         return FeaturePartition(kept, self.label, self._local_blocks(), **self._local_factors())
 
-    def with_factors(self, *, exposure: str | None = None, weights: str | None = None) -> FeaturePartition:
-        """Return the partition with other columns of exposure and weights."""
+    def with_factors(self, *, exposure: str | None = None) -> FeaturePartition:
+        """Return the partition with another column of exposures."""
         owned = {party: list(map(self.local, columns)) for party, columns in self._owned}
-        return FeaturePartition(
-            owned, self.label, self._local_blocks(), self._local_groups(), exposure=exposure, weights=weights
-        )
+        return FeaturePartition(owned, self.label, self._local_blocks(), self._local_groups(), exposure=exposure)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain tables and lists, for TOML."""
@@ -529,7 +520,7 @@ def _check_ownership(owned: Blocks, label: tuple[str, str], groups: Blocks) -> N
 def _factors(
     given: Mapping[str, object], owned: Blocks, label: tuple[str, str], groups: Blocks
 ) -> list[tuple[str, str]]:
-    """Return (party, column) of the exposure and the weights; PartitionError for a column with another use."""
+    """Return (party, column) of the exposure; PartitionError for a column with another use."""
     party, held = label[0], []
     uses = dict.fromkeys(dict(owned)[party], "a feature") | dict.fromkeys(dict(groups).get(party, ()), "a group column")
     uses[label[1]] = "the label"

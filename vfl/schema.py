@@ -456,7 +456,7 @@ class RealLabel:
 class Factor:
     """A number per record that the label's owner holds beside the label. Values outside the bounds are clamped.
 
-    role : 'exposure', which becomes the offset log(exposure) of the record's margin; or 'weights', which multiply its loss.
+    role : 'exposure', which becomes the offset log(exposure) of the record's margin.
     column : of the owner's data. bounds : (lo, hi), declared.
     """
 

@@ -1,4 +1,4 @@
-"""Order of the vectors that the label's owner gives to the margins: labels, offsets, weights."""
+"""Order of the vectors that the label's owner gives to the margins: labels, offsets."""
 
 from __future__ import annotations
 
@@ -10,30 +10,27 @@ if TYPE_CHECKING:
 
 
 class Parts(NamedTuple):
-    """Labels (n,), offsets log(exposure) (n,) and weights (n,); None for what the job does not have."""
+    """Labels (n,), and offsets log(exposure) (n,), None without exposure."""
 
     labels: Vector
     offsets: Vector | None = None
-    weights: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
     """The vectors beside the labels that a job has.
 
-    exposure : records have offsets, which their margins start at. weights : records have weights.
+    exposure : records have offsets, which their margins start at.
     """
 
     exposure: bool = False
-    weights: bool = False
 
     @property
     def count(self) -> int:
         """Return the number of vectors, labels included."""
-        return 1 + self.exposure + self.weights
+        return 1 + self.exposure
 
     def parts(self, given: Any) -> Parts:
         """Return the vectors, of which `given`, (count·n,) or (count, n), holds one after the other."""
-        labels, *rest = given.reshape(self.count, -1)
-        offsets = rest.pop(0) if self.exposure else None
-        return Parts(labels, offsets, rest.pop(0) if self.weights else None)
+        labels, *offsets = given.reshape(self.count, -1)
+        return Parts(labels, *offsets)

@@ -98,7 +98,7 @@ class FederationTransport:
         return together(calls, lambda name, answer: expected(answer.wait(self._timeout)[0], BookHeads, name))
 
     def labels(self, party: str) -> Vector:
-        """Return y, (n,), and after it exposure and weights where the job has them."""
+        """Return y, (n,), and after it log(exposure) where the job has exposures."""
         size = 8 * self._targets.count * self._n_records.get(party, MOST_RECORDS)
         answer = self._link(party).call(SendLabels(), limits=Limits(SENTENCE, {"labels": size}))
         message, vectors = answer.wait(self._timeout)

@@ -45,7 +45,6 @@ class Margins:
     """Xw + o (n,), starting at w = 0, and the labels y (n,) of the training records. o are the offsets; 0 without exposure.
 
     labels : y, and after it the vectors that `targets` names. Offsets stay in the margins however often Xw is rebuilt.
-        With weights, queries and the objective get labels and weights, (2n,) (vfl.losses.RecordWeighted).
 
     held_out : (n + m,) booleans, True for the m held-out records; None holds none out. Margins, norms and groups of held-out
         records are kept for a Tally only.
@@ -69,8 +68,7 @@ class Margins:
         kept = slice(None) if held_out is None else ~held_out
         apart = slice(0) if held_out is None else held_out
         self._held_labels, own = given.labels[apart], given.labels[kept]
-        self._weighed = share("labels", own if given.weights is None else np.append(own, given.weights[kept]))
-        self._labels = self._weighed[: len(own)] if given.weights is not None else self._weighed
+        self._labels = share("labels", own)
         self._held_offsets = None if given.offsets is None else given.offsets[apart]
         self._offsets = None if given.offsets is None else given.offsets[kept]
         self._n_margins = n_margins
@@ -94,8 +92,7 @@ class Margins:
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over its part of the records, without noise: for `release` only."""
         if query.side is Side.TRAINING:
-            of_objective = getattr(query.statistic, "of_objective", False)
-            return query.statistic(self._margins, self._weighed if of_objective else self._labels)
+            return query.statistic(self._margins, self._labels)
         statistic: Any = query.statistic
         kept = [self._of_held_out(name) for name in (HELD_OUT, *getattr(statistic, "needs", ()))]
         sums: Integers | Vector = statistic(kept[0], self._held_labels, *kept[1:])
@@ -125,12 +122,12 @@ class Margins:
         cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
             limits = None if cap is None else self._limits(cap.cap)
-            return Records(margins=self._margins, labels=self._weighed, limits=limits)
+            return Records(margins=self._margins, labels=self._labels, limits=limits)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
             if query.batch is not None:
                 members = query.batch.members(self._place.n_trained)
                 self._kept["batch"] = members[self._place.first : self._place.first + self.n_records]
-            weights, replaced = query.weighting(self._margins, self._weighed, self._kept)
+            weights, replaced = query.weighting(self._margins, self._labels, self._kept)
             self._kept.update(replaced)
             if cap is not None:  # a pass costs one release because of it: not left to the weighting
                 weights = capped(weights, self._limits(cap.cap), query.weighting.kernel)

@@ -165,10 +165,8 @@ class Training(Work):
         return self._party
 
     def _length(self, name: str) -> int:
-        """Return the length of a vector of Records: one entry per margin of each record, or per record; labels with weights."""
-        job = self._task.job
-        with_weights = name == "labels" and job.targets.weights
-        return self._n_trained * (job.n_margins if name in OF_MARGINS else 1 + with_weights)
+        """Return the length of a vector of Records: one entry per margin of each record, or per record."""
+        return self._n_trained * (self._task.job.n_margins if name in OF_MARGINS else 1)
 
     def _of_records(self, name: str, raw: Any) -> Any:
         vector = as_vector(raw)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vfl.types import Vector
 
 _MINUS_ONE = 2
-_ONE = {"label": "a label", "exposure": "an exposure", "weights": "a weight"}
+_ONE = {"label": "a label", "exposure": "an exposure"}
 _DECLARE_CLASSES = (
     'declare its two classes, the negative one first: classes = ["NEGATIVE", "POSITIVE"] (above the tables of a job file; '
     "numbers need no quotes)"
@@ -85,7 +85,7 @@ class LabelReader:
 
 
 class TargetReader:
-    """Collects the label and its factors: exposure and weights, within their declared bounds."""
+    """Collects the label and its factors, such as the exposure, within their declared bounds."""
 
     def __init__(self, label: tuple[str, Label], factors: Sequence[Factor], origin: Origin, at_most: int) -> None:
         self._label = LabelReader(label, origin, at_most)
@@ -104,12 +104,11 @@ class TargetReader:
             reader.add(own, rows)
 
     def values(self, count: int) -> Vector:
-        """Return y, (count,), or (1 + k, count) with k factors: y, then log(exposure), then weights."""
+        """Return y, (count,), or (1 + k, count) with k factors: y, then log(exposure)."""
         y = self._label.values(count)
         if not self._factors:
             return y
-        beside = [(role, reader.values(count)) for role, reader in self._factors]
-        return np.stack([y, *(np.log(values) if role == "exposure" else values for role, values in beside)])
+        return np.stack([y, *(np.log(reader.values(count)) for _, reader in self._factors)])
 
 
 def _undeclared_class(value: object) -> int:

@@ -218,22 +218,21 @@ class Job:
             )
 
     def _check_factors(self) -> None:
-        """Refuse exposures and weights without public limits, and where they have no meaning."""
-        exposure, weights, loss = self.partition.exposure, self.partition.weights, loss_of(self.loss)
-        for role, column, least in (("exposure", exposure, "above 0"), ("weights", weights, "at least 0")):
-            if column is None:
-                continue
-            if self.trust != TRUSTS[0]:
-                raise SpecificationError(
-                    f"trust={self.trust!r} knows no {role}: use {TRUSTS[0]!r}, or leave {role} out"
-                )
-            low, high = self.schema[column].limits
-            if not (math.isfinite(high) and (low > 0.0 if role == "exposure" else 0.0 <= low < high)):
-                raise SpecificationError(
-                    f"{role} {column!r} needs public limits, {least}: declare "
-                    f"{entry('bounds', column, '(low, high)', '[LOW, HIGH]')}"
-                )
-        if exposure is not None and not getattr(loss, "log_link", False):
+        """Refuse exposures without public limits, and where they have no meaning."""
+        exposure, loss = self.partition.exposure, loss_of(self.loss)
+        if exposure is None:
+            return
+        if self.trust != TRUSTS[0]:
+            raise SpecificationError(
+                f"trust={self.trust!r} knows no exposure: use {TRUSTS[0]!r}, or leave exposure out"
+            )
+        low, high = self.schema[exposure].limits
+        if not (low > 0.0 and math.isfinite(high)):
+            raise SpecificationError(
+                f"exposure {exposure!r} needs public limits, above 0: declare "
+                f"{entry('bounds', exposure, '(low, high)', '[LOW, HIGH]')}"
+            )
+        if not getattr(loss, "log_link", False):
             raise SpecificationError(
                 f"exposure is an offset of log(mean), and {loss.name} loss models no mean by its logarithm: use poisson, "
                 "gamma or tweedie loss, or leave exposure out"
@@ -530,8 +529,8 @@ class Job:
 
     @property
     def targets(self) -> Targets:
-        """The vectors beside the labels: offsets, weights."""
-        return Targets(self.partition.exposure is not None, self.partition.weights is not None)
+        """The vectors beside the labels: offsets."""
+        return Targets(self.partition.exposure is not None)
 
     @property
     def n_margins(self) -> int:

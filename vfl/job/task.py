@@ -28,7 +28,7 @@ class PartyTask:
     id : column by which records are aligned, None without alignment. id_kind : how ids are compared; None takes the kind
         of the column's own type.
     groups : columns by which fairness is checked, features or not.
-    factors : exposure and weights, where the party holds the label and it is wanted.
+    factors : the exposure, where the party holds the label and it is wanted.
     """
 
     job: Job
@@ -79,9 +79,9 @@ class PartyTask:
 
 
 def factors_of(job: Job) -> tuple[Factor, ...]:
-    """Return the declarations of exposure and weights, in the order in which the label's owner passes them on."""
+    """Return the declarations of the numbers that the label's owner passes on after the label."""
     partition = job.partition
-    held = {"exposure": partition.exposure, "weights": partition.weights}
+    held = {"exposure": partition.exposure}
     return tuple(
         Factor(role, partition.local(column), job.schema[column].limits)
         for role, column in held.items()
