@@ -6,7 +6,8 @@ import json
 import math
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pytest
@@ -125,3 +126,78 @@ def test_mlflow_holds_the_run(run: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert vfl.log_to_mlflow(result, uri=uri, experiment="credit") != ident
     with pytest.raises(OutputError, match="MLflow refuses the run"):
         vfl.log_to_mlflow(result, uri="nonesuch://store")
+
+
+def test_a_run_is_not_trained_without_mlflow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    said = call("run", "breast_cancer", "--track", "file:store", "--output", str(tmp_path / "run"))
+    assert said.code == SpecificationError.exit_code
+    assert "pip install 'vfl[track]'" in said.err
+    assert not (tmp_path / "run").exists()
+
+
+class Client:
+    """Double of MLflow's client. It keeps what was logged, and refuses URIs that begin with "bad"."""
+
+    kept: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, tracking_uri: str) -> None:
+        self.uri = tracking_uri
+
+    def search_experiments(self, max_results: int) -> list[Any]:
+        if self.uri.startswith("bad"):
+            raise OSError("nobody answers")
+        return [][:max_results]
+
+    def get_experiment_by_name(self, name: str) -> None:
+        if self.uri.startswith("later"):
+            raise OSError(f"{name}: the disk is full")
+
+    def create_experiment(self, name: str) -> str:
+        return name
+
+    def create_run(self, home: str, run_name: str, tags: dict[str, str]) -> Any:
+        self.kept |= {"name": run_name, "home": home, "tags": tags, "params": {}, "metrics": {}}
+        return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+
+    def log_param(self, run: str, name: str, value: Any) -> None:
+        self.kept["params"][name] = value
+
+    def log_metric(self, run: str, name: str, value: float) -> None:
+        self.kept["metrics"][name] = value
+
+    def log_text(self, run: str, text: str, path: str) -> None:
+        self.kept[path] = text
+
+    def set_terminated(self, run: str) -> None:
+        self.kept["ended"] = run
+
+
+def test_a_run_is_logged_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    """With a double of MLflow's client; test_mlflow_holds_the_run takes a real store where one is installed."""
+    exceptions = ModuleType("mlflow.exceptions")
+    exceptions.MlflowException = RuntimeError  # type: ignore[attr-defined]
+    mlflow = ModuleType("mlflow")
+    mlflow.MlflowClient = Client  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
+    run = ("run", "breast_cancer", "--engine", "inprocess", "--output")
+    bad = call(*run, str(tmp_path / "bad"), "--track", "bad://server")
+    assert bad.code == OutputError.exit_code
+    assert "MLflow cannot use 'bad://server', so nothing was trained: nobody answers" in bad.err
+    assert not (tmp_path / "bad").exists()
+    said = call(*run, str(tmp_path / "first"), "--track", "file:store")
+    assert said.code == 0, said.err
+    assert "logged to MLflow as run r1" in said.err
+    found = tracked(vfl.Result.load(tmp_path / "first"))
+    assert (Client.kept["name"], Client.kept["ended"]) == ("first", "r1")
+    assert Client.kept["metrics"] == found.metrics
+    assert Client.kept["params"] == found.params
+    later = call(*run, str(tmp_path / "second"), "--track", "later:store")
+    assert later.code == OutputError.exit_code
+    assert "the run is finished and kept in" in later.err
+    assert (tmp_path / "second" / "model.json").exists()

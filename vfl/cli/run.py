@@ -56,6 +56,11 @@ if TYPE_CHECKING:
     metavar="RUN",
     help="Start from the released model of the run in this folder; costs no budget.",
 )
+@click.option(
+    "--track",
+    metavar="URI",
+    help="Log settings, ε and released measures to the MLflow store or server at URI when the run ends.",
+)
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
 @EXPLAIN
 @watching_options
@@ -73,6 +78,7 @@ def command(
     key: str | None,
     output: Path | None,
     warm_start: Path | None,
+    track: str | None,
     metrics: str | None,
     log: Path | None,
     *,
@@ -90,9 +96,12 @@ def command(
     from vfl.launch import train
     from vfl.launch.engines.connection import check_address
     from vfl.launch.row_order import row_order_warnings
+    from vfl.launch.run.tracking import check_tracker
     from vfl.launch.sources import data_of
     from vfl.launch.warm_start import starting_from
 
+    if track is not None:
+        check_tracker(track)  # before a folder is made
     spec, environment = read_job(job, (*assignments, *(("diagnostics=true",) if diagnostics else ())))
     spec = starting_from(spec, warm_start)  # before a folder is made
     across = federated(
@@ -134,6 +143,21 @@ def command(
             **across,
         )
     show(result, folder, as_json=as_json, warnings=warnings)
+    if track is not None:
+        logged(result, folder, track)
+
+
+def logged(result: Result, folder: Path, uri: str) -> None:
+    """Log a finished run to MLflow, under the name of its folder; a failure names the run, which is kept."""
+    from vfl.errors import OutputError
+    from vfl.launch.run.tracking import log_to_mlflow
+
+    try:
+        ident = log_to_mlflow(result, uri=uri, run_name=folder.name)
+    except OutputError as error:
+        error.add_note(f"the run is finished and kept in {str(folder)!r}; vfl.log_to_mlflow can log it later")
+        raise
+    click.echo(f"logged to MLflow as run {ident}", err=True)
 
 
 def of_parties(environment: Environment) -> dict[str, Any]:

@@ -117,13 +117,9 @@ def log_to_mlflow(
     Raises SpecificationError if MLflow is not installed, OutputError if it refuses, or if the certificate does not hold.
     """
     found = tracked(result)
+    client_of, refusals = _mlflow()
     try:
-        from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
-    except ImportError:
-        raise SpecificationError("logging to MLflow needs the extra track: pip install 'vfl[track]'") from None
-    try:
-        client = MlflowClient(tracking_uri=uri)
+        client = client_of(tracking_uri=uri)
         known = client.get_experiment_by_name(experiment)
         home = client.create_experiment(experiment) if known is None else known.experiment_id
         run = client.create_run(home, run_name=run_name or result.job.name, tags=dict(found.tags)).info.run_id
@@ -133,6 +129,25 @@ def log_to_mlflow(
             client.log_metric(run, name, number)
         client.log_text(run, result.certificate.to_json(), "certificate.json")
         client.set_terminated(run)
-    except (MlflowException, OSError) as error:
+    except (refusals, OSError) as error:
         raise OutputError(f"MLflow refuses the run: {error}") from error
     return str(run)
+
+
+def check_tracker(uri: str) -> None:
+    """Raise SpecificationError if MLflow is not installed, and OutputError if nothing answers at the URI; log nothing."""
+    client_of, refusals = _mlflow()
+    try:
+        client_of(tracking_uri=uri).search_experiments(max_results=1)
+    except (refusals, OSError) as error:
+        raise OutputError(f"MLflow cannot use {uri!r}, so nothing was trained: {error}") from error
+
+
+def _mlflow() -> tuple[Any, Any]:
+    """Return MLflow's client and the base of its exceptions."""
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ImportError:
+        raise SpecificationError("logging to MLflow needs the extra track: pip install 'vfl[track]'") from None
+    return MlflowClient, MlflowException
