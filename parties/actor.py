@@ -10,7 +10,7 @@ import ray
 
 from parties.alignment.participant import Alignment
 from parties.dealing import Dealing
-from parties.loading import Unchanged, consented, load, load_rows, open_for, over, shards_of
+from parties.loading import Unchanged, consented, load, load_rows, open_for, over, require_content, shards_of
 from parties.prediction import NewRows, Prediction
 from parties.sources.opening import require_rereadable
 from vfl.alignment import Keeping
@@ -103,11 +103,15 @@ class RowsActor:
         """Return the version of the code that runs here."""
         return __version__
 
-    def load(self, source: Any, shard: Shard, chosen: Chosen | None) -> RowFacts:
-        """Read the rows of the shard unless they are loaded. Errors in the data are raised here, at the owner of the data."""
+    def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> RowFacts:
+        """Read the rows of the shard unless they are loaded. Errors in the data are raised here, at the owner of the data.
+
+        content : as for parties.loading.require_content.
+        """
         if self._loaded is None:
             spec = _opened(source)
             opened = open_for(self._task, spec, ids=chosen is not None)
+            require_content(self._task, opened, content)
             self._loaded = load_rows(self._task, spec, opened, shard, chosen, threads=self._threads)
         return self._loaded.facts()
 
@@ -155,9 +159,9 @@ class NewRowsActor:
     def __init__(self, part: ModelPart, *, labelled: bool) -> None:
         self._rows = NewRows(part, labelled=labelled)
 
-    def load(self, source: Any, shard: Shard, chosen: Chosen | None, _: None) -> int:
-        """Read the records, apply the part, and return their number."""
-        return self._rows.load(_opened(source), shard, chosen)
+    def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> int:
+        """Read the records, apply the part, and return their number; arguments as for `RowsActor.load`."""
+        return self._rows.load(_opened(source), shard, chosen, content=content)
 
     def margins(self) -> tuple[bool, Vector]:
         """Return the party's part of the margins; see `Remote.vectors`."""
@@ -217,9 +221,9 @@ class PartyActor:
     ) -> None:
         self._shards = shards
         self._started: list[Any] = []
-        self._source: tuple[Policy | None, Index | None, list[tuple[Shard | None, Chosen | None]], Unchanged] | None = (
-            None
-        )
+        self._source: (
+            tuple[Policy | None, Index | None, list[tuple[Shard | None, Chosen | None]], Unchanged, str] | None
+        ) = None
         self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
         self._threads = threads
@@ -273,7 +277,8 @@ class PartyActor:
                 (shard, chosen and replace(chosen, stamp=None))
                 for shard, chosen in shards_of(task, spec, opened, index, len(self._shards))
             ]
-            self._source = agreed, index, ranges, unchanged
+            content = unchanged.content_for(task, opened)
+            self._source = agreed, index, ranges, unchanged, content
         if self._shards:
             self._load_shards(source)
 
@@ -287,12 +292,13 @@ class PartyActor:
     def _load_shards(self, source: Any) -> None:
         """Start the shards' actors, and make those without rows load them."""
         assert self._source is not None  # noqa: S101 - set by `load`
-        task, (agreed, index, ranges, unchanged) = self._task, self._source
+        task, (agreed, index, ranges, unchanged, content) = self._task, self._source
         if not self._started:
             made = ray.remote(RowsActor)
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
         group = Remote(self._started, self._of_shard, _encoded)
-        facts = group.fetch(group.start("load", source, Each(r[0] for r in ranges), Each(r[1] for r in ranges)))
+        shards, chosen = (Each(part) for part in zip(*ranges, strict=True))
+        facts = group.fetch(group.start("load", source, shards, chosen, content))
         unchanged.require()
         if self._loaded is None:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)

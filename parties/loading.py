@@ -13,9 +13,10 @@ from parties.alignment.reading import AlignedSource, check_aligned, open_with_id
 from parties.consent import Policy, policy_of
 from parties.party import Party
 from parties.rows import Rows
-from parties.sources.opening import open_source, require_rereadable
-from parties.sources.ranges import count_records, rows_of
+from parties.sources.opening import is_function, open_source, require_rereadable
+from parties.sources.ranges import content_of, count_records, rows_of
 from parties.sources.sparse import SparseSource
+from parties.sources.stores import is_stored
 from parties.storage.cells import contents_of
 from parties.storage.dense import read_columns
 from parties.storage.groups import GroupReader
@@ -129,15 +130,18 @@ def open_for(task: PartyTask, source: Any, *, ids: bool) -> Source | SparseSourc
 
 
 class Unchanged:
-    """Check that the files of a source do not change while several shards read them separately.
+    """Check that a source does not change while several shards read it separately.
 
-    Guarantee. No record is in two shards because it moved within a file meanwhile: `require` raises DataError instead.
+    Guarantee. No record is in two shards because it moved within the source meanwhile. For files of this machine and objects
+    in a store, `require` raises DataError instead. For a function, every shard's process compares `content_for` with that of
+    the data that it was given (`require_content`).
 
-    opened : the source (`open_for`). Only files of this machine are checked.
+    opened : the source (`open_for`).
     """
 
     def __init__(self, source: Any, opened: Source | SparseSource) -> None:
-        self._source = source if file_of(source) else None
+        self._source = source if file_of(source) or is_stored(source) else None
+        self._is_function = is_function(source)
         self._origin = opened.origin
         self._stamp = self._stamped()
 
@@ -146,9 +150,27 @@ class Unchanged:
         if self._stamped() != self._stamp:
             raise self._origin.error("changed while its shards were read: start a new run, or restore it and resume")
 
-    def _stamped(self) -> tuple[tuple[int, int, int], ...]:
+    def content_for(self, task: PartyTask, opened: Source | SparseSource) -> str:
+        """Return a digest of what a function returned, all of which is read once for it; '' for other sources."""
+        return _content(task, opened) if self._is_function else ""
+
+    def _stamped(self) -> tuple[tuple[object, ...], ...]:
         source = self._source
         return () if source is None else self._origin.attempt(lambda: stamp_of(source), "cannot be read")
+
+
+def _content(task: PartyTask, opened: Source | SparseSource) -> str:
+    wanted = contents_of(task.schema, task.columns, task.label, task.groups)
+    return content_of(opened, list(wanted) or opened.names[:1])
+
+
+def require_content(task: PartyTask, opened: Source | SparseSource, content: str) -> None:
+    """Raise DataError if a source holds other records than those of a digest (`Unchanged.content_for`); '' checks nothing."""
+    if content and _content(task, opened) != content:
+        raise opened.origin.error(
+            "its function returned other rows, or rows in another order, to one shard than to another: let it return the "
+            "same each time, or leave shards at 1"
+        )
 
 
 def shards_of(

@@ -13,7 +13,7 @@ import numpy as np
 
 from parties.alignment.participant import Alignment
 from parties.alignment.reading import holds_ids, raw_ids
-from parties.loading import divided, load_range, new_records, open_for
+from parties.loading import divided, load_range, new_records, open_for, require_content
 from parties.permission import permitted
 from parties.storage.classes import ClassColumns
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
@@ -215,12 +215,16 @@ class NewRows:
         self._labels: Vector = np.zeros(0)
         self._offsets: Vector | None = None
 
-    def load(self, source: Any, shard: Shard | None, chosen: Chosen | None, opened: Any = None) -> int:
+    def load(
+        self, source: Any, shard: Shard | None, chosen: Chosen | None, opened: Any = None, *, content: str = ""
+    ) -> int:
         """Read the records, apply the part, and return their number. The columns are not kept.
 
-        opened : the source, if this process has opened it; other arguments as for parties.loading.load_rows.
+        opened : the source, if this process has opened it. content : as for parties.loading.require_content. Other arguments
+        as for parties.loading.load_rows.
         """
         opened = opened or open_for(self._task, source, ids=chosen is not None)
+        require_content(self._task, opened, content)
         columns, labels = load_range(self._task, source, opened, shard, chosen)
         if labels is not None:
             self._labels, self._offsets = self._part.job.targets.parts(labels)
@@ -309,7 +313,8 @@ class Prediction:
         shards, chosen = zip(*ranges, strict=True)
         if not here:  # every shard's process has files of its own, which it watches itself
             chosen = tuple(own and replace(own, stamp=None) for own in chosen)
-        counts = rows.fetch(rows.start("load", source, Each(shards), Each(chosen), opened if here else None))
+        content = "" if here else unchanged.content_for(task, opened)
+        counts = rows.fetch(rows.start("load", source, Each(shards), Each(chosen), opened if here else content))
         if rows.size > 1:
             unchanged.require()
         self._permission.count(sum(counts))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parties.sources import stores
 from parties.sources.base import Origin
 from parties.sources.plugins import is_address
 from vfl.alignment import Indexed, alignment_name
@@ -131,8 +132,13 @@ def digest_of(spec: Any, party: str) -> str:
     return origin.attempt(lambda: _digest(Path(path)), "cannot be read")
 
 
-def stamp_of(spec: Any) -> tuple[tuple[int, int, int], ...]:
-    """Return size, time and inode of a source's files: cheaper than their digest, for a change while they are read."""
+def stamp_of(spec: Any) -> tuple[tuple[object, ...], ...]:
+    """Return size, time and inode of a source's files: cheaper than their digest, for a change while they are read.
+
+    For objects in a store, see parties.sources.stores.stamp.
+    """
+    if stores.is_stored(spec):
+        return stores.stamp(spec)
     path = Path(file_of(spec) or os.devnull)
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return tuple((found.st_size, found.st_mtime_ns, found.st_ino) for found in (file.stat() for file in files))

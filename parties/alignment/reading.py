@@ -156,7 +156,7 @@ class Chosen:
 
     rows: Integers
     n_rows: int
-    stamp: tuple[tuple[int, int, int], ...] | None = None
+    stamp: tuple[tuple[object, ...], ...] | None = None
 
 
 def check_aligned(task: PartyTask, spec: Any, opened: Source | SparseSource, index: Index) -> Chosen:

@@ -63,7 +63,7 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
         if scheme in _DATABASES and not plugins.installed(scheme):
             return _DATABASES[scheme](spec, contents, origin)
         spec = plugins.fetch(spec, origin)
-    if callable(spec) and not hasattr(spec, "__arrow_c_stream__"):
+    if is_function(spec):
         spec = plugins.called(spec, Origin(party, "the source"))
     if isinstance(spec, str | Path | Csv):
         return files.open_file(spec, contents, party)
@@ -75,11 +75,16 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
     return tables.open_table(spec, contents, origin)
 
 
+def is_function(spec: Any) -> bool:
+    """Return True for a function that returns the source."""
+    return callable(spec) and not hasattr(spec, "__arrow_c_stream__")
+
+
 def require_rereadable(spec: Any, *, party: str) -> None:
     """Check that every process that opens a source finds the same rows in the same order, as shards need.
 
     Otherwise a record might be in two shards, and add to a sum twice. Raises DataError for a database and the address of an
-    installed source, before anything is read. A function is the owner's own: it has to return the same rows each time.
+    installed source, before anything is read. parties.loading.Unchanged checks files, objects in a store and functions.
     """
     address = spec.path if isinstance(spec, Csv) else spec
     if not plugins.is_address(address):

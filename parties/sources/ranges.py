@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
 
 from parties.sources.sparse import SparseSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from parties.sources.base import Origin, Source
 
@@ -23,6 +25,26 @@ def count_records(source: Source | SparseSource) -> int:
     if not count:
         raise source.origin.error("there are no records")
     return count
+
+
+def content_of(source: Source | SparseSource, columns: Sequence[str]) -> str:
+    """Return the SHA-256 of these columns of all records, 64 hexadecimal digits. They are read once, a batch at a time.
+
+    Equal records in batches of other sizes have another digest. A sparse matrix counts as a whole.
+    """
+    digest = hashlib.sha256()
+    if isinstance(source, SparseSource):
+        for array in (source.matrix.indptr, source.matrix.indices, source.matrix.data):
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+    for batch in source.batches(columns):
+        # A stream holds the dictionaries of categories too.
+        with pa.BufferOutputStream() as sink:
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            digest.update(sink.getvalue())
+    return digest.hexdigest()
 
 
 def rows_of(source: Source | SparseSource, start: int, stop: int) -> Source | SparseSource:

@@ -8,13 +8,15 @@ and its run's folder keep the address: pyarrow finds them where the party runs, 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 
+from parties.sources import plugins
 from parties.sources.csv import CsvSource
 from parties.sources.files import ARROW, CSV, DAMAGED, PARQUET, ParquetSource
+from parties.sources.plugins import installed
 from parties.sources.tables import open_table
 from vfl.csv import Csv, is_tabbed
 
@@ -61,6 +63,26 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
         return open_table(table, contents, origin)
     known = ", ".join((*CSV, *PARQUET, *ARROW))
     raise origin.error(f"has an unknown extension; known in object stores are {known}")
+
+
+def is_stored(spec: Any) -> bool:
+    """Return True for the address of an object store."""
+    address = spec.path if isinstance(spec, Csv) else spec
+    return plugins.is_address(address) and (scheme := plugins.scheme_of(address)) in SCHEMES and not installed(scheme)
+
+
+def stamp(spec: str | Csv) -> tuple[tuple[object, ...], ...]:
+    """Return path, size and time of an object, or of all objects in a folder: they differ once an object is replaced.
+
+    Stores keep times to a second or finer. Objects of the same size that replace one another within it are not told apart.
+    """
+    import pyarrow.fs
+
+    system, path = pyarrow.fs.FileSystem.from_uri(spec.path if isinstance(spec, Csv) else spec)
+    found = system.get_file_info(path)
+    folder = found.type == pyarrow.fs.FileType.Directory
+    infos = system.get_file_info(_parquet_in(system, path)) if folder else [found]
+    return tuple((info.path, info.size, info.mtime_ns) for info in infos)
 
 
 def _parquet_in(system: FileSystem, folder: str) -> list[str]:

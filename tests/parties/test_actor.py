@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+import scipy.sparse
 
 from parties import actor
-from tests.coordinator.test_transports import job
+from parties.loading import Unchanged, open_for
+from parties.sources.opening import open_source
+from parties.sources.ranges import content_of
+from tests.coordinator.test_transports import job, table
 from vfl.errors import DataError
 from vfl.messages import Stored
+from vfl.shards import cut
 
 
 @pytest.fixture
@@ -61,3 +67,39 @@ def test_shards_read_no_source_whose_order_may_change(source: str) -> None:
     with pytest.raises(DataError, match=r"may give its rows in another order to each shard .* or leave shards at 1"):
         party.load(source)
     assert party._source is None
+
+
+def test_a_function_that_gives_a_shard_other_rows_is_refused() -> None:
+    """Each process calls it by itself: a record that moved from one shard's range to the other's would be in both."""
+    task = job().for_party("bank")
+    columns = {name: table(30)[name] for name in task.columns}
+    moved = {name: np.roll(cells, 1) for name, cells in columns.items()}
+
+    def source() -> Any:
+        return columns
+
+    opened = open_for(task, source, ids=False)
+    content = Unchanged(source, opened).content_for(task, opened)
+    shard = cut(30, 2)[1]
+    assert actor.RowsActor(task, 1).load(source, shard, None, content).n_trained == 15
+    with pytest.raises(
+        DataError, match="party 'bank', the table: its function returned other rows, or rows in another"
+    ):
+        actor.RowsActor(task, 1).load(lambda: moved, shard, None, content)
+    assert Unchanged(columns, opened).content_for(task, opened) == ""
+
+
+def test_the_content_of_a_source_covers_the_names_of_categories() -> None:
+    def digest(cells: list[str]) -> str:
+        column = pa.chunked_array([pa.array(cells).dictionary_encode()])
+        return content_of(open_source(pa.table({"a": column}), ["a"], party="bank"), ["a"])  # type: ignore[arg-type]
+
+    assert digest(["x", "y"]) == digest(["x", "y"]) != digest(["y", "x"])
+
+
+def test_the_content_of_a_sparse_matrix() -> None:
+    def digest(row: int) -> str:
+        matrix = scipy.sparse.csc_array(([1.0], ([row], [0])), shape=(5, 1))
+        return content_of(open_source(matrix, ["a"], party="bank"), ["a"])
+
+    assert digest(1) == digest(1) != digest(2)

@@ -23,6 +23,7 @@ import pyarrow.parquet
 import pytest
 
 import vfl
+from parties.loading import Unchanged
 from parties.sources.opening import open_source
 from vfl.errors import DataError
 from vfl.launch.drafting.draft import draft
@@ -304,6 +305,20 @@ class TestObjectStore:
         assert source.at_most == 3
         assert read(source) == EXPECTED
         assert read(source, ["a"]) == {"a": EXPECTED["a"]}
+
+    @pytest.mark.parametrize("name", ["a.parquet", "all"])
+    def test_a_change_between_two_shards_is_refused(
+        self, store: str, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        address = f"s3://bucket/{name}{store}"
+        unchanged = Unchanged(address, open_source(address, WANTED, party="bank"))
+        unchanged.require()
+        key = "/bucket/a.parquet" if name == "a.parquet" else "/bucket/all/part-2.parquet"
+        monkeypatch.setitem(Store.held, key, Store.held[key] + b"more")
+        with pytest.raises(
+            DataError, match=r"party 'bank', source 's3://bucket/.*': changed while its shards were read"
+        ):
+            unchanged.require()
 
     def test_text_with_a_format(self, store: str) -> None:
         spec = vfl.Csv(f"s3://bucket/semicolons.csv{store}", delimiter=";", decimal=",")
