@@ -16,6 +16,8 @@ from vfl.federation.identity import new_identity
 from vfl.messages.joining import SealingKey
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure import legs
+from vfl.secure.sigmoid import SERIES
+from vfl.security.sealing import PIECE
 
 
 def pair() -> tuple[Session, Session]:
@@ -53,6 +55,25 @@ def test_a_parcel_is_opened_once_by_its_receiver():
     assert (b.open("a", "angles", parcel, np.uint16, 5) == np.arange(5)).all()
     with pytest.raises(FederationError):
         b.open("a", "angles", parcel, np.uint16, 5)
+
+
+def test_rows_of_a_parcel_are_opened_some_at_a_time():
+    a, b = pair()
+    a.begin({"b": b.key}, ["b"], CryptographicNoise())
+    b.begin({"a": a.key}, ["a"], CryptographicNoise())
+    n = 2 * (PIECE // 96) + 5
+    words = np.random.default_rng(0).integers(0, 2**64, (n, 12), dtype=np.uint64)
+    parts = (words[start : start + PIECE // 96] for start in range(0, n, PIECE // 96))
+    parcel = a.seal_parts("b", "waves", parts, words.nbytes)
+    opened = [rows.copy() for rows in b.open_parts("a", "waves", parcel, np.uint64, n, 12)]
+    assert len(opened) == 3
+    assert (np.concatenate(opened) == words).all()
+    with pytest.raises(FederationError, match="bytes, and"):
+        list(b.open_parts("a", "waves", parcel, np.uint64, n + 1, 12))
+
+
+def test_a_piece_holds_whole_records_for_every_number_of_terms():
+    assert all(PIECE % (16 * series.terms) == 0 for series in SERIES)
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.copy, copy.deepcopy])

@@ -131,3 +131,43 @@ def test_secrets_stay(identities) -> None:
         pickle.dumps(Sealer("bank", identities["bank"].key_pem, CONTEXT))
     with pytest.raises(FederationError, match="have no key for sealed texts"):
         Sealer("bank", identities["bank"].key_pem, CONTEXT).seal("telco", "set", b"x")
+
+
+def test_pieces_are_sealed_and_opened_one_after_the_other(identities, monkeypatch) -> None:
+    monkeypatch.setattr(sealing, "PIECE", 10)
+    made, data = sealers(identities), bytes(range(25))
+    pieces = [memoryview(data)[start : start + 10] for start in (0, 10, 20)]
+    out = bytearray(sealed_size(25))
+    assert made["bank"].seal_pieces("telco", "set", iter(pieces), 25, out) is out
+    opened = [bytes(piece) for piece in made["telco"].open_pieces("bank", "set", memoryview(out))]
+    assert opened == [bytes(piece) for piece in pieces]
+    whole = memoryview(bytearray(25))
+    sealed = made["bank"].seal("telco", "set", data)
+    assert len(list(made["telco"].open_pieces("bank", "set", memoryview(sealed), whole))) == 3
+    assert whole == data
+
+
+def test_texts_are_opened_in_the_order_of_the_calls_though_their_pieces_are_read_later(identities) -> None:
+    made = sealers(identities)
+    texts = [made["bank"].seal("telco", "set", text) for text in (b"one", b"two")]
+    first, second = (made["telco"].open_pieces("bank", "set", memoryview(text)) for text in texts)
+    assert [bytes(next(pieces)) for pieces in (second, first)] == [b"two", b"one"]
+
+
+def test_a_piece_is_verified_before_it_is_yielded(identities, monkeypatch) -> None:
+    monkeypatch.setattr(sealing, "PIECE", 10)
+    made = sealers(identities)
+    sealed = bytearray(made["bank"].seal("telco", "set", bytes(30)))
+    sealed[10 + sealing.TAG] ^= 1  # of the second piece
+    pieces = made["telco"].open_pieces("bank", "set", memoryview(sealed))
+    assert bytes(next(pieces)) == bytes(10)
+    with pytest.raises(FederationError, match="is not what 'bank' sealed"):
+        next(pieces)
+
+
+@pytest.mark.parametrize("sizes", [(10, 10), (10, 5, 10), (10, 10, 5, 0), (25,)])
+def test_other_pieces_than_the_length_asks_for_are_refused(identities, monkeypatch, sizes) -> None:
+    monkeypatch.setattr(sealing, "PIECE", 10)
+    bank = sealers(identities)["bank"]
+    with pytest.raises(FederationError, match="pieces"):
+        bank.seal_pieces("telco", "set", (memoryview(bytes(size)) for size in sizes), 25)

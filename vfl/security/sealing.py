@@ -123,7 +123,7 @@ class Sealer:
         sealed = bytearray(sealed_size(size)) if out is None else out
         target, at, bound = memoryview(sealed), 0, _bound(label, size)
         for place, piece in enumerate(pieces):
-            if len(piece) != max(min(PIECE, size - place * PIECE), 0):
+            if at == len(sealed) or len(piece) != min(PIECE, size - place * PIECE):
                 raise FederationError("a text to be sealed is cut into other pieces than its length asks for")
             cipher = Cipher(AES256(key), GCM(_nonce(number, place))).encryptor()
             cipher.authenticate_additional_data(bound)
