@@ -172,7 +172,7 @@ def test_messages_to_an_actor_are_plain(monkeypatch: pytest.MonkeyPatch) -> None
     class Method:
         def remote(self, *arguments: Any) -> Any:
             sent.append(arguments)
-            return (FORMAT, "reply", (), None, None, 0.0)
+            return (FORMAT, "reply", (), None, None, 0.0), None
 
     class Actor:
         answer = Method()
@@ -182,8 +182,8 @@ def test_messages_to_an_actor_are_plain(monkeypatch: pytest.MonkeyPatch) -> None
     for _, share, records in run("GCD GS-q", True)[0].asked:
         transport.ask({"bank": share}, records, KEY)
     assert sent
-    for query, key, *vectors in sent:
-        NoClasses(io.BytesIO(pickle.dumps((query, key)))).load()
+    for query, key, *vectors, near in sent:
+        NoClasses(io.BytesIO(pickle.dumps((query, key, near)))).load()
         assert all(vector is None or type(vector) is np.ndarray for vector in vectors)
 
 
