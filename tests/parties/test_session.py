@@ -68,7 +68,7 @@ def test_rows_of_a_parcel_are_opened_some_at_a_time():
     opened = [rows.copy() for rows in b.open_parts("a", "waves", parcel, np.uint64, n, 12)]
     assert len(opened) == 3
     assert (np.concatenate(opened) == words).all()
-    with pytest.raises(FederationError, match="bytes, and"):
+    with pytest.raises(FederationError, match="a sealed parcel of"):
         list(b.open_parts("a", "waves", parcel, np.uint64, n + 1, 12))
 
 
