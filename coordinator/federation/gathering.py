@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 HELLO_SECONDS = 10.0
 
 log = logging.getLogger("vfl.federation")
+ENDED = "the coordinator has ended"
+"""Reason that parties are told when the coordinator itself closes their streams, after a run or an error."""
 
 
 class Gathering:
@@ -58,7 +60,7 @@ class Gathering:
         with self._changed:
             links = list(self._links.values())
         for link in links:
-            link.end("the coordinator has ended")
+            link.end(ENDED)
         self._listener.close()
 
     def link(self, party: str, seconds: float) -> Link:

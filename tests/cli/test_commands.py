@@ -325,6 +325,14 @@ class TestEvaluate:
         summary = trained(call, "--output", "out")
         assert json.loads(call("evaluate", "out", "--json").out) == summary["findings"]
         assert call("evaluate", "out").out == f"held out: {Result.load(folder / 'out').findings['held out']}\n"
+        whole = (folder / "out" / "findings.json").read_text(encoding="utf-8")
+        value = str(summary["findings"]["held out"]["measures"]["accuracy"]["value"])
+        (folder / "out" / "findings.json").write_text(whole.replace(value, "0.99"), encoding="utf-8")
+        said = call("evaluate", "out")
+        assert said.code == OutputError.exit_code
+        assert "cannot be relied on, since its certificate does not hold: findings: " in said.err
+        (folder / "out" / "findings.json").write_text("[]", encoding="utf-8")
+        assert "findings.json' is damaged: it holds no table of findings" in call("evaluate", "out").err
 
     @pytest.mark.parametrize("data", [("all.csv",), ("bank=all.csv", "telco=telco.csv")], ids=["table", "parties"])
     def test_on_other_records_it_is_exact(self, folder: Path, call: Callable[..., Said], data: tuple[str, ...]) -> None:

@@ -157,6 +157,7 @@ class TestWatched:
                 {"event": "connected", "party": "bank"},
                 {"event": "disconnected", "party": "bank", "why": "the connection broke"},
                 {"event": "refused", "peer": "ab" * 32, "why": "no"},
+                {"event": "disconnected", "party": "telco", "why": "the coordinator has ended"},
             ):
                 logging.getLogger(LINKS).info(json.dumps(line))
         assert capsys.readouterr().err.splitlines() == [
@@ -166,7 +167,7 @@ class TestWatched:
             f"a peer with the certificate {'ab' * 32} is refused: no",
         ]
         kept = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-        assert [line["event"] for line in kept] == ["connected", "disconnected", "refused"]
+        assert [line["event"] for line in kept] == ["connected", "disconnected", "refused", "disconnected"]
         assert all(line["time"] > 1.7e9 for line in kept)
 
     def test_quiet(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

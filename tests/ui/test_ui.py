@@ -169,6 +169,9 @@ def test_the_page_of_a_job_shows_its_plan_and_no_place_of_data(root: Path, tmp_p
         assert "expect" in said
         assert str(text(vfl.plan(spec, 5000).explain())) in said
         assert "cannot be planned" in page(server, "job/split.toml?n=1").text
+        unread = unescape(page(server, "job/plain.toml?n=abc&positives=-1").text)
+        assert "This cannot be read: n = 'abc' and positives = '-1': give a number above 0" in unread
+        assert "plan of job" not in unread
         hidden = page(server, "job/job.toml?n=5000").text
         assert "epsilon = 2.0" in hidden
         assert "secret" not in hidden

@@ -56,7 +56,7 @@ def command(
     aligns records by ids, the records of --data are aligned too. With --federation, --data PARTY=NAME takes the source to
     which its owner gave this name.
     """
-    from vfl.errors import SpecificationError
+    from vfl.errors import OutputError, SpecificationError
     from vfl.launch.evaluate import evaluate
     from vfl.launch.run.result import Result
     from vfl.launch.run.warnings import PrivacyWarning
@@ -78,6 +78,10 @@ def command(
         elif sources:
             data, agreed = named_sources(sources, parties, formats), party_files("--policy", policies)
             found = {"data": evaluate(result, data, policies=agreed, **placed(engine, address, shards, cores))}
+    if found and not sources and not across and (why := result.altered()):
+        raise OutputError(
+            f"the measures in {str(run)!r} cannot be relied on, since its certificate does not hold: {why}"
+        )
     for warning in caught:
         click.echo(f"warning: {warning.message}", err=True)
     if not found:

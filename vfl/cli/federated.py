@@ -159,12 +159,14 @@ class Connections(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one log line about the connections."""
+        from coordinator.federation.gathering import ENDED
+
         line = json.loads(record.getMessage())
         who = line.get("party") or f"a peer with the certificate {line.get('peer') or 'unknown'}"
         match line["event"]:
             case "connected":
                 click.echo(f"{who} is connected", err=True)
-            case "disconnected":
+            case "disconnected" if line["why"] != ENDED:  # its own end is no fault
                 click.echo(f"{who} disconnected: {line['why']}", err=True)
             case "refused":
                 click.echo(f"{who} is refused: {line['why']}", err=True)

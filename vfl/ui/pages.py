@@ -121,8 +121,11 @@ def _of_cap(progress: Progress) -> str:
     return f"{progress.epsilon:.4g} of {progress.cap:.4g}"
 
 
-def job(base: str, name: str, spec: Job, n_records: int | None, positives: float | None) -> str:
-    """Return the page of a job: its plan for n records, and its declarations without the places of the data."""
+def job(base: str, name: str, spec: Job, n_records: int | None, positives: float | None, *, refused: str = "") -> str:
+    """Return the page of a job: its plan for n records, and its declarations without the places of the data.
+
+    refused : sentence about values that cannot be read; it is shown instead of a plan.
+    """
     asked = element(
         "form",
         element("label", "records ", _field("n", n_records)),
@@ -135,9 +138,13 @@ def job(base: str, name: str, spec: Job, n_records: int | None, positives: float
         base,
         element("h1", spec.name),
         element("p", name, class_="soft"),
-        section("Plan", asked, *_planned(spec, n_records, positives)),
+        section("Plan", asked, *(_unread(refused) if refused else _planned(spec, n_records, positives))),
         section("Declarations", element("pre", to_toml(spec))),
     )
+
+
+def _unread(refused: str) -> Iterable[Child]:
+    yield element("p", f"This cannot be read: {refused}", class_="bad")
 
 
 def _field(name: str, value: float | None) -> Markup:

@@ -132,6 +132,11 @@ class Site:
     def _job(self, found: Found, name: str, query: Mapping[str, str]) -> str:
         path = _named(found.jobs, name)
         job, environment = jobfile.read(path)
+        given = [field for field in ("n", "positives") if query.get(field, "").strip()]
+        refused = [field for field in given if _number(query, field) is None]
+        if refused:
+            said = " and ".join(f"{field} = {query[field]!r}" for field in refused)
+            return pages.job(self.base, name, job, None, None, refused=f"{said}: give a number above 0")
         n_records = _number(query, "n")
         if n_records is None:
             n_records = remembered_records(job, environment.data)

@@ -100,9 +100,12 @@ def _read_findings(folder: Path) -> dict[str, Findings]:
         return {}
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-        return {name: Findings.from_dict(found) for name, found in plain.items()}
+        found = {name: Findings.from_dict(one) for name, one in plain.items()} if isinstance(plain, dict) else None
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise OutputError(f"{str(path)!r} is damaged: {error}") from error
+    if found is None:
+        raise OutputError(f"{str(path)!r} is damaged: it holds no table of findings")
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
