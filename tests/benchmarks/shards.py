@@ -10,7 +10,7 @@ sum over all workers, "object store" its shared memory. Seconds are the median o
 of 10⁸ records take 4 GB, and training on them in one process 10 GB of memory:
 
     python -m tests.benchmarks.shards 100000000 4 --passes 2 --engine inprocess --remove
-files. Memory is the largest RssAnon of a process after any round: what it holds itself, without libraries and without pages of
+
 With --cores, S shards on S cores and one shard on one core take turns, each in a process of its own that is pinned to its
 cores with all processes of its Ray. The ratio is the seconds per round on one core over those on S cores.
 """
