@@ -16,14 +16,14 @@ from vfl.solvers import SOLVERS
 
 KINDS = {**SOLVERS, **LOSSES, **PENALTIES}
 REQUIRED = {"strength": 1.0}
-BELOW_ONE = {"selection_share"}
+NEVER_WHOLE = {"selection_share", "power"}
 """Options that no whole number satisfies."""
 
 
 def real_options(kind: type) -> list[str]:
     """Return the options annotated as real numbers."""
     return [
-        f.name for f in fields(kind) if f.name not in BELOW_ONE and "float" in str(f.type).replace("|", " ").split()
+        f.name for f in fields(kind) if f.name not in NEVER_WHOLE and "float" in str(f.type).replace("|", " ").split()
     ]
 
 
