@@ -42,6 +42,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -476,6 +477,7 @@ class _Process:
         command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
         environment = {**os.environ, "PYTHONPATH": path}
         self._popen = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)  # noqa: S603 - our own
+        self._end = weakref.finalize(self, _ended, self._popen)  # also if nobody closes it
         self._asking, self._answering = threading.Lock(), threading.Lock()
         self._write(secret)  # never on the command line, which all users can read
 
@@ -490,14 +492,18 @@ class _Process:
             self._answering.release()
 
     def close(self) -> None:
-        self._popen.kill()
-        self._popen.communicate()  # ignores a broken pipe
+        self._end()
 
     def _write(self, message: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
             if self._popen.stdin is not None:
                 self._popen.stdin.write(message)
                 self._popen.stdin.flush()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()  # ignores a broken pipe
 
 
 def serve() -> None:
