@@ -258,7 +258,8 @@ def _curve(axis: Any, places: Iterable[tuple[float, Result | None]], arm: str, *
     dashed = {"linestyle": "--", "marker": "s"} if arm in DASHED else {"marker": "o"}
     dashed |= {"linestyle": ":", "marker": "^"} if arm.endswith("isotropic") else {}
     options = {"color": COLOURS[arm.split()[0]], "markersize": 4, "linewidth": 1.3, "capsize": 2, "label": arm}
-    bars = [mean - [min(r.values) for _, r in points], [max(r.values) for _, r in points] - mean]
+    least, most = ([end(r.values) for _, r in points] for end in (min, max))
+    bars = np.maximum([mean - least, most - mean], 0.0)  # the mean of equal runs may differ from them in its last bit
     axis.errorbar([x for x, _ in points], mean, yerr=bars, **(options | dashed | style))
 
 
