@@ -63,7 +63,7 @@ def test_every_choice_is_usable_at_the_edges(loss, epsilon, n):
 def test_steps_vanish_where_nothing_can_be_learnt():
     little = plan(job(p=1_000, epsilon=0.01, solver=RECORD), 1_000).solver
     assert little.step_size < 0.01
-    assert little.label_share == 0.5
+    assert little.label_share == 0.9
     clear = plan(job(epsilon=10.0, solver=RECORD), 30_000).solver
     assert clear.step_size == 1.0
     assert clear.label_share == 0.01

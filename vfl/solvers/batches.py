@@ -97,6 +97,11 @@ class Batches:
         """Return 1 if the coordinator draws a batch before every step, else 0."""
         return int(self.sampling == "poisson")
 
+    @property
+    def cost(self) -> float:
+        """Return the μ² of all steps at σ = Δ: a pass costs 1, and a step sampled at a small rate q costs q²."""
+        return float(self.passes) if self.sampling == "disjoint" else self.steps * self.rate**2
+
     def charge(self, clip: Clip, noise_multiplier: float = 1.0) -> Charge:
         """Return the charge of all steps, (event, count), with σ = zΔ."""
         Δ = clip.sensitivity

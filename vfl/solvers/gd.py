@@ -10,9 +10,10 @@ import numpy as np
 
 from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
+from vfl.solvers.bought.start import Start, begins, require_share, share_of
+from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.standstill import Standstill, describe, require_tolerance, tolerance
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
@@ -38,8 +39,11 @@ class GD(Solver):
 
     passes : number of steps; None: a public rule (vfl.solvers.joint).
     clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
-    step_size : γ. 1 is safe: mean‖x‖² bounds the largest eigenvalue.
+    step_size : γ. 1 is safe: mean‖x‖² bounds the largest eigenvalue. None: 1, or less where noise would cost more than steps
+        gain (`joint.time_limit`).
     iterate : 'last', or 'tail', the average of the last half.
+    label_share : share of μ², about, that buys the start of the intercept at the constant model (vfl.solvers.bought.start).
+        None: a public rule, and nothing where the clip is given. 0 buys nothing.
     tol : without privacy, stop once a step moves no coordinate by more than this share of the largest one. None: 1e-9,
         or no early stop if `passes` is given. Refused with privacy: the number of steps never depends on data.
     """
@@ -48,6 +52,7 @@ class GD(Solver):
     clip: float | None = None
     step_size: float | None = None
     iterate: str | None = None
+    label_share: float | None = None
     tol: float | None = None
 
     name: ClassVar[str] = "GD"
@@ -59,8 +64,9 @@ class GD(Solver):
         require_positive(self.name, "clip", self.clip, infinite=True)
         require_positive(self.name, "step_size", self.step_size)
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
+        require_share(self.name, self.label_share)
         require_tolerance(self.name, self.tol)
-        as_floats(self, "clip", "step_size", "tol")
+        as_floats(self, "clip", "step_size", "label_share", "tol")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided; refuse a loss without finite curvature."""
@@ -71,36 +77,44 @@ class GD(Solver):
                 f"GD needs a loss with a bounded second derivative for its constant steps; {problem.loss.name} has none: "
                 "use SGD, whose steps shrink, or SCD"
             )
+        passes = self.passes or (joint.default_steps(problem) if problem.private else PUBLIC_PASSES)
+        clip = self.clip if self.clip is not None else joint.default_clip(problem)
+        size = self.step_size if self.step_size is not None else joint.default_step_size(problem, clip, passes)
         return replace(
             self,
-            passes=self.passes or (joint.default_steps(problem) if problem.private else PUBLIC_PASSES),
-            clip=self.clip if self.clip is not None else joint.default_clip(problem),
-            step_size=self.step_size if self.step_size is not None else 1.0,
+            passes=passes,
+            clip=clip,
+            step_size=size,
+            label_share=share_of(self.name, problem, self.label_share, self.clip),
             iterate=self.iterate or ("tail" if problem.private else "last"),
             tol=tolerance(self.name, problem, self.tol, limited=self.passes is not None),
         )
+
+    def _start(self, problem: Problem) -> Start:
+        return Start(problem, self.label_share or 0.0)
 
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return one Gaussian event per pass."""
-        if problem.epsilon is None or problem.delta is None:
+        """Return the event of the start, if it is bought, and one Gaussian event per pass."""
+        if not problem.private:
             return ()
-        plan = ((self._clip(problem).event(1.0), self.passes or 1),)
-        return scaled_to_budget(plan, problem.epsilon, problem.delta)
+        passes = self.passes or 1
+        return self._start(problem).planned((self._clip(problem).event(1.0), passes), cost=passes)
 
     def schedule(self, problem: Problem) -> Schedule:
         """For every pass: release the clipped gradient, step, rebuild Xw."""
-        clip = self._clip(problem)
-        event = next((event for event, _ in self.releases(problem)), None)
-        weighting = joint.ClippedDerivative(problem.loss, clip.cap)
-        query = joint.backward(problem, weighting, clip, event)
-        step = (self.step_size or 1.0) / (problem.loss.curvature * (yield from joint.mean_square(self.name, problem)))
+        clip, charges = self._clip(problem), self.releases(problem)
+        square = yield from joint.mean_square(self.name, problem)
+        w, loss = yield from self._start(problem).found(charges)
+        query = joint.backward(
+            problem, joint.ClippedDerivative(loss, clip.cap), clip, charges[-1][0] if charges else None
+        )
+        step = (self.step_size or 1.0) / (joint.curvature_at(problem, loss, w) * square)
         if clip.finite:
             yield joint.record_norms(problem)
-        w = problem.begin  # without a start, the intercept starts at the middle of the declared labels
-        if w.any():
+        if begins(problem, self.label_share or 0.0):
             yield joint.forward(problem, w, "reset")
         passes = self.passes or 1
         rest = Standstill(self.tol, np.ones_like(w), problem.intercept)
@@ -122,12 +136,14 @@ class GD(Solver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per pass, and those before the first pass."""
-        return 2 * (self.passes or 1) - 1 + self._clip(problem).finite + joint.asks_first(problem)
+        return 2 * (self.passes or 1) - 1 + self._clip(problem).finite + joint.asks_first(problem, self.label_share)
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that was decided."""
         return (
             f"{self.passes} steps over all records and coordinates; clip C = {self.clip:.3g} on a record's whole gradient.",
             f"step_size γ = {self.step_size:.3g}, in units of 1/(L·mean‖x‖²); iterate = {self.iterate}.",
+            *explain_start(self.label_share or 0.0),
+            *joint.standing_still(problem, (self.step_size or 1.0) * (self.passes or 1)),
             *describe(self.tol),
         )

@@ -23,8 +23,11 @@ from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.kernels.geometry import capped, record_limits
 from vfl.messages import Backward, Forward, Moments, RecordNorms
 from vfl.problem import INTERCEPT
+from vfl.solvers.bought import counts
 from vfl.solvers.bought.smoothness import OVERFLOW
-from vfl.solvers.rules.defaults import signal_to_noise
+from vfl.solvers.bought.start import begins
+from vfl.solvers.rules.defaults import signal_to_noise, typical_spread
+from vfl.solvers.rules.record_defaults import STILL, has_constant, still
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -155,9 +158,19 @@ def asks_mean_square(problem: Problem) -> bool:
     return isinstance(problem.smoothness, str) and problem.smoothness == "data" and bool(problem.penalised.any())
 
 
-def asks_first(problem: Problem) -> int:
-    """Return the number of messages before the first step: exact squares, and margins of a nonzero start."""
-    return asks_mean_square(problem) + bool(problem.begin.any())
+def asks_first(problem: Problem, label_share: float | None) -> int:
+    """Return the number of messages before the first step: exact squares, a bought start, and margins of a nonzero start."""
+    return asks_mean_square(problem) + bool(label_share) + begins(problem, label_share or 0.0)
+
+
+def curvature_at(problem: Problem, loss: Loss, w: Vector) -> float:
+    """Return L for steps of 1/(L·mean‖x‖²), 1 for a loss with a kink; for counts that of their mean, at least 1.
+
+    w : (p,) the first iterate. Steps for counts of a mean below 1 are shorter than they might be, as their noise weighs more.
+    """
+    if counts.has_counts(problem) and loss is not problem.loss:
+        return min(problem.loss.curvature, math.exp(max(0.0, float(problem.intercept @ w))))
+    return problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
 
 
 MOST_STEPS = 500
@@ -195,6 +208,50 @@ def default_steps(problem: Problem) -> int:
     """
     each = 8.0 if math.isfinite(problem.loss.slope) else 20.0
     return round(min(MOST_STEPS, max(20.0, each * signal_to_noise(problem))))
+
+
+GAIN = 0.05
+"""Gain, in units of a typical squared derivative over L, that steps are assumed to reach: a tenth of what there may be."""
+
+
+def time_limit(problem: Problem, clip: float) -> float:
+    """Return t, the sum of all γ up to which steps are expected to gain four times what their noise costs; inf without privacy.
+
+    In units of 1/(LΣB_j²), with a cap C on records and columns that fill a share r² of the squares of their bounds:
+
+        noise   ½ r² t² (2C)²/(L ΣB_j² (μn)²)      the sum of t steps, each with its share of the budget
+        gain    2 r² t ΔF/p                        the decrease along p equal columns, ΔF = GAIN·typical²/L
+        t       GAIN/4 · ΣB_j²·typical²/C² · (μn)²/p
+
+    r drops out, and so does the number of steps. A run with t far below p stays near its start, the constant model. Every
+    solver of joint gradients keeps to this rule: GD, SGD and SVRG by γ, SCD by its overlap.
+    """
+    rates = counts.has_counts(problem) and not has_constant(problem)  # no rule was chosen for these
+    if problem.mu is None or not math.isfinite(clip) or rates:
+        return math.inf
+    slope = problem.loss.slope
+    typical = slope / 2.0 if math.isfinite(slope) else typical_spread(problem)
+    if counts.has_counts(problem):
+        typical = 1.0  # the deviation of counts of mean 1
+    if not math.isfinite(typical):
+        return math.inf
+    squares = squares_bound(problem) * (typical / clip) ** 2
+    return GAIN / 4.0 * squares * (problem.mu * problem.n_records) ** 2 / problem.layout.n_columns
+
+
+def default_step_size(problem: Problem, clip: float, steps: int, full: float = 1.0) -> float:
+    """Return γ: `full`, or less where so many such steps would pass `time_limit`."""
+    return min(full, time_limit(problem, clip) / steps)
+
+
+def standing_still(problem: Problem, time: float) -> tuple[str, ...]:
+    """Return the sentence that a run stays near the constant model, if the sum of its γ is too little to learn from.
+
+    A column that fills a third of the squares of its bound moves by time/(3p) whole steps.
+    """
+    if not problem.private or time / (3.0 * problem.layout.n_columns) >= STILL:
+        return ()
+    return (still(problem),)
 
 
 def default_passes(problem: Problem, batch_size: int) -> int:

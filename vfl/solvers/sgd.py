@@ -10,9 +10,10 @@ import numpy as np
 
 from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded
-from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
+from vfl.solvers.bought.start import Start, begins, require_share, share_of
+from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 from vfl.solvers.protocol import Solver
@@ -43,9 +44,12 @@ class SGD(Solver):
     batch_size : qn, expected size of a batch. sampling : 'poisson' or 'disjoint'.
     passes : expected number of times each record is used; T = passes·n/batch_size steps.
     clip : C, cap on the norm of one record's whole gradient, on the scaled features; None: a public rule. inf: none.
-    step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature.
+    step_size : γ, in units of 1/(L·mean‖x‖²), with L = 1 for a loss without curvature. None: 1, or less where noise would
+        cost more than steps gain (`joint.time_limit`).
     decay : 'constant' steps, or 'root': γ/√(t+1) after t passes, as subgradients require.
     iterate : 'last', or 'tail', the average of the last half.
+    label_share : share of μ², about, that buys the start of the intercept at the constant model (vfl.solvers.bought.start).
+        None: a public rule, and nothing where the clip is given. 0 buys nothing.
     seed : orders disjoint batches; public. Secret samples come from the noise source.
     """
 
@@ -56,6 +60,7 @@ class SGD(Solver):
     step_size: float | None = None
     decay: str | None = None
     iterate: str | None = None
+    label_share: float | None = None
     seed: int = 0
 
     name: ClassVar[str] = "SGD"
@@ -68,7 +73,8 @@ class SGD(Solver):
         require_one_of(self.name, "decay", self.decay, tuple(DECAYS))
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         batches.require_sampling(self.name, self.sampling)
-        as_floats(self, "clip", "step_size")
+        require_share(self.name, self.label_share)
+        as_floats(self, "clip", "step_size", "label_share")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided from public facts."""
@@ -76,42 +82,49 @@ class SGD(Solver):
         joint.require_blocks(self.name, problem)
         smooth = math.isfinite(problem.loss.curvature)
         batch_size = self.batch_size or batches.default_batch_size(problem)
-        return replace(
+        solver = replace(
             self,
             batch_size=batch_size,
             sampling=self.sampling or batches.default_sampling(problem),
             passes=self.passes or (joint.default_passes(problem, batch_size) if problem.private else PUBLIC_PASSES),
             clip=self.clip if self.clip is not None else joint.default_clip(problem),
-            step_size=self.step_size if self.step_size is not None else 1.0,
             decay=self.decay or ("constant" if smooth and problem.private else "root"),
+            label_share=share_of(self.name, problem, self.label_share, self.clip),
             iterate=self.iterate or "tail",
         )
+        limited = joint.default_step_size(problem, float(solver.clip or math.inf), solver._batches(problem).steps)
+        return replace(solver, step_size=self.step_size if self.step_size is not None else limited)
 
     def _batches(self, problem: Problem) -> batches.Batches:
         return batches.Batches(
             problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
         )
 
+    def _start(self, problem: Problem) -> Start:
+        return Start(problem, self.label_share or 0.0)
+
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return one event a step ('poisson') or a pass ('disjoint')."""
-        if problem.epsilon is None or problem.delta is None:
+        """Return the event of the start, if it is bought, and one event a step ('poisson') or a pass ('disjoint')."""
+        if not problem.private:
             return ()
-        return scaled_to_budget((self._batches(problem).charge(self._clip(problem)),), problem.epsilon, problem.delta)
+        drawn = self._batches(problem)
+        return self._start(problem).planned(drawn.charge(self._clip(problem)), cost=drawn.cost)
 
     def schedule(self, problem: Problem) -> Schedule:
         """For every step: draw the batch, release its clipped gradient, step, rebuild Xw."""
         clip, drawn = self._clip(problem), self._batches(problem)
-        event = next((event for event, _ in self.releases(problem)), None)
-        weighting = joint.ClippedDerivative(problem.loss, clip.cap)
-        L = problem.loss.curvature if math.isfinite(problem.loss.curvature) else 1.0
-        step = (self.step_size or 1.0) / (L * (yield from joint.mean_square(self.name, problem)))
+        charges = self.releases(problem)
+        event = charges[-1][0] if charges else None
+        square = yield from joint.mean_square(self.name, problem)
+        w, loss = yield from self._start(problem).found(charges)
+        weighting = joint.ClippedDerivative(loss, clip.cap)
+        step = (self.step_size or 1.0) / (joint.curvature_at(problem, loss, w) * square)
         if clip.finite:
             yield joint.record_norms(problem)
-        w = problem.intercept * problem.label_centre  # the intercept starts where the declared labels lie
-        if w.any():
+        if begins(problem, self.label_share or 0.0):
             yield joint.forward(problem, w, "reset")
         mean = Average(self.iterate or "last", drawn.steps // 2)
         for t, (sample, fold) in enumerate(drawn.draws()):
@@ -130,7 +143,7 @@ class SGD(Solver):
 
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per step, and those before the first. Drawing a sample takes no message."""
-        asked = self._clip(problem).finite + joint.asks_first(problem)
+        asked = self._clip(problem).finite + joint.asks_first(problem, self.label_share)
         return 2 * self._batches(problem).steps - 1 + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
@@ -139,4 +152,6 @@ class SGD(Solver):
             self._batches(problem).describe(private=problem.private),
             f"clip C = {self.clip:.3g} on a record's whole gradient, joint over the parties.",
             f"step_size γ = {self.step_size:.3g}, {self.decay}; iterate = {self.iterate}.",
+            *explain_start(self.label_share or 0.0),
+            *joint.standing_still(problem, (self.step_size or 1.0) * self._batches(problem).steps),
         )

@@ -10,9 +10,10 @@ import numpy as np
 
 from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, SpecificationError
-from vfl.privacy.calibration import scaled_to_budget
 from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
+from vfl.solvers.bought.start import Start, require_share, share_of
+from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
 from vfl.solvers.protocol import Solver
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from vfl.losses import Loss
-    from vfl.privacy.calibration import Charge, Noised
+    from vfl.privacy.calibration import Charge
     from vfl.problem import Problem
     from vfl.solvers.protocol import Schedule
     from vfl.types import Vector
@@ -82,7 +83,7 @@ class SVRG(Solver):
     separately would allow 2C. Source: Johnson &
     Zhang 2013; clipping as in Abadi et al. 2016 (a clipped difference is biased, as every clipped gradient is).
 
-    batch_size, sampling, passes, step_size, iterate, seed : as for SGD; steps are constant.
+    batch_size, sampling, passes, step_size, iterate, label_share, seed : as for SGD; steps are constant, and half as long.
     clip : C. difference_clip : D; None: C√(b/n) with privacy, for batches of size b, so that both noises weigh alike.
     """
 
@@ -93,6 +94,7 @@ class SVRG(Solver):
     difference_clip: float | None = None
     step_size: float | None = None
     iterate: str | None = None
+    label_share: float | None = None
     seed: int = 0
 
     name: ClassVar[str] = "SVRG"
@@ -105,7 +107,8 @@ class SVRG(Solver):
         require_positive(self.name, "step_size", self.step_size)
         require_one_of(self.name, "iterate", self.iterate, ITERATES)
         batches.require_sampling(self.name, self.sampling)
-        as_floats(self, "clip", "difference_clip", "step_size")
+        require_share(self.name, self.label_share)
+        as_floats(self, "clip", "difference_clip", "step_size", "label_share")
 
     def resolve(self, problem: Problem) -> Self:
         """Return the same solver with every option decided; refuse a loss without finite curvature."""
@@ -125,9 +128,13 @@ class SVRG(Solver):
             sampling=self.sampling or batches.default_sampling(problem),
             passes=self.passes or (joint.default_passes(problem, batch_size) if problem.private else PUBLIC_PASSES),
             clip=clip,
-            step_size=self.step_size if self.step_size is not None else 0.5,
+            label_share=share_of(self.name, problem, self.label_share, self.clip),
             iterate=self.iterate or ("tail" if problem.private else "last"),
         )
+        if self.step_size is None:
+            # Each snapshot's noise is in every step of its pass, and half of the budget buys the snapshots.
+            limited = joint.default_step_size(problem, clip, 2 * solver._batches(problem).steps)
+            solver = replace(solver, step_size=min(0.5, limited))
         share = solver._batches(problem).rate
         difference = clip if not math.isfinite(clip) else clip * math.sqrt(share)
         return replace(solver, difference_clip=self.difference_clip if self.difference_clip is not None else difference)
@@ -137,24 +144,27 @@ class SVRG(Solver):
             problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
         )
 
+    def _start(self, problem: Problem) -> Start:
+        return Start(problem, self.label_share or 0.0)
+
     def _clips(self, problem: Problem) -> tuple[Clip, Clip]:
         """Return the clips of the snapshot and of the differences."""
         p = problem.layout.n_coordinates
         return Clip(float(self.clip or math.inf), p), Clip(float(self.difference_clip or math.inf), p)
 
     def releases(self, problem: Problem) -> tuple[Charge, ...]:
-        """Return the event of the snapshots, one per pass, and the event of the steps.
+        """Return the event of the start, if it is bought, that of the snapshots, one per pass, and that of the steps.
 
         A Poisson step of rate q costs about q² of a full one, so the steps of a pass cost q of it: the snapshot's σ is
         1/√q times that of the steps, each in units of its Δ. A disjoint pass costs as much as a snapshot.
         """
-        if problem.epsilon is None or problem.delta is None:
+        if not problem.private:
             return ()
         snapshot, difference = self._clips(problem)
         drawn = self._batches(problem)
         weight = 1.0 / math.sqrt(drawn.rate) if drawn.sampling == "poisson" else 1.0
-        plan = ((snapshot.event(weight), drawn.passes), drawn.charge(difference))
-        return scaled_to_budget(plan, problem.epsilon, problem.delta)
+        plan = (snapshot.event(weight), drawn.passes), drawn.charge(difference)
+        return self._start(problem).planned(*plan, cost=drawn.cost + drawn.passes / weight**2)
 
     def schedule(self, problem: Problem) -> Schedule:
         """For every pass: rebuild Xw, release the snapshot's gradient, step; for every batch: release the difference, step.
@@ -162,14 +172,16 @@ class SVRG(Solver):
         The first step needs no batch: at the snapshot all differences are 0, so a release would be pure noise.
         """
         snapshot_clip, difference_clip = self._clips(problem)
-        drawn, loss, n = self._batches(problem), problem.loss, problem.n_records
-        snapshot_event, step_event = self._events(problem)
+        drawn, n, charges = self._batches(problem), problem.n_records, self.releases(problem)
+        snapshot_event, step_event = (charges[-2][0], charges[-1][0]) if charges else (None, None)
+        square = yield from joint.mean_square(self.name, problem)
+        w, loss = yield from self._start(problem).found(charges)
         snapshot = joint.backward(problem, SnapshotDerivative(loss, snapshot_clip.cap), snapshot_clip, snapshot_event)
         difference = ClippedDifference(loss, difference_clip.cap)
-        step = (self.step_size or 1.0) / (loss.curvature * (yield from joint.mean_square(self.name, problem)))
+        step = (self.step_size or 1.0) / (joint.curvature_at(problem, loss, w) * square)
         if snapshot_clip.finite or difference_clip.finite:
             yield joint.record_norms(problem)
-        w, g = problem.intercept * problem.label_centre, np.zeros(0)
+        g = np.zeros(0)
         mean = Average(self.iterate or "last", drawn.steps // 2)
         for t, (sample, fold) in enumerate(drawn.draws()):
             try:
@@ -189,16 +201,11 @@ class SVRG(Solver):
                 yield joint.forward(problem, w - before, "add")
         return mean.final(w)
 
-    def _events(self, problem: Problem) -> tuple[Noised | None, Noised | None]:
-        if problem.epsilon is None or problem.delta is None:
-            return None, None
-        (snapshot, _), (step, _) = self.releases(problem)
-        return snapshot, step
-
     def round_trips(self, problem: Problem) -> int:
         """Return the number of messages: two per step, two per pass for its snapshot, and those before the first pass."""
         drawn = self._batches(problem)
         asked = any(clip.finite for clip in self._clips(problem)) + joint.asks_mean_square(problem)
+        asked += bool(self.label_share)
         return 2 * (drawn.steps + drawn.passes) + asked
 
     def explain(self, problem: Problem) -> tuple[str, ...]:
@@ -207,4 +214,6 @@ class SVRG(Solver):
             self._batches(problem).describe(private=problem.private),
             f"one snapshot gradient per pass, clip C = {self.clip:.3g}; differences at {self.difference_clip:.3g}.",
             f"step_size γ = {self.step_size:.3g}; iterate = {self.iterate}.",
+            *explain_start(self.label_share or 0.0),
+            *joint.standing_still(problem, (self.step_size or 1.0) * self._batches(problem).steps),
         )

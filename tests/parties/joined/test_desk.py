@@ -77,7 +77,12 @@ PARTIES = ("bank", "telco")
 
 def job(**changes: Any) -> vfl.Job:
     return vfl.Job(
-        **{"partition": PARTITION, "bounds": BOUNDS, "privacy": vfl.Privacy(epsilon=1.0), "solver": vfl.GD(passes=3)}
+        **{
+            "partition": PARTITION,
+            "bounds": BOUNDS,
+            "privacy": vfl.Privacy(epsilon=1.0),
+            "solver": vfl.GD(passes=3, label_share=0.0),
+        }
         | changes
     )
 

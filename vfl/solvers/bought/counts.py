@@ -30,17 +30,15 @@ from vfl.evaluation.statistics import GRID, steps_of
 from vfl.losses import Poisson, Power
 from vfl.messages import Tally
 from vfl.privacy.calibration import noise_multiplier
-from vfl.privacy.events import Gaussian
-from vfl.solvers.bought.labels import Spread
-from vfl.solvers.bought.smoothness import require_bearable
+from vfl.solvers.bought.labels import Spread, noised
 from vfl.solvers.rules.defaults import typical_spread
-from vfl.types import Adjacency
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     from vfl.losses import Loss
     from vfl.messages import Query
+    from vfl.privacy.events import Gaussian
     from vfl.problem import Problem
     from vfl.solvers.bought.smoothness import Curvature
     from vfl.solvers.protocol import Released
@@ -57,7 +55,11 @@ EXPOSURES = 0.5
 STEPS = 10_000.0
 """Largest amount, in steps of the histogram."""
 FITS = 200
-"""Number of means that the fit of a geometric distribution tries."""
+"""Number of means that a fit tries."""
+SHAPES = (1.0, 5.0)
+"""Shapes r of the negative binomial distributions that are fitted, of variance m + m²/r: geometric, and nearly Poisson. With
+both in place of the first alone, the loss of the constant model exceeded the best by 0.16 to 1.1 times as much on five kinds of
+counts at μn = 24 and 75."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class CountHistogram:
 
 def has_counts(problem: Problem) -> bool:
     """Return True for private regression with a log link, a declared range of labels and a free intercept to start."""
-    most = problem.label_centre + problem.label_range / 2.0
+    most = problem.label_low + problem.label_range
     return problem.private and isinstance(problem.loss, LOG_LINKS) and problem.centred and 0.0 < most < 1e9
 
 
@@ -129,7 +131,7 @@ def share(clear: float) -> float:
 def histogram(problem: Problem) -> CountHistogram:
     """Return the statistic over the declared counts."""
     most = 0.0 if problem.exposure is None else problem.exposure[1]
-    high = problem.label_centre + problem.label_range / 2.0
+    high = problem.label_low + problem.label_range
     if isinstance(problem.loss, Poisson):
         return CountHistogram(high, most)
     return CountHistogram(STEPS, most, high / STEPS)
@@ -137,9 +139,7 @@ def histogram(problem: Problem) -> CountHistogram:
 
 def counts_event(problem: Problem, mu: float) -> Gaussian:
     """Return the event of the histogram, one μ-GDP vector."""
-    statistic, z = histogram(problem), noise_multiplier(mu, 1)
-    require_bearable(z * statistic.sensitivity)
-    return Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, z * statistic.sensitivity, statistic.dimension)
+    return noised(histogram(problem), noise_multiplier(mu, 1))
 
 
 def near_the_mean(
@@ -195,18 +195,22 @@ def _power(loss: Loss) -> float:
 def spread_of(noisy: Vector, statistic: CountHistogram, n_records: int, sigma: float) -> Spread:
     """Return mean and deviation of the counts.
 
-    Bins above the noise stand as they are. The records that they leave are shared out over the other bins as a geometric
-    distribution does that is fitted to all of them: noise in far bins would weigh most in the mean. The deviation is at least
-    that of a Poisson variable.
+    Bins above the noise stand as they are. The records that they leave are shared out over the other bins as a negative
+    binomial distribution does that is fitted to all of them: noise in far bins would weigh most in the mean. Its shape is one
+    of SHAPES. The deviation is at least that of a Poisson variable.
 
     noisy : (BINS,) counts with noise of standard deviation `sigma`.
     """
+    from scipy.special import betainc
+
     edges = np.array(statistic.edges, dtype=np.float64)
     allowed = edges[:-1] <= max(statistic.high, 1.0)
     low, high = edges[:-1][allowed], np.minimum(edges[1:] - 1.0, max(math.ceil(statistic.high), 1.0))[allowed]
     found = noisy[allowed]
-    q = 1.0 / (1.0 + 1.0 / np.geomspace(1.0 / n_records, max(statistic.high, 1.0), FITS))[:, None]
-    fits = n_records * (q**low - q ** (high + 1.0))
+    means = np.geomspace(1.0 / n_records, max(statistic.high, 1.0), FITS)[:, None]
+    below = [np.where(low > 0, betainc(r, np.maximum(low, 1.0), r / (r + means)), 0.0) for r in SHAPES]
+    to = [betainc(r, high + 1.0, r / (r + means)) for r in SHAPES]
+    fits = n_records * (np.concatenate(to) - np.concatenate(below))
     fit = fits[np.argmin(((fits - found) ** 2).sum(axis=1))]
     seen = found > SEEN * sigma
     rest = max(0.0, n_records - float(found[seen].sum()))

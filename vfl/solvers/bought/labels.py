@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from vfl.messages import Query
+    from vfl.messages.query import Statistic
     from vfl.problem import Problem
     from vfl.solvers.protocol import Released
     from vfl.types import Integers, Vector
@@ -74,11 +75,16 @@ def counts_of(problem: Problem) -> LabelCounts:
     return LabelCounts(problem.label_centre - half, problem.label_centre + half)
 
 
+def noised(statistic: Statistic, z: float) -> Gaussian:
+    """Return the event of releasing a statistic of the labels with σ = zΔ: 1/z-GDP."""
+    Δ = statistic.sensitivity
+    require_bearable(z * Δ)
+    return Gaussian(Adjacency.REPLACE_ONE, Δ, z * Δ, statistic.dimension)
+
+
 def labels_event(problem: Problem, mu: float) -> Gaussian:
     """Return the event of the counts, one μ-GDP vector."""
-    statistic, z = counts_of(problem), noise_multiplier(mu, 1)
-    require_bearable(z * statistic.sensitivity)
-    return Gaussian(Adjacency.REPLACE_ONE, statistic.sensitivity, z * statistic.sensitivity, statistic.dimension)
+    return noised(counts_of(problem), noise_multiplier(mu, 1))
 
 
 def spread(problem: Problem, event: Gaussian) -> Generator[Query, Released, Spread]:
@@ -100,18 +106,20 @@ def spread_of(noisy: Vector, statistic: LabelCounts, n_records: int) -> Spread:
     return Spread(mean, math.sqrt(float(share @ (middle - mean) ** 2) + width**2 / 12.0))
 
 
+def mean_of(problem: Problem) -> LabelMean:
+    """Return the statistic of the labels' mean over their declared range."""
+    half = problem.label_range / 2.0
+    return LabelMean(problem.label_centre - half, problem.label_centre + half)
+
+
 def mean_event(mu: float) -> Gaussian:
     """Return the event of releasing the labels' mean: μ-GDP."""
-    z = noise_multiplier(mu, 1)
-    require_bearable(z)
-    return Gaussian(Adjacency.REPLACE_ONE, LabelMean.sensitivity, z * LabelMean.sensitivity, LabelMean.dimension)
+    return noised(LabelMean(0.0, 1.0), noise_multiplier(mu, 1))
 
 
 def mean(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
     """Release the labels' mean; return it, drawn to the middle of the declared range by the part that noise explains."""
-    half = problem.label_range / 2.0
-    statistic = LabelMean(problem.label_centre - half, problem.label_centre + half)
-    ((noisy,),) = yield Tally(statistic, event)
+    ((noisy,),) = yield Tally(mean_of(problem), event)
     apart = shrunk(float(noisy) / problem.n_records - 0.5, event.sigma / problem.n_records)
     return problem.label_centre + problem.label_range * min(max(apart, -0.5), 0.5)
 
@@ -123,9 +131,7 @@ def shrunk(apart: float, noise: float) -> float:
 
 def balance_event(mu: float) -> Gaussian:
     """Return the event of releasing the number of positive labels: μ-GDP."""
-    z = noise_multiplier(mu, 1)
-    require_bearable(z)
-    return Gaussian(Adjacency.REPLACE_ONE, Positives.sensitivity, z * Positives.sensitivity, Positives.dimension)
+    return noised(Positives(), noise_multiplier(mu, 1))
 
 
 def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, float]:
@@ -137,7 +143,9 @@ def constant(problem: Problem, event: Gaussian) -> Generator[Query, Released, fl
     noise = event.sigma / problem.n_records
     share = 0.5 + shrunk(float(noisy) / problem.n_records - 0.5, noise)
     loss = problem.loss
-    return majority(share, noise, loss.width) if isinstance(loss, SmoothedHinge) else log_odds(share)
+    if loss.name in ("hinge", "smoothed_hinge"):
+        return majority(share, noise, loss.width if isinstance(loss, SmoothedHinge) else 0.0)
+    return log_odds(share)
 
 
 def log_odds(share: float) -> float:
@@ -147,7 +155,9 @@ def log_odds(share: float) -> float:
 
 
 def majority(share: float, noise: float, width: float) -> float:
-    """Return the best constant model of smoothed hinge loss, ±(1 − h·(smaller share)/(larger share)) on the majority's side.
+    """Return the best constant model of smoothed hinge loss, or with h = 0 of hinge loss.
+
+    It is ±(1 − h·(smaller share)/(larger share)), on the majority's side.
 
     It jumps at a share of one half. Within two standard deviations of that it is shorter in proportion, since the side may be
     wrong.

@@ -72,8 +72,11 @@ def buys_mean(problem: Problem) -> bool:
 
 def standing_still(problem: Problem) -> str:
     """Return a sentence if the rules keep a run at its start, the constant model; '' elsewhere."""
-    if not problem.private or time(problem) >= STILL:
-        return ""
+    return still(problem) if problem.private and time(problem) < STILL else ""
+
+
+def still(problem: Problem) -> str:
+    """Return the sentence that steps learn nothing."""
     return (
         f"μn/p = {signal_to_noise(problem):.2g}: noise at this ε outweighs what steps along all columns can learn from these "
         "records, so the run stays near the constant model. Fewer columns, more records or a larger ε let it learn; GCD looks "
@@ -89,23 +92,65 @@ def has_balance(problem: Problem) -> bool:
 def label_share(problem: Problem) -> float:
     """Return the share of the μ² left by the moments to spend on a start for the intercept; 0: none.
 
-    Squared loss: mean and spread; below μn = 100, and for Huber loss, the mean alone, for 1 % of μ² or as much as keeps its
-    noise at 3 % of the range, at most 30 % of μ², or 80 % where steps learn nothing (`standing_still`).
-    Logistic loss, and smoothed hinge where ρ < UNSURE: the share of positive labels, for 1 % of μ² or as much as keeps its
-    noise at a tenth of the records.
-    The run then starts at the constant model, which is where it ends if nothing can be learnt.
+    Squared loss: mean and spread; below μn = 100, and for Huber loss, the mean alone (`_mean_share`).
+    Logistic loss, and smoothed hinge where ρ < UNSURE: the share of positive labels (`_balance_share`).
+    The run then starts at the constant model, which is where it ends if nothing can be learnt (`standing_still`): the start
+    has 90 % of μ² then.
     """
     if counts.has_counts(problem):
-        return counts.share(clear(problem))
+        return _nearly_all(problem) or counts.share(clear(problem))
     if has_balance(problem):
         if problem.loss.name == "smoothed_hinge" and signal_to_noise(problem) >= UNSURE:
             return 0.0
-        return min(0.5, max(0.01, (10.0 / clear(problem)) ** 2))
+        return _balance_share(problem, clear(problem), 0.1)
     if buys_mean(problem):
-        return min(0.8 if time(problem) < STILL else 0.3, max(0.01, (33.0 / clear(problem)) ** 2))
+        return _mean_share(problem, clear(problem), 0.3)
     if not has_spread(problem):
         return 0.0
     return min(max((94.0 / clear(problem)) ** 2, 0.002), 0.05)
+
+
+def has_constant(problem: Problem) -> bool:
+    """Return True if label statistics give a best constant model that an intercept can start at, penalised or not."""
+    if counts.has_counts(problem):
+        return problem.loss.name == "poisson" and problem.exposure is None
+    known = problem.loss.name in ("logistic", "smoothed_hinge", "hinge") or (
+        problem.loss.name in ("squared", "huber") and math.isfinite(problem.label_range)
+    )
+    return known and problem.layout.has_intercept
+
+
+def start_share(problem: Problem) -> float:
+    """Return the share of μ² for the start of a run that moves all coordinates by joint gradients: as `label_share`.
+
+    Its steps are short and repair little of the start's noise. So the start has more of the budget, classification buys the
+    share of positive labels at any ρ, and squared loss the mean alone.
+    """
+    clear = (problem.mu or math.inf) * problem.n_records
+    if counts.has_counts(problem):
+        return _nearly_all(problem) or counts.share(clear)
+    if problem.loss.classification:
+        return _balance_share(problem, clear, 0.07)
+    return _mean_share(problem, clear, 0.6)
+
+
+def _nearly_all(problem: Problem) -> float:
+    """Return 0.9 where steps learn nothing, so that the constant model is all that the budget can buy; 0 elsewhere."""
+    return 0.9 if time(problem) < STILL else 0.0
+
+
+def _balance_share(problem: Problem, clear: float, noise: float) -> float:
+    """Return 1 %, or as much as keeps the noise at a share of the records, at most half; 0.9 where steps learn nothing.
+
+    For the hinges, whose best constant model jumps at a share of one half, the noise is kept at a thirtieth.
+    """
+    noise = noise if problem.loss.name == "logistic" else 1.0 / 30.0
+    return _nearly_all(problem) or min(0.5, max(0.01, (1.0 / (noise * clear)) ** 2))
+
+
+def _mean_share(problem: Problem, clear: float, most: float) -> float:
+    """Return 1 %, or as much as keeps the noise at 3 % of the declared range; 0.9 where steps learn nothing."""
+    return _nearly_all(problem) or min(most, max(0.01, (33.0 / clear) ** 2))
 
 
 def residual_share(problem: Problem) -> float:
