@@ -82,6 +82,7 @@ class FederationTransport:
         self._timeout, self._load_seconds, self._n_margins = timeout, load_seconds, n_margins
         self._dealer, self._widest = dealer, widest
         self._targets = targets or Targets()
+        self._offered_to = {member: link.process for member, link in gathering.connected().items()}
         self._queues: dict[str, ThreadPoolExecutor] = {}
         self._n_records: dict[str, int] = {}
         self._constants: dict[str, tuple[Vector, Constant]] = {}
@@ -189,13 +190,18 @@ class FederationTransport:
                 with _lost_as(party):
                     link = self._gathering.link(member, max(until - time.monotonic(), 0.0))
                     self._offer(link)
+                    self._offered_to[member] = link.process
                     return Greeting(link.version, 0) if member != party else self._greeted(party, link.call(Load()))
             except PartyLost:
                 if time.monotonic() >= until:
                     raise
 
     def _link(self, party: str) -> Link:
-        return self._gathering.link(party, 0.0)
+        """Return the party's stream. Raises PartyLost for a new process of the party, which knows nothing of the run."""
+        link = self._gathering.link(party, 0.0)
+        if self._offered_to.setdefault(party, link.process) != link.process:
+            raise PartyLost(f"{party!r} was lost: it was started again", party)
+        return link
 
     def _calling(self, party: str, *messages: object, **options: Any) -> Callable[[], Answer]:
         return lambda: self._link(party).call(*messages, **options)
