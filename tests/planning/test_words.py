@@ -52,3 +52,11 @@ def test_without_privacy_nothing_is_released() -> None:
     said = str(plan(replace(JOB, privacy=None), 20_000))
     assert "  privacy    NONE: the model is not differentially private" in said
     assert "releases" not in said
+
+
+def test_amounts_get_neither_a_forecast_nor_advice_which_nobody_measured_on_them() -> None:
+    job = replace(JOB, loss=vfl.losses.Gamma(low=-2, high=3), bounds={**JOB.bounds, "default": (0.1, 20)})
+    made = plan(replace(job, solver=vfl.OutputPerturbation(), penalty=vfl.L2(0.1)), 20_000)
+    for said in (str(made), made.explain(), str(plan(job, 20_000))):
+        assert "  expect" not in said
+        assert "  advice" not in said

@@ -141,6 +141,8 @@ def _training(plan: Plan) -> str:
 
 
 def _expected(plan: Plan, expected: Forecast | None) -> Lines:
+    if not _compared(plan) and expected is None:
+        return ()
     found = forecast(plan.job, plan.n_records) if expected is None else expected
     first, *others = found.lines
     lines = [("expect", first), *(("", line) for line in others)]
@@ -219,9 +221,14 @@ def _faint(plan: Plan) -> Lines:
     return (("signal", said),) if said else ()
 
 
+def _compared(plan: Plan) -> bool:
+    """Return False for losses on which no comparison of the solvers was measured."""
+    return plan.problem.loss.name not in ("gamma", "tweedie")
+
+
 def _advice(plan: Plan) -> Lines:
     """Return the solver that is expected to win, if the job names another."""
-    if plan.sharing is not None:  # advice compares solvers that shares do not offer
+    if plan.sharing is not None or not _compared(plan):  # advice compares solvers that shares do not offer
         return ()
     if not plan.problem.private or (first := recommendation(plan.problem).solver) == plan.solver.name:
         return ()
@@ -229,7 +236,7 @@ def _advice(plan: Plan) -> Lines:
 
 
 def _reasoned_advice(plan: Plan) -> Sequence[tuple[str, str]]:
-    if not plan.problem.private:
+    if not plan.problem.private or not _compared(plan):
         return ()
     first = recommendation(plan.problem).candidates[0]
     left = f"{first.left:.2g} of the loss ({first.range})"
