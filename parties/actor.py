@@ -327,6 +327,7 @@ class PartyActor:
 
         measured : as for `Prediction`.
         """
+        self._new_records = source  # the owner agrees to this source, so `margins` reads no other
         self._prediction = Prediction(
             part, name, _opened(source), parties=parties, policy=self._policy, measured=measured
         )
@@ -336,9 +337,9 @@ class PartyActor:
         """Read the ids of the new records for their alignment."""
         self._alignment = self._prediction.alignment(salt, cores, keeping)
 
-    def margins(self, source: Any) -> Vector | list[Any]:
+    def margins(self) -> Vector | list[Any]:
         """Return the party's part of the margins, (n,) or (n, K), or references to its pieces by shard."""
-        prediction = self._prediction
+        prediction, source = self._prediction, self._new_records
         if self._alignment is not None:
             prediction.align(self._alignment.settled())
         own: dict[str, Any] = {"labelled": prediction.labelled}

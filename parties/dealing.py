@@ -50,7 +50,7 @@ class Dealing:
         self._session: Session | None = None
         self._dealer: Dealer | None = None
         self._products: GramDealer | None = None
-        self._sharing: tuple[int, Sharing | GramSharing] | None = None
+        self._sharing: Sharing | GramSharing | None = None
         self._recycles, self._sent = recycles, bytearray()
 
     def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
@@ -58,15 +58,17 @@ class Dealing:
         if parcels:
             raise FederationError("the dealer received a sealed parcel, but it accepts none")
         if isinstance(leg, Meet):
-            self._session, self._dealer, self._products = Session(DEALER, leg.session, self._own), None, None
+            self._session = Session(DEALER, leg.session, self._own)
+            self._sharing, self._dealer, self._products = None, None, None
             return self._session.key, []
         if self._session is None:
             raise PartyLost("the dealer was restarted and has no keys of the session", DEALER)
         if leg.session != self._session.session:
             raise FederationError("the dealer received a message of a session that has ended")
         if isinstance(leg, Begin):
-            sharing = self._of(leg.n_records)
+            sharing = self._planned(leg.n_records)
             streams = self._session.begin(leg.keys, sharing.roles.parties, self._noise)
+            self._sharing = sharing  # a second Begin of the session, perhaps with another n, was refused above
             if isinstance(sharing, GramSharing):
                 self._products = GramDealer(sharing.roles, streams, self._noise, leg.n_records, sharing.widths)
             else:
@@ -74,7 +76,7 @@ class Dealing:
             return Done(), []
         if self._sharing is None:
             raise FederationError("the dealer received a message before the keys of its session")
-        sharing = self._sharing[1]
+        sharing = self._sharing
         if isinstance(sharing, GramSharing):
             return Done(), self._dealt(leg, self._session, sharing)
         if self._dealer is None:
@@ -122,10 +124,8 @@ class Dealing:
             words[opening.owner].append(dealer.sum(opening, deviations))
         return [session.seal(owner, f"sum {leg.key}", np.concatenate(own)) for owner, own in words.items()]
 
-    def _of(self, n_records: int) -> Sharing | GramSharing:
-        if self._sharing is None or self._sharing[0] != n_records:
-            sharing = make_plan(self._job, n_records).sharing
-            if sharing is None:
-                raise PrivacyError("the dealer received a job that does not train on shares")
-            self._sharing = n_records, sharing
-        return self._sharing[1]
+    def _planned(self, n_records: int) -> Sharing | GramSharing:
+        sharing = make_plan(self._job, n_records).sharing
+        if sharing is None:
+            raise PrivacyError("the dealer received a job that does not train on shares")
+        return sharing

@@ -160,7 +160,7 @@ class Unchanged:
 
 
 def _content(task: PartyTask, opened: Source | SparseSource) -> str:
-    wanted = contents_of(task.schema, task.columns, task.label, task.groups)
+    wanted = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
     return content_of(opened, list(wanted) or opened.names[:1])
 
 

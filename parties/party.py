@@ -239,7 +239,9 @@ class Party:
                 reply = Reply(selected=best.moved(block.coordinates.start))
             case Forward() | RecordNorms() | Groups():
                 reply = Reply(vector=self._vector(query, records))
-            case Tally(side=Side.TRAINING) if getattr(query.statistic, "labels_only", False):
+            case Tally(side=Side.TRAINING) if self._holder is not None and getattr(
+                query.statistic, "labels_only", False
+            ):
                 reply = Reply((self._tally(query, key),))
             case _:
                 raise PrivacyError(f"party {self.name!r} does not answer {type(query).__name__}")

@@ -63,7 +63,7 @@ def test_a_fit_that_reads_its_classes_is_not_private_and_warns_with_a_remedy(for
 def test_a_certificate_that_hides_the_flag_does_not_verify() -> None:
     with pytest.warns(vfl.PrivacyWarning):
         result = model().fit(X, Y).result_
-    forged = replace(result.certificate, flags=(), private=True).signed(signing_key(None))
+    forged = replace(result.certificate, private=True).signed(signing_key(None))
     with pytest.raises(vfl.OutputError, match="the field 'private'"):
         replace(result, certificate=forged).verify()
     forged = replace(result.certificate, flags=()).signed(signing_key(None))

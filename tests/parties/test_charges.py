@@ -53,9 +53,9 @@ def test_a_coordinator_that_repeats_a_run_learns_nothing_more(
 
 
 def test_each_party_refuses_by_itself(run: Watched) -> None:
-    """A release with the least noise of the plan is refused by every party once the plan is used up."""
-    planned = plan(run.spec, N)
-    event = next(event for event, _ in planned.releases if isinstance(event, Gaussian))
+    """A release of the plan's last kind is refused by every party once the plan is used up."""
+    *_, (event, _) = plan(run.spec, N).releases
+    assert isinstance(event, Gaussian)
     for party in run.holders.values():
         with pytest.raises(ConsentRefused, match="beyond the plan of its job"):
             party._holder.charges._charge([(ReleaseKey(99), event)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from vfl.federation.identity import new_identity
 from vfl.messages.joining import SealingKey
 from vfl.privacy.noise import CryptographicNoise
 from vfl.secure import legs
+from vfl.secure.roles import DEALER
 from vfl.secure.sigmoid import SERIES
 from vfl.security.sealing import PIECE
 
@@ -110,3 +112,15 @@ def test_every_participant_refuses_the_keys_of_its_session_again():
     for to, leg in begun.items():
         with pytest.raises(PrivacyError, match="the keys of one session twice"):
             transport.post(to, leg, (), 0)
+
+
+def test_keys_that_the_dealer_refuses_leave_the_deviation_of_its_noise_as_it_was():
+    """With a larger number of records the dealer's part of the noise would be smaller, and no party could notice."""
+    transport = Watched(job(solver=vfl.SkGD(passes=1, block_size=6)), table())
+    outcome(transport)
+    dealer = transport._dealer
+    begun = next(leg for to, leg in transport.legs if to == DEALER and isinstance(leg, legs.Begin))
+    planned = dealer._sharing
+    with pytest.raises(PrivacyError, match="the keys of one session twice"):
+        dealer.leg(replace(begun, n_records=10**7), ())
+    assert dealer._sharing is planned

@@ -28,9 +28,7 @@ def federation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="FILE",
         help="Parties in other organisations, which run vfl join FILE.",
     )
-    name = click.option(
-        "--as", "name", metavar="NAME", help="With --federation: your name, which is the coordinator's."
-    )
+    name = click.option("--as", "name", metavar="NAME", help="With --federation: the coordinator's name.")
     identity = click.option(
         "--identity",
         type=click.Path(path_type=Path),

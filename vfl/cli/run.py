@@ -54,12 +54,12 @@ if TYPE_CHECKING:
     "--warm-start",
     type=click.Path(path_type=Path),
     metavar="RUN",
-    help="Start from the released model of the run in this folder; costs no budget.",
+    help="Start from this run's released model.",
 )
 @click.option(
     "--track",
     metavar="URI",
-    help="Log settings, ε and released measures to the MLflow store or server at URI when the run ends.",
+    help="Log the finished run to the MLflow store or server at URI.",
 )
 @click.option("--diagnostics", is_flag=True, help="Print the exact objective at the end: the run is NOT PRIVATE.")
 @EXPLAIN

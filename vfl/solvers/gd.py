@@ -12,7 +12,7 @@ from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.geometry import Clip
 from vfl.solvers import joint
-from vfl.solvers.bought.start import Start, begins, require_share, share_of
+from vfl.solvers.bought.start import BoughtStart, begins, require_share, share_of
 from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.iterates.standstill import Standstill, describe, require_tolerance, tolerance
@@ -90,8 +90,8 @@ class GD(Solver):
             tol=tolerance(self.name, problem, self.tol, limited=self.passes is not None),
         )
 
-    def _start(self, problem: Problem) -> Start:
-        return Start(problem, self.label_share or 0.0)
+    def _start(self, problem: Problem) -> BoughtStart:
+        return BoughtStart(problem, self.label_share or 0.0)
 
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)

@@ -17,7 +17,7 @@ from vfl.privacy.events import Gaussian
 from vfl.privacy.geometry import Clip
 from vfl.privacy.mechanisms import release
 from vfl.solvers import batches, joint
-from vfl.solvers.bought.start import Start, require_share, share_of
+from vfl.solvers.bought.start import BoughtStart, require_share, share_of
 from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
@@ -267,8 +267,8 @@ class SCD(Solver):
             problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
         )
 
-    def _start(self, problem: Problem) -> Start:
-        return Start(problem, self.label_share or 0.0)
+    def _start(self, problem: Problem) -> BoughtStart:
+        return BoughtStart(problem, self.label_share or 0.0)
 
     def _clip(self, problem: Problem) -> Clip:
         return Clip(float(self.clip or math.inf), problem.layout.n_coordinates)

@@ -12,7 +12,7 @@ from vfl.arguments import as_floats
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.privacy.geometry import Clip
 from vfl.solvers import batches, joint
-from vfl.solvers.bought.start import Start, require_share, share_of
+from vfl.solvers.bought.start import BoughtStart, require_share, share_of
 from vfl.solvers.bought.start import explain as explain_start
 from vfl.solvers.iterates.average import Average
 from vfl.solvers.options import require_clip, require_one_of, require_positive, require_whole
@@ -144,8 +144,8 @@ class SVRG(Solver):
             problem.n_records, self.sampling or "disjoint", self.batch_size or 1, self.passes or 1, self.seed
         )
 
-    def _start(self, problem: Problem) -> Start:
-        return Start(problem, self.label_share or 0.0)
+    def _start(self, problem: Problem) -> BoughtStart:
+        return BoughtStart(problem, self.label_share or 0.0)
 
     def _clips(self, problem: Problem) -> tuple[Clip, Clip]:
         """Return the clips of the snapshot and of the differences."""

@@ -291,7 +291,7 @@ def _applied(
         }
         greetings = {name: answer_of(name, ref, LOAD_SECONDS) for name, ref in asked.items()}
         each = cores_of(place, arrangement, len(actors))
-        yield _Applied(agreed(greetings), actors, handed, coordinator, greetings, each, place.faults.answer_seconds)
+        yield _Applied(agreed(greetings), actors, coordinator, greetings, each, place.faults.answer_seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,7 +300,6 @@ class _Applied:
 
     job: Job
     actors: Mapping[str, Any]
-    handed: Mapping[str, Any]
     coordinator: Any
     greetings: Mapping[str, PartGreeting]
     cores: int
@@ -331,7 +330,7 @@ class _Applied:
         from parties.prediction import receiver_of
 
         ordered = [party for party in self.job.partition.parties if party in self.actors]
-        asked = {party: self.actors[party].margins.remote(self.handed[party]) for party in ordered}
+        asked = {party: self.actors[party].margins.remote() for party in ordered}
         first = receiver_of(self.job, ordered)
         return first, [ref for party, ref in asked.items() if self.job.partition.columns(party)]
 

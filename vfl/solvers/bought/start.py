@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BoughtStart:
     """Release of the labels' statistic. It is μ-GDP with μ = Δ/σ under replace-one, and part of the charges of `planned`.
 
     share : of μ², about; 0 buys nothing, and the intercept starts at the middle of the declared labels.
