@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+from vfl.privacy import noise
+from vfl.tuning import draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +52,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = "ray" if "local_ray" in getattr(item, "fixturenames", ()) else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+class Entropy:
+    """Random bytes in the place of the operating system's, so that a test that fails by chance fails at every run.
+
+    It replaces the entropy of `CryptographicNoise` and of a tune's coins in this process. Tests marked `true_noise`, forked
+    processes and Ray's workers keep the system's. VFL_TEST_SEED=n draws different bytes, to find tests that pass by chance.
+    """
+
+    def __init__(self) -> None:
+        self._seed, self._pid = os.environ.get("VFL_TEST_SEED", "0"), os.getpid()
+        self.begin("")
+
+    def begin(self, test: str, *, true: bool = False) -> None:
+        """Start the sequence of a test."""
+        self._test, self._true, self._n_drawn = test, true, 0
+
+    def urandom(self, size: int) -> bytes:
+        """Return the next bytes of the test's sequence."""
+        if self._true or os.getpid() != self._pid:
+            return os.urandom(size)
+        self._n_drawn += 1
+        return hashlib.shake_256(f"{self._seed}|{self._test}|{self._n_drawn}".encode()).digest(size)
+
+
+entropy = Entropy()
+noise.os = SimpleNamespace(urandom=entropy.urandom)  # type: ignore[assignment]
+draw.chosen.__defaults__ = (entropy.urandom,)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the test's own sequence of random bytes, fixtures included."""
+    entropy.begin(item.nodeid, true=item.get_closest_marker("true_noise") is not None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -330,6 +330,7 @@ def test_only_the_cryptographic_source_is_private():
     assert [source.private for source in sources] == [True, False]
 
 
+@pytest.mark.true_noise
 def test_cryptographic_streams_differ_even_for_one_key():
     source = CryptographicNoise()
     assert len({int(source.stream(KEY).words(1)[0]) for _ in range(200)}) == 200
