@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vfl.errors import SpecificationError, nearest
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "#N/A", "-nan", "-NaN")
 """Fields that stand for a missing cell unless others are declared."""
+
+TYPED = (".parquet", ".arrow", ".feather", ".npy", ".npz")
+"""Endings of files that hold types, and so have no format of text."""
 
 _NUMERIC = set("0123456789+-eE")
 
@@ -104,6 +108,14 @@ def formatted(path: str, options: Mapping[str, Any]) -> str | Csv:
                 f"a CSV file has no option {name!r}{nearest(name, OPTIONS)}; known: {', '.join(OPTIONS)}"
             )
     return Csv(path, **({"delimiter": "\t"} if is_tabbed(path) else {}) | dict(options)) if options else path
+
+
+def is_text(path: str) -> bool:
+    """Return True for a path that may be of a text file: no folder, no typed format, and no address but of a text file."""
+    name = path.lower().partition("?")[0]
+    if "://" in name:
+        return name.removesuffix(".gz").endswith((".csv", ".tsv"))
+    return not name.endswith(TYPED) and not Path(path).is_dir()
 
 
 def is_tabbed(path: str) -> bool:

@@ -212,7 +212,7 @@ class Desk:
         """Return the request that an offer makes, and a function that returns its work or raises why it is refused."""
         part = _part_of(offer, self.party) if offer.purpose in (PREDICT, EVALUATE) else None
         job = _job_of(offer, self.party) if part is None else part.job
-        columns = job.wanted(self.party) if part is None else job.partition.columns(self.party)
+        columns = job.wanted(self.party) if part is None else job.made_of(self.party)
         return requested(offer, job, columns), partial(self._allowed, offer, job, part)
 
     def _allowed(self, offer: Offer, job: Job, part: ModelPart | None) -> Work:

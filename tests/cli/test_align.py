@@ -157,6 +157,9 @@ def test_a_plan_takes_n_from_the_alignment(
     said = call("plan", "job.toml").out
     assert f"n was found by vfl align: {common(folder)} records are common to all parties" in said
     assert json.loads(call("plan", "job.toml", "--json", "-n", "500").out)["n_records"] == 500
+    backwards = JOB + '[data]\ntelco = "telco.csv"\n[data.bank]\npath = "bank.parquet"\n'
+    (folder / "backwards.toml").write_text(backwards, encoding="utf-8")
+    assert call("plan", "backwards.toml").code == 0
     assert call("plan", "job.toml", "--set", "data.bank=other.parquet").code == 2
     for note in (folder / "state").rglob("*.noted"):
         assert json.loads(note.read_text(encoding="utf-8")) == {"format": 1, "n_records": common(folder)}
@@ -294,3 +297,30 @@ def test_problems_known_before_an_alignment_are_reported_before_it(
     assert failed.code == code, failed.err
     assert message in failed.err
     assert "aligning" not in failed.err
+
+
+def test_text_is_read_in_the_format_of_the_job(folder: Path, call: Callable[..., Said]) -> None:
+    """A run of a file with semicolons predicts and measures further files with semicolons, unless --csv says otherwise."""
+    telco = pd.read_csv("telco.csv")
+    telco.to_csv("telco.csv", index=False, sep=";", decimal=",")
+    telco.to_csv("plain.csv", index=False)
+    form = DATA.replace('telco = "telco.csv"', "").replace(
+        "[alignment]", '[data.telco]\npath = "telco.csv"\ndelimiter = ";"\ndecimal = ","\n\n[alignment]'
+    )
+    (folder / "job.toml").write_text(JOB + form, encoding="utf-8")
+    assert call("run", "job.toml", "--engine", "inprocess", "--output", "run").code == 0
+    bank = ("--data", "bank=bank.parquet")
+    first = call("predict", "run", *bank, "--data", "telco=telco.csv")
+    plain = call(
+        "predict", "run", *bank, "--data", "telco=plain.csv", "--csv", "telco.delimiter=,", "--csv", "decimal=."
+    )
+    assert (first.code, plain.code) == (0, 0), first.err + plain.err
+    assert first.out == plain.out
+    failed = call("predict", "run", *bank, "--data", "telco=plain.csv")
+    assert failed.code == 3
+    assert "of a text file, check the format" in failed.err
+    assert call("evaluate", "run", *bank, "--data", "telco=telco.csv").code == 0
+    everywhere = call(
+        "predict", "run", *bank, "--data", "telco=plain.csv", "--csv", "delimiter=,", "--csv", "decimal=."
+    )
+    assert everywhere.out == first.out  # a Parquet file has no format of text

@@ -16,7 +16,7 @@ import pytest
 
 import vfl
 from vfl.cli import init
-from vfl.errors import BudgetExceeded
+from vfl.errors import BudgetExceeded, LedgerError
 from vfl.job import file as jobfile
 
 if TYPE_CHECKING:
@@ -147,3 +147,27 @@ def test_nothing_is_written_where_the_budget_does_not_cover_the_bounds(
     said = call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml")
     assert said.code == BudgetExceeded.exit_code
     assert not (two_files / "job.toml").exists()
+
+
+def test_a_missing_ledger_is_said_before_a_file_is_read(two_files: Path, call: Callable[..., Said]) -> None:
+    (two_files / "bank.csv").write_bytes(b"\xff\xfe\x00")
+    said = call("init", "bank.csv", "--buy-bounds", "1", "--ledger", "none.db", "--dataset", "customers")
+    assert said.code == LedgerError.exit_code
+    assert "its steward creates one with" in said.err
+
+
+def test_a_purchase_states_what_was_asked_and_no_raw_warning(
+    two_files: Path, call: Callable[..., Said], recwarn: pytest.WarningsRecorder
+) -> None:
+    said = call("init", "bank.csv", "telco.csv", "--buy-bounds", "2", "--output", "job.toml")
+    assert "job.toml: bounds of 3 columns bought for ε = 2 at δ = 6.25e-08, NO LEDGER counts it" in said.out
+    assert [str(each.message) for each in recwarn] == []
+
+
+def test_the_draft_names_the_ledger_that_was_charged(two_files: Path, call: Callable[..., Said]) -> None:
+    call("ledger", "cap", "budget.db", "customers", "--epsilon", "3", "--delta", "1e-5")
+    terms = ("--buy-bounds", "1", "--ledger", "budget.db", "--dataset", "customers")
+    assert call("init", "bank.csv", "telco.csv", *terms, "--output", "job.toml").code == 0
+    text = (two_files / "job.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(text)["ledger"] == {"path": "budget.db"}
+    assert "# holdout = 0.2" in text

@@ -95,6 +95,7 @@ def test_prediction_joins_the_records_and_agrees_with_one_process(joined, result
     there = vfl.predict(result, names("new"), federation=joined.place)
     new = {party: {c: v for c, v in source.items() if c != "y"} for party, source in tables(1, 5000).items()}
     here = vfl.predict(result, new, engine="inprocess")
+    assert there.rows == here.rows == dict.fromkeys(PARTIES, 210)
     assert there.ids == here.ids
     assert len(there) == 200
     np.testing.assert_array_equal(there.margins, here.margins)

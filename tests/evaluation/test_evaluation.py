@@ -170,6 +170,10 @@ class TestEstimates:
         entropy = -share * math.log(share) - (1 - share) * math.log(1 - share)
         assert found["accuracy"].baseline == pytest.approx(max(share, 1 - share))
         assert found["loss"].baseline == pytest.approx(entropy, rel=1e-4)
+        # Under the clamp, a constant of −20 loses 4 · ln 2 for each positive label. No calibrated model is that good.
+        rare = Outcomes(loss_of("logistic"), 4 * math.log(2), (1 << 20, 1 << 20))
+        honest = 0.04 * 4 * math.log(2) - 0.96 * math.log(0.96)
+        assert estimates.constant_loss(rare, 0.04) == pytest.approx(honest, rel=1e-3)
         assert found["tpr"].baseline == found["fpr"].baseline == pytest.approx((v > 0).mean())
         assert (found["tpr"].best, found["fpr"].best) == (1.0, 0.0)
         findings = estimates.Findings(found, len(v), "exact")

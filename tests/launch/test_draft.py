@@ -14,7 +14,7 @@ import vfl
 from vfl.errors import DataError, PrivacyError, SpecificationError
 from vfl.job import file as jobfile
 from vfl.job.drafted import MARK, left_in
-from vfl.launch.drafting.draft import MANY, Found, _range, draft
+from vfl.launch.drafting.draft import MANY, Found, Question, _range, draft
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,3 +196,20 @@ def test_text_that_begins_with_numbers_is_text(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((3, 2)))
     with pytest.raises(DataError):
         draft({"a": tmp_path / "a.npy"})
+
+
+@pytest.mark.parametrize(
+    ("bounds", "fill"), [(None, "0"), ("[-5, 30]", "0"), ("[18, 90]  # known", "54"), ("[1, 2]", "1.5")]
+)
+def test_a_fill_comes_from_public_bounds_and_not_from_records(
+    files: dict[str, Path], bounds: str | None, fill: str
+) -> None:
+    seen: list[str] = []
+
+    def ask(question: Question) -> str | None:
+        if question.about == "fill":
+            seen.append(question.shown)
+        return bounds if question.about == "bounds" else None
+
+    draft(files, ask=ask)
+    assert seen == [fill]

@@ -154,6 +154,7 @@ def test_each_party_predicts_on_ray_from_its_own_part(
     parts = result.save_parts(tmp_path / "parts")
     found = vfl.predict(parts, data, engine="ray", cores=1)
     assert list(found.ids or ()) == list(expected.index)
+    assert found.unmatched == {party: len(part) - len(expected) for party, part in split(table()).items()}
     assert found.margins.tobytes() == expected.to_numpy().tobytes()
     data["telco"] = split(table())["telco"].assign(calls="many")
     with pytest.raises(
@@ -206,6 +207,7 @@ def test_shards_on_ray_predict_the_same(local_ray: Any, result: Result, expected
     placement = vfl.Placement(shards=2, pin="always")
     found = vfl.predict(result, split(table()), engine="ray", placement=placement, cores=1)
     assert list(found.ids or ()) == list(expected.index)
+    assert found.unmatched == {party: len(part) - len(expected) for party, part in split(table()).items()}
     assert found.margins.tobytes() == expected.to_numpy().tobytes()
 
 

@@ -115,7 +115,6 @@ WRONG = {
     "twice": ({"columns": ["calls", "calls"]}, "each once"),
     "nothing": ({"columns": []}, "name columns without bounds"),
     "engine": ({"engine": "rey"}, "unknown engine 'rey'"),
-    "an id": ({"draft": replace(DRAFT, id="customer")}, "does not align records yet"),
 }
 
 

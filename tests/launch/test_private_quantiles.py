@@ -99,7 +99,6 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "nothing": ({"columns": []}, "name columns of numbers with bounds"),
     "a share of 1": ({"quantiles": [0.5, 1.0]}, "quantiles are ascending shares between 0 and 1"),
     "no share": ({"quantiles": []}, "quantiles are ascending shares between 0 and 1"),
-    "an id": ({"draft": replace(DRAFT, id="customer")}, "private_quantiles does not align records yet"),
 }
 
 

@@ -144,7 +144,6 @@ def test_it_is_charged_to_the_data_set(tmp_path: Path) -> None:
         (JOB, {"columns": ["tariff", "tariff"]}, "each once"),
         (JOB, {"columns": []}, "each once"),
         (replace(JOB, loss="squared", bounds={"income": (0.0, 1.0), "y": (0.0, 1.0)}), {}, "compare two classes"),
-        (replace(JOB, id="customer"), {}, "does not align records yet"),
     ],
 )
 def test_what_it_refuses(job: vfl.Job, options: dict[str, Any], wrong: str) -> None:

@@ -159,7 +159,9 @@ def test_plain_values_and_the_plan_hold_the_same_numbers() -> None:
     assert plain["measures"]["auc"]["high"] == found.measures["auc"].high
     assert plain["guessed"] == []
     assert found.lines[0] in vfl.plan(job(), 3000).outline(found)
-    assert "guessed: positives and signal; give your own with --positives and --signal" in str(vfl.plan(job(), 3000))
+    assert "guessed: positives and signal; give your own to vfl plan with --positives and --signal" in str(
+        vfl.plan(job(), 3000)
+    )
     assert found._repr_html_().count("<p") == len(found.lines) + 1
 
 

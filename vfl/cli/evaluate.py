@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from vfl.cli.federated import asked_sources, federated, federation_options, place_options, placed, watched
-from vfl.cli.jobs import CSV, named_sources, party_files
+from vfl.cli.jobs import CSV, declared_formats, named_sources, party_files
 
 
 @click.command("evaluate")
@@ -76,7 +76,8 @@ def command(
             with watched(None, None, federation=federation, parties=parties, quiet=as_json):
                 found = {"data": evaluate(result, asked, **across)}
         elif sources:
-            data, agreed = named_sources(sources, parties, formats), party_files("--policy", policies)
+            data = named_sources(sources, parties, formats, declared_formats(run))
+            agreed = party_files("--policy", policies)
             found = {"data": evaluate(result, data, policies=agreed, **placed(engine, address, shards, cores))}
     if found and not sources and not across and (why := result.altered()):
         raise OutputError(

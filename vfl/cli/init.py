@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vfl.cli.jobs import CSV, formats_of
+from vfl.cli.jobs import CSV, formats_of, in_format
 
 if TYPE_CHECKING:
     from vfl.launch.drafting.draft import Ask, Question
@@ -59,7 +60,6 @@ def command(
     With --buy-bounds, bounds come from a private release instead: they cost ε, in addition to the ε of training, and are
     public afterwards. Use it on records of your own, at their owner.
     """
-    from vfl.csv import formatted
     from vfl.errors import OutputError, SpecificationError
     from vfl.job.drafted import left_in
     from vfl.launch.drafting.draft import draft
@@ -77,16 +77,22 @@ def command(
     if epsilon is not None and output is not None and not output.absolute().parent.is_dir():
         raise OutputError(f"there is no folder {str(output.parent)!r} for the job file")  # before anything is bought
     options = formats_of(formats, tuple(paths))
-    sources = {party: formatted(path, options.get(None, {}) | options.get(party, {})) for party, path in paths.items()}
+    sources = {party: in_format(path, party, options) for party, path in paths.items()}
     folder = None if output is None else output.parent
     ask: Ask | None = None if yes or not _at_terminal() else _ask
-    given: dict[str, Any] = {"label": label, "ids": ids or None, "folder": folder, "dataset": dataset}
+    given: dict[str, Any] = {"label": label, "ids": ids or None, "folder": folder, "dataset": dataset, "ledger": ledger}
     bought: tuple[str, ...] = ()
     if epsilon is not None:
-        from vfl.launch.drafting.buying import buy_bounds
+        from vfl.launch.drafting.buying import buy_bounds, require_ledger
+        from vfl.launch.run.warnings import PrivacyWarning
 
-        purchase = buy_bounds(draft(sources, **given), sources, epsilon=epsilon, ledger=ledger, dataset=dataset)
-        ask, bought = purchase.asking(ask), purchase.lines
+        require_ledger(ledger, dataset)  # before files are read
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", PrivacyWarning)
+            # One private run per party; the lines of the purchase state the sum.
+            warnings.filterwarnings("ignore", "private run ", PrivacyWarning)
+            purchase = buy_bounds(draft(sources, **given), sources, epsilon=epsilon, ledger=ledger, dataset=dataset)
+        ask, bought = purchase.asking(ask), (*purchase.lines, *(f"warning: {each.message}" for each in caught))
     elif ledger is not None or dataset is not None:
         raise SpecificationError(
             "--ledger and --dataset say where bought bounds are charged: give --buy-bounds EPSILON"

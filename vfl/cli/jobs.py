@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from click.shell_completion import CompletionItem
 
@@ -176,15 +176,40 @@ def formats_of(formats: Sequence[str], parties: Sequence[str]) -> dict[str | Non
     return found
 
 
-def named_sources(sources: Sequence[str], parties: Sequence[str], formats: Sequence[str] = ()) -> Any:
-    """Return the sources of --data: {party: file}, or one table of all columns. formats : of --csv."""
-    from vfl.csv import formatted
+def named_sources(
+    sources: Sequence[str],
+    parties: Sequence[str],
+    formats: Sequence[str] = (),
+    declared: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Any:
+    """Return the sources of --data: {party: file}, or one table of all columns.
+
+    formats : of --csv. declared : {party: format that the job declared for its text file}, which --csv overrides.
+    """
+    from vfl.csv import is_text
 
     given, options = _named(sources, parties), formats_of(formats, parties)
-    shared = options.get(None, {})
     if isinstance(given, str):
-        return formatted(given, shared)
-    return {party: formatted(path, shared | options.get(party, {})) for party, path in given.items()}
+        return in_format(given, None, options)
+    for party, own in (declared or {}).items():
+        if party in given and is_text(given[party]):
+            options[party] = {**own, **options.get(None, {}), **options.get(party, {})}
+    return {party: in_format(path, party, options) for party, path in given.items()}
+
+
+def in_format(path: str, name: str | None, options: Mapping[str | None, Mapping[str, Any]]) -> Any:
+    """Return a file in its format. options : as `formats_of` returns them; those for all files leave typed files alone."""
+    from vfl.csv import formatted, is_text
+
+    shared = options.get(None, {}) if is_text(path) else {}
+    return formatted(path, {**shared, **(options.get(name, {}) if name is not None else {})})
+
+
+def declared_formats(run: Path) -> dict[str, dict[str, Any]]:
+    """Return {party: format} of the text files that the run in a folder was trained on."""
+    from vfl.launch.run.checkpoint import formats_of_run
+
+    return formats_of_run(run)
 
 
 def _named(sources: Sequence[str], parties: Sequence[str]) -> dict[str, str] | str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli import INTERRUPTED
-from vfl.cli.jobs import CSV, formats_of
+from vfl.cli.jobs import CSV, formats_of, in_format
 from vfl.federation.events import Allowed, Connected, Disconnected, Ended, Refused, Released, Requested, plain_of
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ def command(
 
 def _named(sources: Sequence[str], formats: Sequence[str]) -> dict[str, Any]:
     """Return {name: source} of --data; '' names the source without a name. formats : of --csv."""
-    from vfl.csv import formatted
     from vfl.errors import SpecificationError
 
     named: dict[str, str] = {}
@@ -105,8 +104,7 @@ def _named(sources: Sequence[str], formats: Sequence[str]) -> dict[str, Any]:
             raise SpecificationError(f"--data is given twice with {said}: name further files, NAME=FILE")
         named[name] = file
     options = formats_of(formats, tuple(named))
-    shared = options.get(None, {})
-    return {name: formatted(file, shared | options.get(name, {})) for name, file in named.items()}
+    return {name: in_format(file, name, options) for name, file in named.items()}
 
 
 @contextlib.contextmanager

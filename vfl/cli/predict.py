@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vfl.cli.federated import asked_sources, federated, federation_options, place_options, placed, watched
-from vfl.cli.jobs import CSV, named_sources, party_files
+from vfl.cli.jobs import CSV, declared_formats, named_sources, party_files
 
 if TYPE_CHECKING:
     from vfl.launch.predict import Predictions
@@ -127,7 +127,7 @@ def _model(
         raise SpecificationError("name the folder RUN of a model, or give --part PARTY=FILE once for each party")
     if run is not None:
         result = Result.load(run)
-        return result, named_sources(sources, result.job.partition.parties, formats)
+        return result, named_sources(sources, result.job.partition.parties, formats, declared_formats(run))
     split = party_files("--part", parts)
     return split, named_sources(sources, tuple(split), formats)
 

@@ -192,10 +192,16 @@ def outcomes(released: Vector, statistic: Outcomes, n_records: int, sigma: float
 
 
 def constant_loss(statistic: Outcomes, share: float) -> float:
-    """Return the least mean clamped loss of a constant margin, where this share of the labels is positive."""
+    """Return the mean clamped loss of the best constant margin, where this share of the labels is positive.
+
+    The best margin has the least loss before the clamp, as training knows it. Under the clamp, a margin of −20 would be better
+    for a rare class: it loses the cap for each positive label, which calibrated models come near, and nothing elsewhere.
+    """
     margins = np.linspace(-20.0, 20.0, 4001)
-    lost = [np.minimum(statistic.loss.value(margins, np.full(margins.size, y)), statistic.cap) for y in (-1.0, 1.0)]
-    return float(np.min((1.0 - share) * lost[0] + share * lost[1]))
+    lost = [statistic.loss.value(margins, np.full(margins.size, y)) for y in (-1.0, 1.0)]
+    best = int(np.argmin((1.0 - share) * lost[0] + share * lost[1]))
+    negative, positive = (min(float(own[best]), statistic.cap) for own in lost)
+    return (1.0 - share) * negative + share * positive
 
 
 def positives_of(released: Vector, statistic: Outcomes, n_records: int) -> float:

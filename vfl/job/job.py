@@ -522,6 +522,11 @@ class Job:
         made_of = [source for column in self.partition.wanted(party) for source in self.schema.sources(column)]
         return tuple(dict.fromkeys([*made_of, *((self.ids[party],) if party in self.ids else ())]))
 
+    def made_of(self, party: str) -> tuple[str, ...]:
+        """Return the columns of a party's data that its features are made of, by the party's own names."""
+        columns = self.partition.columns(party)
+        return tuple(dict.fromkeys(source for column in columns for source in self.schema.sources(column)))
+
     @property
     def multinomial(self) -> bool:
         """True if the model has one margin per class."""

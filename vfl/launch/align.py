@@ -119,7 +119,7 @@ def _memory(job: Job, sources: Mapping[str, Any], federation: Federation | None)
         named = {party: sources.get(party, "") for party in job.partition.parties}
         parts = list(job.ids.items()), job.id_kind, federation.digest, list(named.items())
         return folder_of(None) / f"{label('noted', *parts)}.noted"
-    files = {party: file_of(source) for party, source in sources.items()}
+    files = {party: file_of(sources[party]) for party in job.partition.parties if party in sources}
     if not job.ids or not all(files.get(party) for party in job.ids):
         return None
     return folder_of(None) / f"{label('noted', list(job.ids.items()), job.id_kind, list(files.items()))}.noted"

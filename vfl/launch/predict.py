@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,8 @@ class Predictions:
     probabilities : (n,) of the positive class; None unless the loss is logistic or multinomial.
     classes : names of the K classes of multinomial loss, where margins and probabilities are (n, K); () elsewhere.
     ids : (n,) ids of the records in the rows of the adding party; None if rows were not joined. id_column : their name.
-    rows : {party: rows in its data}, where this process read them all and joined them.
+    rows : {party: rows in its data} where rows were joined; None elsewhere. An alignment shows these sizes to its participants
+        and to nobody else: do not publish them.
     """
 
     margins: Vector
@@ -53,7 +54,7 @@ class Predictions:
 
     @property
     def unmatched(self) -> dict[str, int]:
-        """Number of rows of each party without a counterpart at some other party; {} if rows were not joined here."""
+        """Number of rows of each party without a counterpart at some other party; {} if rows were not joined."""
         return {party: n - len(self) for party, n in (self.rows or {}).items()}
 
     def __len__(self) -> int:
@@ -137,12 +138,15 @@ def predict(
         return _here(parts, sources, agreed, shards)
     from vfl.launch.engines import ray as ray_engine
 
+    rows: Mapping[str, int] | None = None
     for event in ray_engine.predict(parts, sources, place=place, cores=cores, policies=agreed):
         if isinstance(event, tuple):
             job, ids, margins = event
-        elif watch is not None and not isinstance(event, Aligned):
+        elif isinstance(event, Aligned):
+            rows = event.sizes
+        elif watch is not None:
             watch(event)
-    return _labelled(job, tuple(sources), margins, ids)
+    return _labelled(job, tuple(sources), margins, ids, rows)
 
 
 def _across(
@@ -156,12 +160,15 @@ def _across(
         )
     job = model.job
     parts = {party: model.part(party) for party in job.partition.parties if job.partition.columns(party)}
+    rows: Mapping[str, int] | None = None
     for event in engine.predict(parts, named_by_owners(job.partition, data), place=place):
         if isinstance(event, tuple):
             ids, margins = event
-        elif watch is not None and not isinstance(event, Aligned):
+        elif isinstance(event, Aligned):
+            rows = event.sizes
+        elif watch is not None:
             watch(event)
-    return _labelled(job, tuple(parts), margins, ids)
+    return _labelled(job, tuple(parts), margins, ids, rows)
 
 
 def _policies_of(policies: Mapping[str, str | Path] | None, parties: tuple[str, ...]) -> dict[str, str]:
@@ -214,12 +221,14 @@ def _here(
         margins[party] = part[joined[party]] if joined else part
     total = added(margins, next(iter(read.values())).intercept)
     ids = raw_ids(job.for_party(first), sources[first]) if joined else []
-    found = _labelled(job, tuple(sources), total, [ids[row] for row in joined[first]] if joined else None)
-    return replace(found, rows=rows) if joined else found
+    named = [ids[row] for row in joined[first]] if joined else None
+    return _labelled(job, tuple(sources), total, named, rows if joined else None)
 
 
-def _labelled(job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None) -> Predictions:
+def _labelled(
+    job: Job, parties: tuple[str, ...], margins: Vector, ids: list[Any] | None, rows: Mapping[str, int] | None = None
+) -> Predictions:
     column = None if ids is None else job.ids[receiver_of(job, parties)]
     probabilities = probabilities_of(job, margins) if loss_of(job.loss).name in ("logistic", "multinomial") else None
     listed = None if ids is None else tuple(ids)
-    return Predictions(margins, labels_of(job, margins), listed, column, probabilities, classes=job.class_names)
+    return Predictions(margins, labels_of(job, margins), listed, column, probabilities, rows, job.class_names)

@@ -148,7 +148,7 @@ def _expected(plan: Plan, expected: Forecast | None) -> Lines:
     lines = [("expect", first), *(("", line) for line in others)]
     if found.guessed:
         options = " and ".join(f"--{guess}" for guess in found.guessed)
-        lines.append(("", f"guessed: {' and '.join(found.guessed)}; give your own with {options}"))
+        lines.append(("", f"guessed: {' and '.join(found.guessed)}; give your own to vfl plan with {options}"))
     return tuple(lines)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +22,10 @@ from vfl.launch.drafting.draft import numbers_in
 from vfl.launch.drafting.recognition import recognise
 from vfl.launch.purchases.bounds import private_bounds
 from vfl.partition import FeaturePartition
+from vfl.privacy.ledger import SqliteLedger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from vfl.launch.drafting.draft import Ask, Question
     from vfl.privacy.noise import SeededNoise
@@ -39,7 +40,8 @@ class Bought:
     """Bounds that were bought for a draft.
 
     bounds : {column in the draft: (low, high)}, public from now on. unknown : columns for which none were found.
-    epsilon, delta : cost of all parties' purchases together. charged : ledger and data set, '' if no ledger counts the cost.
+    epsilon, delta : an upper bound on the cost of all parties' purchases together.
+    charged : ledger and data set, '' if no ledger counts the cost.
     """
 
     bounds: Mapping[str, tuple[float, float]]
@@ -91,17 +93,14 @@ def buy_bounds(
     Raises SpecificationError if no bounds are open, or if one of ledger and dataset is missing, and as `private_bounds` does.
     """
     require_number("--buy-bounds", epsilon)
-    if (ledger is None) != (dataset is None):
-        raise SpecificationError(
-            "bought bounds are charged to a data set of a ledger: give both --ledger and --dataset"
-        )
+    require_ledger(ledger, dataset)
     opened = {party: recognise(source).source for party, source in sources.items()}
     named = open_bounds(text)
     if not named:
         raise SpecificationError("no numeric column lacks bounds, so there is nothing to buy: leave out --buy-bounds")
     bounds: dict[str, tuple[float, float]] = {}
     unknown: list[str] = []
-    spent, failed = 0.0, 0.0
+    failed = 0.0
     for party, columns in named.items():
         table = _table(party, opened[party], tuple(columns))
         job = Job(
@@ -111,20 +110,31 @@ def buy_bounds(
             scaling="none",
             dataset=dataset,
         )
+        delta = 1.0 / (max(table.num_rows, 2) ** 2 * len(named))
         bought = private_bounds(
             job,
             table,
             epsilon=epsilon / len(named),
-            delta=1.0 / (max(table.num_rows, 2) ** 2 * len(named)),
+            delta=delta,
             ledger=ledger,
             noise=noise,
             engine="inprocess",
         )
         bounds |= {columns[column]: found for column, found in bought.bounds.items()}
         unknown += [columns[column] for column in bought.unknown]
-        spent, failed = spent + bought.epsilon, failed + bought.delta
+        failed += delta  # the cap of a ledger may be at another δ, at which the same release has another ε
     charged = f"data set {dataset!r} of {str(ledger)!r}" if ledger is not None else ""
-    return Bought(bounds, tuple(unknown), spent, failed, charged)
+    return Bought(bounds, tuple(unknown), epsilon, failed, charged)
+
+
+def require_ledger(ledger: str | Path | None, dataset: str | None) -> None:
+    """Refuse half of a ledger and data set, and a ledger that is not there. Reads no data."""
+    if (ledger is None) != (dataset is None):
+        raise SpecificationError(
+            "bought bounds are charged to a data set of a ledger: give both --ledger and --dataset"
+        )
+    if ledger is not None and not Path(ledger).exists():
+        SqliteLedger(ledger).show()  # raises LedgerError with the command that creates it
 
 
 def open_bounds(text: str) -> dict[str, dict[str, str]]:

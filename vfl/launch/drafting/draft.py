@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import tomllib
 from collections import Counter
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -185,6 +186,7 @@ def draft(
     ids: str | Sequence[str] | None = None,
     folder: Path | None = None,
     dataset: str | None = None,
+    ledger: str | Path | None = None,
     ask: Ask | None = None,
 ) -> str:
     """Return the text of a job file for the parties' files.
@@ -193,7 +195,7 @@ def draft(
     label : 'column' or 'party.column'; None looks for a usual name, then asks.
     ids : the id column of all files, or 'party.column' for each; None looks for usual names, then for shared cells.
     folder : folder of the job file; paths in the draft are relative to it.
-    dataset : name of the data set in a ledger, for the job.
+    dataset : name of the data set in a ledger, for the job. ledger : its file.
     ask : answers questions (`Question`); None leaves comments instead.
 
     Raises SpecificationError, or DataError for a file that cannot be read.
@@ -216,6 +218,7 @@ def draft(
         'name = "draft"',
         'loss = "logistic"  # for a label that is a number: "squared", "huber" or "poisson"',
         *([] if dataset is None else [f"dataset = {_text(dataset)}"]),
+        "# holdout = 0.2  # share of the records to measure the model on; they are missing from its training",
         *_id_lines(id_of, found, id_how),
         *_class_lines(target, labelled, ask),
         "",
@@ -240,6 +243,7 @@ def draft(
         "[privacy]",
         f"epsilon = {ask(Question('epsilon', 'epsilon', '1.0')) or '1.0'}",
         "",
+        *([] if ledger is None else ["[ledger]", f"path = {_text(_relative(ledger, folder))}", ""]),
         "[data]  # each path is opened by that party's own actor",
     ]
     lines += [
@@ -422,7 +426,10 @@ def _class_lines(target: str, found: Found | None, ask: Ask) -> list[str]:
 
 def _marked(key: str, shown: str, question: Question, ask: Ask, note: str = "") -> str:
     """Return the declaration that was answered, or a comment with what the records suggest."""
-    answer = ask(question)
+    return _line(key, shown, ask(question), note)
+
+
+def _line(key: str, shown: str, answer: str | None, note: str = "") -> str:
     return f"# {key} = {shown}  # {note}{MARK}" if answer is None else f"{key} = {answer}"
 
 
@@ -439,12 +446,16 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], ask: Ask) -> li
         c: found for c, (_, local, found) in columns.items() if found.kind == "numeric" and not named_as_id(local)
     }
     lines = ["", "[bounds]"]
+    middles: dict[str, str] = {}
     for c, found in numeric.items():
-        lines.append(_marked(_key(c), _range(found), Question("bounds", c, _range(found)), ask))
+        question = Question("bounds", c, _range(found))
+        answer = ask(question)
+        middles[c] = _middle(answer)
+        lines.append(_line(_key(c), question.shown, answer))
     gaps = [column for column, found in numeric.items() if found.missing]
     if gaps:
         lines += ["", "[fill]  # what a missing cell becomes; that cells are missing was seen in the data"]
-        lines += [_marked(_key(column), "0", Question("fill", column, "0"), ask) for column in gaps]
+        lines += [_marked(_key(c), middles[c], Question("fill", c, middles[c]), ask) for c in gaps]
     for column, (party, local, found) in columns.items():
         if column in numeric:
             continue
@@ -468,6 +479,14 @@ def _declarations(columns: Mapping[str, tuple[str, str, Found]], ask: Ask) -> li
             question = Question("missing", column, '"indicator"')
             lines.append(_marked("missing", '"indicator"', question, ask, "or fill = ...; "))
     return lines
+
+
+def _middle(answer: str | None) -> str:
+    """Return 0, or the middle of public bounds that leave 0 out. The records decide nothing, since Enter takes this number."""
+    if answer is None:
+        return "0"
+    low, high = tomllib.loads(f"bounds = {answer}")["bounds"]
+    return "0" if low <= 0 <= high else _short((low + high) / 2, ROUND_HALF_EVEN)
 
 
 def _dropped(column: str, party: str, found: Found) -> list[str]:

@@ -69,7 +69,7 @@ def private_bounds(
     if not asked or len(set(asked)) != len(asked):
         raise SpecificationError("private_bounds: name columns without bounds, each once")
     draft = replace(job.on_all_records(), name=f"{job.name}-bounds")
-    return _bought(purchase(draft, data, ColumnRanges(asked), "private_bounds", terms), asked)
+    return _bought(purchase(draft, data, ColumnRanges(asked), terms), asked)
 
 
 def _bought(outcome: Outcome, asked: tuple[str, ...]) -> PrivateBounds:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from coordinator.coordinator import Outcome
 from coordinator.rounds import Log
-from vfl.errors import SpecificationError
 from vfl.launch.engines import dispatch
 from vfl.launch.engines.place import place_of
 from vfl.launch.run.execution import new_budget
@@ -61,17 +60,15 @@ class _Terms:
     allow_network_file_system: bool = False
 
 
-def purchase(draft: Job, data: Any, solver: Solver, what: str, terms: Terms) -> Outcome:
+def purchase(draft: Job, data: Any, solver: Solver, terms: Terms) -> Outcome:
     """Run a solver that releases facts of columns once, charged with the whole budget of `terms`; return its outcome.
 
-    draft : the job whose columns are read, unscaled. what : name of the function, for errors.
+    A job that names an id column is aligned first, as for `train`: only the records that all parties hold are counted.
 
-    Raises the errors of `train`; SpecificationError for a job that aligns records.
+    draft : the job whose columns are read, unscaled.
+
+    Raises the errors of `train`.
     """
-    if draft.ids:
-        raise SpecificationError(
-            f"{what} does not align records yet: give sources whose rows are in the same order, and a draft without id"
-        )
     where = _Terms(**terms)
     place = place_of(where.engine, where.address)
     names = [name for own in layout_of(draft).columns.values() for name in own if name != INTERCEPT]
@@ -88,9 +85,11 @@ def purchase(draft: Job, data: Any, solver: Solver, what: str, terms: Terms) -> 
         diagnostics=False,
     )
     budget = new_budget(spec, where.ledger, allow_network_file_system=where.allow_network_file_system)
+    if where.address is None:
+        budget.find()  # before processes start and records are aligned
     agreed = paths_of(spec.partition, where.policies, "policy")
     ask_owners(spec, data, agreed)
-    events = dispatch.run(spec, sources_of(spec, data), budget, Log(), place=place, policies=agreed)
+    events = dispatch.run(spec, sources_of(spec, data, ids=True), budget, Log(), place=place, policies=agreed)
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
         for event in watched:
             warn_of_plan(event)

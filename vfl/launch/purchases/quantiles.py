@@ -85,7 +85,7 @@ def private_quantiles(
         fill={c: f for c, f in job.fill.items() if c not in grids},
     )
     solver = ColumnCounts(asked)
-    outcome = purchase(draft, data, solver, "private_quantiles", terms)
+    outcome = purchase(draft, data, solver, terms)
     counts = outcome.w.reshape(len(asked), magnitudes.CELLS)[:, :GRID]
     found = {
         column: _quantiles(noisy, grids[column].edges(), shares) for column, noisy in zip(asked, counts, strict=True)

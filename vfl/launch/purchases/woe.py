@@ -142,7 +142,7 @@ def woe(
         )  # of a missing cell, which is filled too
         squares[party] = squares.get(party, 0) + 1 + twice
     solver = LabelledCounts(squares)
-    outcome = purchase(draft, data, solver, "woe", terms)
+    outcome = purchase(draft, data, solver, terms)
     problem = outcome.plan.problem
     sigma = solver.noise(problem)
     counts = outcome.w.reshape(2, -1)

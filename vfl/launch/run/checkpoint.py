@@ -26,6 +26,7 @@ import numpy as np
 from coordinator.charging.budget import Budget, Reserved
 from coordinator.rounds import LEFT, Log, Round
 from vfl.certificate.verification import charges
+from vfl.csv import OPTIONS
 from vfl.errors import OutputError
 from vfl.privacy.events import ReleaseKey
 from vfl.privacy.ledger import Head
@@ -180,6 +181,21 @@ def processes(folder: Path) -> int:
     except OSError:
         return 0
     return sum("reserved" in entry for _, entry in lines)
+
+
+def formats_of_run(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return {party: format of its text file}, as the run's job declared it; {} without a log that can be read."""
+    try:
+        with (folder / NAME).open("rb") as log:
+            lines, _ = _lines(log.readline(), folder)
+        data = lines[0][1]["start"]["environment"].get("data") or {}
+        return {
+            party: {key: value for key, value in source.items() if key in OPTIONS}
+            for party, source in data.items()
+            if isinstance(source, dict)
+        }
+    except (OSError, OutputError, KeyError, AttributeError):
+        return {}
 
 
 def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budget, Log]:
