@@ -20,7 +20,7 @@ from vfl.messages import Descend, Notice, Query, Records, Stored
 from vfl.privacy.events import ReleaseKey
 from vfl.shards import Each, Here, Remote
 from vfl.shards.lending import Borrower, Lender, Lent
-from vfl.shards.ray_transport import answer_of
+from vfl.shards.ray_transport import FETCH_SECONDS, INLINE_BYTES, Reader, answer_of, stored
 from vfl.version import __version__
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from vfl.types import Integers, Vector
 
 
-FETCH_SECONDS = 600.0
 SHARD_SECONDS = 3600.0
 """Limit for one shard to load its rows, or to compute one sum over them."""
 
@@ -98,6 +97,8 @@ class RowsActor:
         self._task, self._threads = task, threads
         self._loaded: Rows | None = None
         self._constants = Constants()
+        self._reader, self._lender = Reader(), Lender()
+        self._near = False
 
     def version(self) -> str:
         """Return the version of the code that runs here."""
@@ -115,17 +116,27 @@ class RowsActor:
             self._loaded = load_rows(self._task, spec, opened, shard, chosen, threads=self._threads)
         return self._loaded.facts()
 
-    def labels(self) -> tuple[bool, Vector]:
-        """Return y of these records. Pass it only to margins; see `Remote.vectors`."""
-        return True, self._rows.labels()
+    def meet(self, probe: Lent | None) -> bool:
+        """Return True if this process can read memory that its shard of the margins lends. Then it lends its vectors, too."""
+        self._near = self._reader.reads(probe)
+        return self._near
+
+    def labels(self) -> Any:
+        """Return y of these records, or its handle. Pass it only to margins."""
+        return stored(self._rows.labels())
 
     def sums(self, query: Plain, records: Records) -> list[Sums]:
         """Return the exact sums for the releases of a query."""
-        return self._rows.sums(from_plain(query, Query), self._read(records))
+        given: Any = records.weights
+        read = self._read(records)
+        if isinstance(given, Lent) and read.weights is not None:
+            # Nobody can change a weight between two readings of it, so its clip holds.
+            read = replace(read, weights=read.weights.copy())
+        return self._rows.sums(from_plain(query, Query), read)
 
-    def vector(self, query: Plain, records: Records, deltas: tuple[Vector, ...]) -> tuple[bool, Vector]:
-        """Return a per-record vector. Pass it only to margins."""
-        return True, self._rows.vector(from_plain(query, Query), self._read(records), deltas)
+    def vector(self, query: Plain, records: Records, deltas: tuple[Vector, ...]) -> Any:
+        """Return a per-record vector, or its handle. Pass it only to margins."""
+        return self._sent(self._rows.vector(from_plain(query, Query), self._read(records), deltas))
 
     def enter(self, query: Plain, records: Records) -> Sums:
         """Begin a visit and return the sum of its first step."""
@@ -137,9 +148,9 @@ class RowsActor:
         """Return the sum of the next step."""
         return self._rows.step(number, delta, shift)
 
-    def leave(self, delta: Vector, shift: float) -> tuple[bool, Vector]:
-        """Return the visit's change of the margins. Pass it only to margins."""
-        return True, self._rows.leave(delta, shift)
+    def leave(self, delta: Vector, shift: float) -> Any:
+        """Return the visit's change of the margins, or its handle. Pass it only to margins."""
+        return self._sent(self._rows.leave(delta, shift, self._room))
 
     @property
     def _rows(self) -> Rows:
@@ -147,10 +158,31 @@ class RowsActor:
             raise PartyLost(f"a shard of party {self._task.party!r} was restarted", self._task.party)
         return self._loaded
 
+    def _room(self, size: int) -> Vector | None:
+        return self._lender.room(size) if self._near and 8 * size > INLINE_BYTES else None
+
+    def _sent(self, vector: Vector) -> Any:
+        """Return the vector as margins can read it: lent on this machine, or stored. A small one is sent itself."""
+        return (self._lender.lend(vector) if self._near and vector.nbytes > INLINE_BYTES else None) or stored(vector)
+
     def _read(self, records: Records) -> Records:
-        labels: Any = self._constants.of("labels", records.labels)
-        limits: Any = self._constants.of("limits", records.limits)
-        return replace(records, labels=labels, limits=limits)
+        """Return the vectors. Margins and weights may be views of memory that the coordinator can change."""
+        return Records(
+            self._view(records.weights),
+            self._view(records.margins),
+            self._constants.of("labels", records.labels),
+            self._constants.of("limits", records.limits),
+        )
+
+    def _view(self, given: Any) -> Vector | None:
+        view = self._reader.read(given)
+        if view is None and given is not None:
+            raise _cut_off(self._task.party)
+        return view
+
+
+def _cut_off(party: str) -> PartyLost:
+    return PartyLost(f"{party!r} was cut off: the memory that the coordinator lent cannot be read", party)
 
 
 class NewRowsActor:
@@ -296,12 +328,16 @@ class PartyActor:
         if not self._started:
             made = ray.remote(RowsActor)
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
-        group = Remote(self._started, self._of_shard, _encoded)
+        group = Remote(self._started, self._of_shard, _encoded, handles=True)
         shards, chosen = (Each(part) for part in zip(*ranges, strict=True))
         facts = group.fetch(group.start("load", source, shards, chosen, content))
         unchanged.require()
         if self._loaded is None:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
+
+    def meet(self, probes: list[Lent | None]) -> list[bool]:
+        """Return, per shard, whether it can read memory that its shard of the margins lends."""
+        return Remote(self._started, self._of_shard).ask("meet", Each(probes))
 
     def _of_shard(self, number: int, ref: Any) -> Any:
         """Return the answer of one shard. Loss of the shard counts as loss of the party."""
@@ -404,7 +440,7 @@ class PartyActor:
         return to_plain(self._party.hear(from_plain(notice, Notice)))
 
     def labels(self) -> Vector:
-        """Return y, (n,), or a reference to y of each shard."""
+        """Return y, (n,), or y of each shard, as handles of large vectors."""
         labels: Vector = self._party.labels()
         return labels
 
@@ -441,15 +477,13 @@ class PartyActor:
             return given
         view = self._borrower.borrow(given)
         if view is None:
-            raise PartyLost(
-                f"{self._name!r} was cut off: the memory that the coordinator lent cannot be read", self._name
-            )
+            raise _cut_off(self._name)
         return view.copy()  # nobody can change a record between two readings of it, so its clip holds
 
     def answer_over(self, query: Plain, key: Plain, records: list[Any]) -> tuple[Plain, list[Any] | None, int]:
-        """Return the reply to a share and, by shard, references to its vector; also the number of trained records.
+        """Return the reply to a share and, by shard, handles of its vector; also the number of trained records.
 
-        records : one reference per shard to its vectors, passed on unread.
+        records : handles of the vectors of each shard, passed on unread.
         """
         party = self._party
         reply = party.answer(from_plain(query, Query), Each(records), from_plain(key, ReleaseKey))

@@ -22,7 +22,7 @@ from vfl.privacy import magnitudes
 from vfl.privacy.geometry import GRID_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -63,6 +63,11 @@ class _Visit:
     y: Vector
     bounds: Vector | None
     pending: Any
+
+
+def _anywhere(size: int) -> None:
+    """Leave it to numpy where a vector is computed."""
+    del size
 
 
 class Rows:
@@ -217,12 +222,15 @@ class Rows:
         return sums
 
     @np.errstate(all="ignore")
-    def leave(self, delta: Vector, shift: Any) -> Vector:
-        """Add X_S Δ + shift of the last step, and return the visit's change of the margins, (n,). Pass it only to margins."""
+    def leave(self, delta: Vector, shift: Any, room: Callable[[int], Vector | None] = _anywhere) -> Vector:
+        """Add X_S Δ + shift of the last step, and return the visit's change of the margins, (n,). Pass it only to margins.
+
+        room : returns memory, (size,), for the change; None computes it in place.
+        """
         visit, self._visit = self._visiting(), None
         self._kernels.forward(visit.pending, delta, visit.v, shift, threads=self._threads)
-        visit.v -= visit.entered
-        return visit.v
+        out = room(visit.v.size)
+        return np.subtract(visit.v, visit.entered, out=visit.v if out is None else out)
 
     def _visiting(self) -> _Visit:
         if self._visit is None:

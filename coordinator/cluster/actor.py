@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import ray
 
 from coordinator.alignment import align
@@ -18,12 +19,14 @@ from coordinator.states.shards import MarginShards, ShardMargins, whole
 from coordinator.states.state import StateLost
 from coordinator.telemetry import COUNTERS, GAUGES, Telemetry, log
 from vfl.errors import PartyLost
+from vfl.messages import Records
 from vfl.shards import Remote
-from vfl.shards.ray_transport import answer_of
+from vfl.shards.lending import Lender, Lenders, Lent
+from vfl.shards.ray_transport import INLINE_BYTES, Reader, answer_of, stored
 from vfl.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from coordinator.charging.budget import Budget, Reserved
     from coordinator.coordinator import Outcome
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from vfl.holdout import Split
     from vfl.job import Job
     from vfl.job.faults import Faults
-    from vfl.messages import Query, Records
     from vfl.planning import Plan
     from vfl.targets import Targets
     from vfl.types import Vector
@@ -66,20 +68,63 @@ class RayMeters:
 
 
 class MarginsActor(ShardMargins):
-    """Actor that holds one shard of the margins. It stores labels and limits once, for all parties and visits."""
+    """Actor that holds one shard of the margins.
+
+    It lends vectors to parties whose shard is on this machine, and stores them for others. It stores labels and limits once,
+    for all parties and visits. Margins are computed in the memory in which they are lent.
+    """
 
     def __init__(self) -> None:
         self._constants = Constants()
+        self._lenders, self._weights = Lenders(), Lender()
+        self._reader = Reader()
+        self._near: frozenset[str] = frozenset()
+        self._far: frozenset[str] = frozenset()
+
+    def probe(self) -> Lent | None:
+        """Return a vector that processes of this machine can read."""
+        return self._weights.lend(np.zeros(1))
+
+    def meet(self, near: Sequence[str], far: Sequence[str]) -> None:
+        """Take the names of the parties whose shard read the probe, and of the others."""
+        self._near, self._far = frozenset(near), frozenset(far)
 
     def _share(self, name: str, vector: Vector) -> Vector:
         return self._constants.shared(name, vector)
 
-    def records(self, query: Query) -> Records:
-        """Return the vectors of a query, or references for vectors that most queries share."""
-        records = super().records(query)
-        labels: Any = self._constants.of("labels", records.labels)
-        limits: Any = self._constants.of("limits", records.limits)
-        return replace(records, labels=labels, limits=limits)
+    def _room(self, size: int) -> Vector | None:
+        return self._lenders.room(size, self._used()) if self._near and 8 * size > INLINE_BYTES else None
+
+    def _used(self) -> Iterator[Vector]:
+        yield from self._margins.vectors()
+        if self._before is not None:
+            yield self._before[0]
+            yield from self._before[1].values()
+            yield from self._before[2].values()
+
+    def _read(self, vector: Any, party: str = "", *, kept: bool = True) -> Vector:
+        found = self._reader.read(vector)
+        if found is None:
+            raise PartyLost(f"{party!r} was cut off: the memory that it lent cannot be read", party)
+        return found.copy() if kept and isinstance(vector, Lent) else found
+
+    def _sent(self, records: Records, parties: Collection[str]) -> Records:
+        """Return handles of large vectors, which all of the parties can read."""
+        near = self._near.issuperset(parties) if parties else not self._far
+        margins, weights = records.margins, records.weights
+        sent: dict[str, Any] = {
+            "weights": weights if weights is None else self._handle(weights, near, self._weights.lend),
+            "margins": margins if margins is None else self._handle(margins, near, self._lend_margins),
+            "labels": self._constants.of("labels", records.labels),
+            "limits": self._constants.of("limits", records.limits),
+        }
+        return Records(**sent)
+
+    def _lend_margins(self, margins: Vector) -> Lent | None:
+        return self._lenders.lend(margins, self._used())
+
+    def _handle(self, vector: Vector, near: bool, lend: Callable[[Vector], Lent | None]) -> Any:
+        return (lend(vector) if near and vector.nbytes > INLINE_BYTES else None) or stored(vector)
 
 
 class CoordinatorActor:
@@ -104,6 +149,7 @@ class CoordinatorActor:
     ) -> None:
         made = ShardTransport if shards else RayTransport
         transport = made(actors, faults.answer_seconds, sources, dealer=dealer)
+        self._actors, self._transport = actors, transport
         self._shards, self._answer_seconds = shards, faults.answer_seconds
         self._coordinator = Coordinator(transport, faults=faults, margins=self._margins if shards else whole)
         self._alignment = RayAlignment(actors, faults.answer_seconds)
@@ -146,12 +192,17 @@ class CoordinatorActor:
     ) -> MarginShards:
         """Start one actor per shard of the margins. These actors end with this one."""
         started = [ray.remote(MarginsActor).options(**options).remote() for options in self._shards]
-        return MarginShards(Remote(started, self._of_margins), labels, split, n_records, n_margins, targets)
+        group = Remote(started, self._of_margins)
+        assert isinstance(self._transport, ShardTransport)  # noqa: S101 - made with the shards
+        meet = partial(self._transport.introduce, group)
+        return MarginShards(group, labels, split, n_records, n_margins, targets, loaded=meet)
 
     def _of_margins(self, number: int, ref: Any) -> Any:
         try:
-            return answer_of("margins", ref, self._answer_seconds)
+            return answer_of("", ref, self._answer_seconds)
         except PartyLost as lost:
+            if lost.party in self._actors:
+                raise
             raise StateLost(f"shard {number} of the margins was lost; continue with: vfl resume ({lost})") from lost
 
     def _noted(self, events: Iterator[Event]) -> Iterator[Event]:

@@ -16,7 +16,7 @@ from vfl.kinds import from_plain, to_plain
 from vfl.messages import BookHeads, Greeting, Reply, Stored
 from vfl.secure.roles import DEALER
 from vfl.shards.lending import Borrower, Lender
-from vfl.shards.ray_transport import answer_of
+from vfl.shards.ray_transport import INLINE_BYTES, answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from vfl.shards.lending import Lent
     from vfl.types import Integers, Vector
 
-INLINE_BYTES = 100_000
-"""Size up to which an argument is cheaper inline than through the object store."""
 PAUSE_SECONDS = 0.2
 """Pause between two requests to an actor that Ray is restarting."""
 

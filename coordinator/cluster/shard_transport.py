@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from coordinator.cluster.ray_transport import RayTransport
+from coordinator.states.state import StateLost
 from vfl.kinds import from_plain, to_plain
 from vfl.messages import Need, Reply
 from vfl.shards import Each
@@ -13,12 +15,32 @@ from vfl.shards import Each
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from vfl.messages import Query
+    from vfl.messages import Greeting, Query
     from vfl.privacy.events import ReleaseKey
+    from vfl.shards import Group
 
 
 class ShardTransport(RayTransport):
-    """Transport to the head of each party whose rows are in shards. It passes on references; shards exchange the vectors."""
+    """Transport to the head of each party whose rows are in shards. It passes on handles; shards exchange the vectors."""
+
+    _margins: Group | None = None
+
+    def introduce(self, margins: Group) -> None:
+        """Find the shards of parties that share a machine with their shard of the margins, and inform both."""
+        self._margins = margins
+        probes = margins.ask("probe")
+        reads = self._gather({name: actor.meet.remote(probes) for name, actor in self._actors.items()})
+        near = [[name for name, own in reads.items() if own[k]] for k in range(margins.size)]
+        far = [[name for name, own in reads.items() if not own[k]] for k in range(margins.size)]
+        margins.ask("meet", Each(near), Each(far))
+
+    def revive(self, party: str, seconds: float) -> Greeting:
+        """Wait until Ray has restarted the party's actors, and have them load their data again."""
+        greeting = super().revive(party, seconds)
+        if self._margins is not None:
+            with contextlib.suppress(StateLost):  # the next query notices it, too
+                self.introduce(self._margins)
+        return greeting
 
     def ask(self, shares: Mapping[str, Query], records: Any, key: ReleaseKey) -> dict[str, Reply]:
         """Send each share to its party, all at the same time."""

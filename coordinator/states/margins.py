@@ -17,7 +17,7 @@ from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_OUT, HELD_POSITIONS, Back
 from vfl.targets import Targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from vfl.messages import Query, Reply, Tally
     from vfl.types import Integers, Vector
@@ -41,6 +41,11 @@ def _own(name: str, vector: Vector) -> Vector:
     return vector
 
 
+def _anywhere(size: int) -> None:
+    """Leave it to numpy where margins are computed."""
+    del size
+
+
 class Margins:
     """Xw + o (n,), starting at w = 0, and the labels y (n,) of the training records. o are the offsets; 0 without exposure.
 
@@ -52,6 +57,7 @@ class Margins:
     n_margins : margins per record, K with multinomial loss. Vectors are then (K·n,), one class after another.
     share : called with the name and the value of a vector that most queries carry; returns the copy to keep, such as one in
         memory that other processes read.
+    room : returns memory, (size,), in which the next Xw + o is computed; None for any.
     """
 
     def __init__(
@@ -62,8 +68,9 @@ class Margins:
         n_margins: int = 1,
         share: Callable[[str, Vector], Vector] = _own,
         targets: Targets | None = None,
+        room: Callable[[int], Vector | None] = _anywhere,
     ) -> None:
-        self._share = share
+        self._share, self._room = share, room
         given = (targets or Targets()).parts(labels)
         kept = slice(None) if held_out is None else ~held_out
         apart = slice(0) if held_out is None else held_out
@@ -121,8 +128,7 @@ class Margins:
         """Return the per-record vectors that the parties see for this query; keep the state that it replaces."""
         cap = query.capped if isinstance(query, Descend | Backward) else None
         if query.need is Need.MARGINS:
-            limits = None if cap is None else self._limits(cap.cap)
-            return Records(margins=self._margins, labels=self._labels, limits=limits)
+            return self.in_sweep(None if cap is None else cap.cap)
         if isinstance(query, Weighted) and query.need is Need.WEIGHTS:
             if query.batch is not None:
                 members = query.batch.members(self._place.n_trained)
@@ -134,6 +140,17 @@ class Margins:
             # The cost of a pass assumes disjoint folds: the weighting must not decide this.
             return Records(weights=weights if query.batch is None else weights * self._kept["batch"])
         return Records()
+
+    def in_sweep(self, cap: float | None) -> Records:
+        """Return the per-record vectors that a party sees in a visit of a sweep, under this record cap."""
+        limits = None if cap is None else self._limits(cap)
+        return Records(margins=self._margins, labels=self._labels, limits=limits)
+
+    def vectors(self) -> Iterator[Vector]:
+        """Yield the vectors that queries replace, which `restore` may need."""
+        yield self._margins
+        yield from self._held.values()
+        yield from self._kept.values()
 
     def _limits(self, cap: float) -> Vector:
         """Return C/‖z_i‖, (n,). It is computed once, so that transports can store it once."""
@@ -165,7 +182,7 @@ class Margins:
         if target in HELD:
             self._held[target] = total
         elif target == "add":
-            self._margins = self._margins + total
+            self._margins = np.add(self._margins, total, out=self._room(total.size))
         elif target == "reset":
             self._margins = total if self._offsets is None else total + self._offsets
         else:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from coordinator.states.margins import Margins, Place
 from coordinator.states.state import StateLost
+from vfl.messages import Descend, Need, Records
 from vfl.shards import Each, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from coordinator.states.margins import State
     from vfl.holdout import Split
-    from vfl.messages import Query, Records, Reply, Tally
+    from vfl.messages import Query, Reply, Tally
     from vfl.shards import Group, Shard
     from vfl.targets import Targets
     from vfl.types import Integers, Vector
@@ -32,10 +33,13 @@ PAUSE_SECONDS = 0.2
 
 
 class ShardMargins:
-    """Margins of one shard. The shard itself keeps the state before a query, so the coordinator never holds it."""
+    """Margins of one shard. The shard itself keeps the state before a query, so the coordinator never holds it.
+
+    Methods that change the state have an argument `mark`: keep the present state first, for `undo`.
+    """
 
     _loaded: Margins | None = None
-    _before: State
+    _before: State | None = None
 
     @property
     def _margins(self) -> Margins:
@@ -54,40 +58,78 @@ class ShardMargins:
     ) -> None:
         """Take the labels of the shard's records, (n,), including held-out records. n_margins, targets : as for `Margins`."""
         held_out = None if split is None else split.held_out(shard.stop, shard.start)
-        self._loaded = Margins(labels, held_out, place, n_margins, self._share, targets)
+        self._before = None
+        self._loaded = Margins(self._read(labels), held_out, place, n_margins, self._share, targets, self._room)
 
     def _share(self, name: str, vector: Vector) -> Vector:
         """Return the copy of a vector that is kept; see `Margins`."""
         del name
         return vector
 
-    def records(self, query: Query) -> Records:
-        """Return the per-record vectors that the parties see for this query."""
-        return self._margins.records(query)
+    def _room(self, size: int) -> Vector | None:
+        """Return memory for the next margins; see `Margins`."""
+        del size
+        return None
+
+    def _read(self, vector: Any, party: str = "", *, kept: bool = True) -> Vector:
+        """Return a vector that a party sent; PartyLost names the party if the vector is lost.
+
+        kept : False if the vector is added up at once, so that it need not last.
+        """
+        del party, kept
+        given: Vector = vector
+        return given
+
+    def _sent(self, records: Records, parties: Collection[str]) -> Records:
+        """Return the vectors in the form in which they are sent to parties; () for any."""
+        del parties
+        return records
+
+    def records(self, query: Query, mark: bool) -> Records:
+        """Return the per-record vectors that the parties see for this query, or handles of them."""
+        if mark:
+            self._mark()
+        return self._sent(self._margins.records(query), tuple(query.shares()))
 
     def tally(self, query: Tally) -> Integers | Vector:
         """Return the sum of the query's statistic over these records, without noise."""
         return self._margins.tally(query)
 
-    def keep(self, target: str, pieces: Sequence[Vector]) -> None:
+    def keep(self, target: str, mark: bool, pieces: Sequence[Vector]) -> None:
         """Keep the vector that the coordinator drew for these records, if `pieces` holds one."""
+        if mark:
+            self._mark()
         self._margins.absorb(target, pieces)
 
-    def take(self, target: str, *vectors: Vector) -> None:
-        """Take in the parties' vectors, in order; see `Margins.absorb`."""
-        self._margins.absorb(target, vectors)
+    def take(
+        self, target: str, mark: bool, visit: float | Literal[False] | None, parties: Sequence[str], *vectors: Any
+    ) -> Records | None:
+        """Take in the parties' vectors, in order; see `Margins.absorb`.
 
-    def mark(self) -> None:
-        """Keep the present state, for `undo`."""
+        visit : record cap of the visits of a sweep; the return value is then what the next visit sees. False for None.
+        """
+        if mark:
+            self._mark()
+        kept = target != "add"
+        pairs = zip(vectors, parties, strict=True)
+        self._margins.absorb(target, (self._read(vector, party, kept=kept) for vector, party in pairs))
+        return None if visit is False else self._sent(self._margins.in_sweep(visit), ())
+
+    def _mark(self) -> None:
         self._before = self._margins.state()
 
     def undo(self) -> None:
-        """Undo all changes since `mark`."""
-        self._margins.restore(self._before)
+        """Undo all changes since the last mark."""
+        margins = self._margins
+        assert self._before is not None  # noqa: S101 - a shard that is loaded has been marked before a change
+        margins.restore(self._before)
 
 
 class MarginShards:
-    """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`."""
+    """Margins of all records, kept in one `ShardMargins` per shard, with the methods of `Margins`.
+
+    loaded : called once all shards have loaded, also when one of them was restarted.
+    """
 
     def __init__(
         self,
@@ -97,8 +139,9 @@ class MarginShards:
         n_records: int,
         n_margins: int = 1,
         targets: Targets | None = None,
+        loaded: Callable[[], None] = lambda: None,
     ) -> None:
-        self._shards = shards
+        self._shards, self._loaded = shards, loaded
         ranges = cut(n_records, shards.size)
         ends = [0, *(shard.stop for shard in ranges)]
         apart = [0] * len(ends) if split is None else split.counts(ends)
@@ -106,7 +149,10 @@ class MarginShards:
         places = [Place(trained[k], trained[-1], apart[k]) for k in range(shards.size)]
         self.counts = tuple(trained[k + 1] - trained[k] for k in range(shards.size))
         self._given = split, Each(ranges), Each(places), n_margins, targets
-        self._shards.ask("load", Each(labels), *self._given)
+        self._marked = True
+        self._visit: float | Literal[False] | None = False
+        self._ahead: Each | None = None
+        self._load(labels)
 
     def reload(self, labels: Callable[[], Any], seconds: float) -> None:
         """Load all shards as at the start of the run, once lost ones are restarted; StateLost if that takes longer.
@@ -116,13 +162,18 @@ class MarginShards:
         until = time.monotonic() + seconds
         while True:
             try:
-                self._shards.ask("load", Each(labels()), *self._given)
+                self._load(labels())
             except StateLost:
                 if time.monotonic() + PAUSE_SECONDS > until:
                     raise
                 time.sleep(PAUSE_SECONDS)
             else:
                 return
+
+    def _load(self, labels: Sequence[Any]) -> None:
+        self._ahead = None
+        self._shards.ask("load", Each(labels), *self._given)
+        self._loaded()
 
     @property
     def n_records(self) -> int:
@@ -135,16 +186,33 @@ class MarginShards:
         return total
 
     def state(self) -> None:
-        """Make each shard keep its state, for `restore`."""
-        self._shards.start("mark")
+        """Make each shard keep its state, for `restore`. The next call that changes the state carries the request."""
+        self._marked = False
 
     def restore(self, state: None) -> None:
         """Undo all changes since the last `state`."""
-        self._shards.ask("undo")
+        self._ahead = None
+        if self._marked:
+            self._shards.ask("undo")
 
-    def records(self, query: Query) -> Each | Records:
-        """Return, per shard, the per-record vectors that the parties see for this query, or references to them."""
-        return self._shards.start("records", query)
+    def records(self, query: Query) -> Each:
+        """Return, per shard, the per-record vectors that the parties see for this query, or handles of them.
+
+        The shards return those of the next visit of a sweep with their answer to `take`, which saves a round trip.
+        """
+        if query.need is Need.NOTHING:
+            return Each([Records()] * self._shards.size)
+        visit = _visit_of(query)
+        if self._ahead is None or visit is False or visit != self._visit:
+            answers = Each(self._shards.ask("records", query, self._mark()))
+            self._visit, self._ahead = visit, None if visit is False else answers
+            return answers
+        return self._ahead
+
+    def _mark(self) -> bool:
+        """Return True if this call is the first since `state`."""
+        first, self._marked = not self._marked, True
+        return first
 
     def shares(self, query: Query) -> Mapping[str, Query]:
         """Return each queried party's share of the query."""
@@ -152,14 +220,27 @@ class MarginShards:
 
     def take(self, query: Query, replies: Mapping[str, Reply]) -> None:
         """Make each shard add up its pieces of the replies' vectors, in the same order, and take in the sum."""
-        vectors: list[Any] = [reply.vector for reply in replies.values() if reply.vector is not None]
+        vectors: dict[str, Any] = {q: reply.vector for q, reply in replies.items() if reply.vector is not None}
         if vectors:
-            self._shards.ask("take", query.target, *vectors)
+            # Only margins change: labels and limits of a visit stay.
+            visit = self._visit if query.target in ("add", "reset") and _visit_of(query) is not False else False
+            self._ahead = None
+            answers = self._shards.ask("take", query.target, self._mark(), visit, tuple(vectors), *vectors.values())
+            self._ahead = None if visit is False or None in answers else Each(answers)
 
     def absorb(self, target: str, vectors: Iterable[Vector]) -> None:
         """Keep a vector that the coordinator drew for all records. It is made piece by piece, one piece per shard."""
+        self._ahead = None
         for k, piece in enumerate(vectors):
-            self._shards.ask("keep", target, Each([piece] if k == j else [] for j in range(self._shards.size)))
+            own = Each([piece] if k == j else [] for j in range(self._shards.size))
+            self._shards.ask("keep", target, self._mark(), own)
+
+
+def _visit_of(query: Query) -> float | Literal[False] | None:
+    """Return the record cap of a visit of a sweep, None without one; False for any other query."""
+    if not (isinstance(query, Descend) and query.need is Need.MARGINS):
+        return False
+    return None if query.capped is None else query.capped.cap
 
 
 def whole(

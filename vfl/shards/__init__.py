@@ -108,7 +108,7 @@ class Remote(Group):
     """Group of Ray actors. This process passes vectors to other actors by reference and never reads them.
 
     wait : function of a member's number and a reference that waits for the answer. encode : returns the plain form of an
-        argument.
+        argument. handles : members return small handles of their vectors instead of the vectors.
     """
 
     def __init__(
@@ -116,10 +116,13 @@ class Remote(Group):
         members: Sequence[Any],
         wait: Callable[[int, Any], Any],
         encode: Callable[[Any], Any] = lambda value: value,
+        *,
+        handles: bool = False,
     ) -> None:
         self.members = tuple(members)
         self._wait = wait
         self._encode = encode
+        self._handles = handles
 
     @property
     def size(self) -> int:
@@ -143,7 +146,12 @@ class Remote(Group):
         return found
 
     def vectors(self, method: str, *arguments: Any) -> Each:
-        """Return references to the vectors. Each member returns `done` before its vector, so its loss is noticed here."""
+        """Return references to the vectors, or their handles.
+
+        A member that returns vectors returns `done` before each, so its loss is noticed here.
+        """
+        if self._handles:
+            return Each(self.ask(method, *arguments))
         pairs = [ask.options(num_returns=2).remote(*own) for ask, own in self._calls(method, arguments)]
         self.fetch([done for done, _ in pairs])
         return Each(vector for _, vector in pairs)

@@ -7,8 +7,12 @@ read-only.
     lent = lender.lend(vector)      # one copy; overwrites the vector that was lent before
     view = borrower.borrow(lent)    # no copy; None on another machine
 
+    room = lender.room(size)        # no copy either: the vector is computed in the memory that is lent
+    lent = lender.lend(np.add(a, b, out=room))
+
 A borrower copies a view, or uses it up, before it answers the lender, which then lends the next vector in the same memory. A
-party copies: a clip bounds a record's contribution only if nobody changes the record between two readings.
+party computes sums from a copy only: a clip bounds a record's contribution only if nobody changes the record between two
+readings.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vfl.types import Vector
 
 HEAD = 64
@@ -65,19 +71,36 @@ class Lender:
         self._memory: tuple[int, mmap.mmap, bytes] | None = None
         self._room = 0
 
-    def lend(self, vector: Vector) -> Lent | None:
-        """Copy the vector, float64, into the memory; None if this machine cannot share memory."""
+    def room(self, size: int) -> Vector | None:
+        """Return the memory of the next vector, (size,) float64, to write; None if this machine cannot share memory."""
         if not self._machine or not hasattr(os, "memfd_create"):
             return None
-        if self._memory is None or self._room < vector.size:
+        if self._memory is None or self._room < size:
             try:
-                self._grow(vector.size)
+                self._grow(size)
             except OSError:
                 return None
-        assert self._memory is not None  # noqa: S101 - made by `_grow`
-        descriptor, mapped, token = self._memory
-        np.frombuffer(mapped, np.float64, vector.size, HEAD)[:] = vector
+        return self._view(size)
+
+    def lend(self, vector: Vector) -> Lent | None:
+        """Copy the vector, float64, into the memory, unless it is there; None if this machine cannot share memory."""
+        if not (self.holds(vector) and vector.__array_interface__ == self._view(vector.size).__array_interface__):
+            room = self.room(vector.size)
+            if room is None:
+                return None
+            room[:] = vector
+        assert self._memory is not None  # noqa: S101 - it holds the vector
+        descriptor, _, token = self._memory
         return Lent(self._machine, os.getpid(), descriptor, token, vector.size)
+
+    def holds(self, vector: Vector) -> bool:
+        """Return True if the vector shares this memory."""
+        return self._memory is not None and np.may_share_memory(vector, self._view(self._room))
+
+    def _view(self, size: int) -> Vector:
+        assert self._memory is not None  # noqa: S101 - made by `_grow`
+        view: Vector = np.frombuffer(self._memory[1], np.float64, size, HEAD)
+        return view
 
     def _grow(self, size: int) -> None:
         self.close()
@@ -100,6 +123,27 @@ class Lender:
 
     def __del__(self) -> None:
         self.close()
+
+
+class Lenders:
+    """Memories in which this process makes the successive values of a vector, to lend the last while it keeps earlier ones."""
+
+    def __init__(self, number: int = 3) -> None:
+        self._lenders = [Lender() for _ in range(number)]
+
+    def room(self, size: int, used: Iterable[Vector]) -> Vector | None:
+        """Return memory to write that holds none of the used vectors; None if all memories do, or cannot be shared."""
+        lender = self._free(tuple(used))
+        return None if lender is None else lender.room(size)
+
+    def lend(self, vector: Vector, used: Iterable[Vector]) -> Lent | None:
+        """Lend a vector: from its place if it was made in a memory, else as a copy in one without used vectors."""
+        holder = next((lender for lender in self._lenders if lender.holds(vector)), None)
+        lender = holder or self._free(tuple(used))
+        return None if lender is None else lender.lend(vector)
+
+    def _free(self, used: tuple[Vector, ...]) -> Lender | None:
+        return next((own for own in self._lenders if not any(own.holds(vector) for vector in used)), None)
 
 
 class Borrower:

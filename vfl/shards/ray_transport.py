@@ -1,13 +1,48 @@
-"""Answers of Ray actors. The loss of an actor is raised as PartyLost."""
+"""Answers of Ray actors, and vectors that actors exchange. The loss of an actor is raised as PartyLost."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from vfl.errors import PartyLost, VflError
+from vfl.messages import Stored
+from vfl.shards.lending import Borrower, Lent
+
+if TYPE_CHECKING:
+    from vfl.types import Vector
+
+INLINE_BYTES = 100_000
+"""Size up to which a vector is cheaper inline than through the object store."""
+FETCH_SECONDS = 600.0
+"""Limit for one vector to arrive from the object store."""
+
+
+class Reader:
+    """Reads the vectors that other actors send to this process."""
+
+    def __init__(self) -> None:
+        self._borrower = Borrower()
+
+    def reads(self, probe: Lent | None) -> bool:
+        """Return True if this process can read memory that the sender of the probe lends."""
+        return probe is not None and self._borrower.borrow(probe) is not None
+
+    def read(self, given: Vector | Lent | Stored | None) -> Vector | None:
+        """Return the vector, read-only where its sender keeps it; None if memory that was lent cannot be read any more."""
+        if isinstance(given, Lent):
+            return self._borrower.borrow(given)
+        if isinstance(given, Stored):
+            stored: Vector = ray.get(given.reference, timeout=FETCH_SECONDS)
+            return stored
+        return given
+
+
+def stored(vector: Vector) -> Vector | Stored:
+    """Return the form in which a vector is sent through the object store; a small one is sent itself."""
+    return vector if vector.nbytes <= INLINE_BYTES else Stored(ray.put(vector), 0)
 
 
 def answer_of(name: str, ref: Any, timeout: float) -> Any:
