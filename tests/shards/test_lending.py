@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vfl.shards.lending import HEAD, Borrower, Lender, Lent, this_machine
+from vfl.shards.lending import HEAD, Borrower, Lender, Lenders, Lent, this_machine
 
 OTHER = """
 import sys
@@ -83,3 +83,40 @@ def test_a_machine_that_cannot_share_lends_nothing(monkeypatch: pytest.MonkeyPat
     assert lender.lend(np.ones(5)) is None
     assert len(list(Path("/proc/self/fd").iterdir())) == opened
     assert this_machine()
+
+
+def test_a_vector_that_is_made_in_the_memory_is_lent_without_a_copy() -> None:
+    lender = Lender()
+    room = lender.room(5)
+    assert room is not None
+    np.add(np.arange(5.0), 1.0, out=room)
+    lent = lent_by(lender, room)
+    view = Borrower().borrow(lent)
+    assert view is not None
+    room[0] = 7.0
+    assert view.tolist() == [7, 2, 3, 4, 5]
+    assert lender.holds(room)
+    assert not lender.holds(room.copy())
+    shifted = lent_by(lender, room[1:])  # it does not begin where borrowers look
+    assert shifted.length == 4
+    assert Borrower().borrow(shifted).tolist() == [2, 3, 4, 5]
+
+
+def test_memories_hold_earlier_vectors_while_they_are_used() -> None:
+    lenders, borrower = Lenders(2), Borrower()
+    before = np.ones(5)
+    first = lenders.room(5, [before])
+    assert first is not None
+    np.add(before, 1.0, out=first)
+    second = lenders.room(5, [first])
+    assert second is not None
+    np.add(first, 1.0, out=second)
+    assert lenders.room(5, [first, second[2:]]) is None
+    assert lenders.lend(before, [first, second]) is None
+    lent = lenders.lend(second, [first, second])
+    assert lent is not None
+    assert borrower.borrow(lent).tolist() == [3.0] * 5
+    copied = lenders.lend(before, [second])
+    assert copied is not None
+    assert borrower.borrow(copied).tolist() == [1.0] * 5
+    assert second.tolist() == [3.0] * 5
