@@ -46,7 +46,7 @@ MODEL = {
     "DealWaves": "waves",
     "ShareResidual": "residuals",
     "DealSum": "openings",
-    "Contribute": "",
+    "Contribute": "openings",
 }
 """Legs of a run, and the parts of the cost model that predict the bytes of their parcels."""
 

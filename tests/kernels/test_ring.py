@@ -51,7 +51,7 @@ def test_products_are_those_of_integers(n, kind):
 
 
 @pytest.mark.parametrize("cell", [-(2**15), 2**15 - 1])
-@pytest.mark.parametrize("word", [2**64 - 1, 2**63, 0x07FF_FFFF_07FF_FFFF, 0])
+@pytest.mark.parametrize("word", [2**64 - 1, 2**63, 0x8000_8000_07FF_FFFF, 0x7FFF_7FFF_07FF_FFFF, 0])
 def test_blocks_hold_the_sums_of_extreme_products(cell, word):
     n = 2 * blocks.BLOCK + 3
     r = np.full(n, word, dtype=np.uint64)

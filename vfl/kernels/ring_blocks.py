@@ -3,7 +3,7 @@
 Machines multiply 16-bit numbers fastest: one instruction gives the sum of two products, as 32 bits, in every lane. A word is
 therefore split into limbs of few bits, whose products with a column are summed in 32 bits without overflow:
 
-    word = Σ_f limb_f·2^(AT_f),  0 ≤ limb_f < 2^11        |Σ over 32 products| ≤ 32·2^15·(2^11 − 1) < 2^31
+    word = Σ_f limb_f·2^(AT_f) modulo 2^64               |Σ over 32 products| ≤ 32·2^15·(2^11 − 1) < 2^31 for limbs of 11 bits
     weight = Σ_f digit_f·2^(12f),  |digit_f| ≤ 2^11       |Σ over 30 products| ≤ 30·2^15·2^11 < 2^31
 """
 
@@ -32,8 +32,12 @@ BLOCK = LANES * TURNS
 """Records of a block."""
 WORDS = 128
 """Records of a block of columns of words."""
-AT = (0, 11, 22, 32, 43, 54)
-"""First bits of the limbs of a word. A limb is of one half of the word, and the last one of a half has 10 bits."""
+AT = (0, 11, 22, 32, 48)
+"""First bits of the limbs of a word.
+
+The three limbs of the lower half have 11, 11 and 10 bits and are not negative. The two limbs of the upper half have 16 bits
+and a sign: their sums count modulo 2^32 only, so they may overflow 32 bits.
+"""
 DIGIT = 12
 """Bits of a digit of a weight."""
 DIGITS = 3
@@ -42,6 +46,8 @@ AHEAD = 256
 """Records between fetching a 16-bit cell and using it."""
 WORDS_AHEAD = WORDS
 """Records between fetching a word and using it."""
+ROWS_AHEAD = 1024
+"""Words between fetching shares of waves and using them."""
 COLUMNS = 30
 """Columns whose products with one digit each fit in 32 bits."""
 MULTIPLIES_PAIRS = bool(
@@ -125,7 +131,7 @@ def _fetch(builder: ir.IRBuilder, address: ir.Value, size: int) -> None:
 
 @inline
 def split(_context: BaseContext, words: types.Array, _i: types.Type, limbs: types.Array) -> tuple[Signature, Code]:
-    """Write the limbs of the BLOCK words from words[i] to limbs, (6, BLOCK) int16."""
+    """Write the limbs of the BLOCK words from words[i] to limbs, (5, BLOCK) int16."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, _signature: Signature, args: list[ir.Value]) -> ir.Value:
         source = _address(context, builder, words, args[0], args[1])
@@ -134,11 +140,16 @@ def split(_context: BaseContext, words: types.Array, _i: types.Type, limbs: type
             records = builder.gep(source, [first_record], inbounds=True)
             there = builder.gep(target, [first_record], inbounds=True)
             both = builder.bitcast(_read(builder, records, _WORD, LANES), _vector(_NUMBER, 2 * LANES))
-            for f, first in enumerate(AT):
-                half = _picked(builder, both, both, range(first // 32, 2 * LANES, 2))
-                limb = builder.lshr(half, _all(_NUMBER, LANES, first % 32)) if first % 32 else half
-                if first % 32 != AT[2]:
-                    limb = builder.and_(limb, _all(_NUMBER, LANES, 2047))
+            lower, upper = (_picked(builder, both, both, range(half, 2 * LANES, 2)) for half in (0, 1))
+            eleven = _all(_NUMBER, LANES, 2047)
+            limbs_of = (
+                builder.and_(lower, eleven),
+                builder.and_(builder.lshr(lower, _all(_NUMBER, LANES, AT[1])), eleven),
+                builder.lshr(lower, _all(_NUMBER, LANES, AT[2])),
+                upper,  # its lower 16 bits, read with a sign
+                builder.lshr(builder.add(upper, _all(_NUMBER, LANES, 1 << 15)), _all(_NUMBER, LANES, 16)),
+            )
+            for f, limb in enumerate(limbs_of):
                 _write(builder, there, builder.trunc(limb, _vector(_SHORT, LANES)), f * BLOCK)
         return context.get_dummy_value()
 
@@ -180,9 +191,8 @@ def add_limbs(
             found = [builder.load(sum_of) for sum_of in own]
             for limb, first in zip(found[:3], AT[:3], strict=True):
                 total = builder.add(total, builder.shl(builder.sext(limb, wide), _all(_WORD, half, first)))
-            upper = found[3]  # modulo 2^32, since these limbs are of the upper half of the word
-            for limb, first in zip(found[4:], AT[4:], strict=True):
-                upper = builder.add(upper, builder.shl(limb, _all(_NUMBER, half, first - AT[3])))
+            # Modulo 2^32, since these limbs are of the upper half of the word.
+            upper = builder.add(found[3], builder.shl(found[4], _all(_NUMBER, half, AT[4] - AT[3])))
             total = builder.add(total, builder.shl(builder.zext(upper, wide), _all(_WORD, half, AT[3])))
             _write(builder, target, total)
         return context.get_dummy_value()
@@ -267,6 +277,9 @@ def four_rows(
             own.append(_address(context, builder, words, args[2], at, _WORD(0)))
             sums.append((_sum(builder, wide), _sum(builder, wide)))
         with cgutils.for_range_slice(builder, _WORD(0), builder.and_(width, _WORD(-4)), _WORD(4)) as (f, _):
+            # The four rows are contiguous; each turn fetches a quarter of a later four.
+            later = builder.add(builder.mul(f, _WORD(4)), _WORD(ROWS_AHEAD))
+            _fetch(builder, builder.gep(own[0], [later]), 2 * _LINE)
             for row, there, (low, high) in zip(rows, own, sums, strict=True):
                 entry = builder.sext(_read(builder, builder.gep(row, [f], inbounds=True), _SHORT, 4), wide)
                 lower, upper = _halves(builder, _read(builder, builder.gep(there, [f], inbounds=True), _WORD, 4))

@@ -16,6 +16,7 @@ from numba.core import cgutils
 
 from vfl.kernels.compile import compiled, inline, load, part
 from vfl.kernels.ring_blocks import (
+    AT,
     BLOCK,
     COLUMNS,
     DIGIT,
@@ -62,16 +63,19 @@ def at(_context: BaseContext, vector: types.Array, _i: types.Type) -> tuple[Sign
 
 @inline
 def fetch_row(_context: BaseContext, table: types.Array, _row: types.Type) -> tuple[Signature, Code]:
-    """Have a row of a table brought to the first-level cache."""
+    """Have the first and the last entry of a row of a table brought to the first-level cache."""
 
     def code(context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: list[ir.Value]) -> ir.Value:
         array = context.make_array(signature.args[0])(context, builder, args[0])
-        start = builder.mul(args[1], builder.extract_value(array.shape, 1))
+        width = builder.extract_value(array.shape, 1)
+        first = builder.mul(args[1], width)
+        last = builder.add(first, builder.sub(width, ir.IntType(64)(1)))
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
         prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        address = builder.bitcast(builder.gep(array.data, [start]), pointer)
-        builder.call(prefetch, [address, number(0), number(3), number(1)])
+        for entry in (first, last):
+            address = builder.bitcast(builder.gep(array.data, [entry]), pointer)
+            builder.call(prefetch, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()
 
     return types.void(table, types.int64), code
@@ -81,7 +85,7 @@ def fetch_row(_context: BaseContext, table: types.Array, _row: types.Type) -> tu
 def dot_short(columns: Array, words: Array, sums: Array) -> None:
     """Add Σ_i columns[j, i]·words[i] to sums[j]; columns are int16, two of them at a time."""
     s, n = columns.shape
-    limbs, totals = np.empty((6, BLOCK), dtype=np.int16), np.zeros((s + 1, 8), dtype=np.int64)
+    limbs, totals = np.empty((len(AT), BLOCK), dtype=np.int16), np.zeros((s + 1, 8), dtype=np.int64)
     whole = n - n % BLOCK
     for start in range(0, whole, BLOCK):
         split(words, start, limbs)
