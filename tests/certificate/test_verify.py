@@ -524,12 +524,14 @@ class TestFederation:
 
     @pytest.fixture
     def file(self, tmp_path: Path) -> Path:
-        identities = {name: new_identity(name, tmp_path).certificate_pem for name in ("hub", "bank", "telco")}
+        members = ("hub", "bank", "telco", "notary")
+        identities = {name: new_identity(name, tmp_path).certificate_pem for name in members}
         write_federation(
             tmp_path / "credit.toml",
             name="credit",
             coordinator=("hub", identities.pop("hub")),
             address="127.0.0.1:8443",
+            dealer=("notary", identities.pop("notary")),
             parties=identities,
         )
         return tmp_path / "credit.toml"
@@ -552,6 +554,19 @@ class TestFederation:
         assert wrong(copy, federation=file) == {"federation"}
         self.marked(copy, file, name="other")
         assert wrong(copy, federation=file) == {"federation"}
+
+    def test_the_organisation_that_dealt_is_compared(self, shared: dict[str, Path], tmp_path: Path, file: Path) -> None:
+        path = tmp_path / "certificate.json"
+        path.write_bytes((shared["logistic"] / "certificate.json").read_bytes())
+        for dealer, holds in (("notary", True), ("bank", False), ("hub", False)):
+            self.marked(tmp_path, file, dealer=dealer)
+            assert wrong(path, federation=file) == (set() if holds else {"federation"})
+        assert "'hub' dealt" in str(certificate(tmp_path))
+
+    def test_other_runs_have_no_dealer(self, copy: Path, file: Path) -> None:
+        self.marked(copy, file, dealer="notary")
+        with pytest.raises(OutputError, match="only training on shares has a dealer"):
+            verify_run(copy)
 
     def test_a_run_of_one_operator(self, copy: Path, file: Path) -> None:
         assert "federation" not in findings(copy)

@@ -57,7 +57,13 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
     there, here = vfl.train(spec, federation=joined.place), vfl.train(spec, table(), engine="inprocess")
     assert (there.w == here.w).all()
     assert there.certificate.trust["dealer"] == dealer
-    assert there.certificate.federation == {"name": "credit", "digest": joined.federation.digest}
+    organisation = {"separate": "notary", "coordinator": "hub"}[dealer]
+    assert there.certificate.federation == {
+        "name": "credit",
+        "digest": joined.federation.digest,
+        "dealer": organisation,
+    }
+    assert f"'{organisation}' dealt" in str(there.certificate)
     assert here.certificate.federation == {}
     assert not any("one process" in flag or "one Ray" in flag for flag in there.certificate.flags)
     assert there.certificate.books.keys() == {"q0", "q1"}

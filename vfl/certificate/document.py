@@ -86,8 +86,9 @@ class Certificate:
     selection : {candidates, winner, score, inclusion, withheld} of a private choice: the SHA-256 of every candidate's job and
         of the winner's, and the sentence on what is withheld; {} for a run. Files of runs leave it out.
     start : SHA-256 of the released model that training started from; '' for none. Files without one leave it out.
-    federation : {name, digest} of the federation of organisations in which the run was made; {} for runs of one operator,
-        whose files leave it out. The digest covers all names and pinned certificates.
+    federation : {name, digest} of the federation of organisations in which the run was made, and for training on shares
+        the organisation that dealt, {dealer}; {} for runs of one operator, whose files leave it out. The digest covers all
+        names and pinned certificates.
     signature : None until the certificate is signed; dataclasses.replace returns an unsigned copy.
     """
 
@@ -331,7 +332,9 @@ FIELDS: Mapping[str, Callable[[Any], bool]] = {
         and v["price"] >= 1.0
     ),
     "start": _is_digest,
-    "federation": lambda v: _is_table(v, {"name", "digest"}, _is_text) and _is_digest(v["digest"]),
+    "federation": lambda v: (
+        _is_table(v, {"name", "digest"} | ({"dealer"} & set(v)), _is_text) and _is_digest(v["digest"])
+    ),
     "code_version": _is_text,
     "signature": lambda v: v is None or _is_table(v, {f.name for f in dataclasses.fields(Signature)}, _is_text),
 }
@@ -351,6 +354,8 @@ def _read(plain: Any) -> Certificate:
     shared = plain["format"] == SHARED
     if shared != ("trust" in plain) or shared != ("dealer" in plain["who_sees_what"]):
         raise ValueError(f"format {SHARED} is that of training on shares, which names trust and what the dealer sees")
+    if "dealer" in plain.get("federation", {}) and not shared:
+        raise ValueError("only training on shares has a dealer")
     signature = plain.pop("signature")
     certificate = Certificate(
         **plain

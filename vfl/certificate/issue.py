@@ -176,7 +176,7 @@ def certify(
     books : heads of the parties' own books.
     run, account : the ledger's names of the run and of the account charged.
     flags : one sentence for each deviation of the run from its job.
-    federation : {name, digest} of the federation of organisations; None for a run of one operator.
+    federation : `vfl.federation.file.Federation.stated` of the federation of organisations; None for a run of one operator.
     """
     facts = planned(plan)
     facts["flags"] += tuple(flags)

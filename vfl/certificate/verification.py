@@ -126,7 +126,7 @@ def verify(
     released, n_logged : values that the first queries released, and the number of records, from the run's log.
     ledger : path of the ledger that the run was charged to.
     key : public key of the expected signer, as 64 hexadecimal digits or as the path of a PEM file.
-    federation : name and digest of the federation that the reader expects.
+    federation : `vfl.federation.file.Federation.stated` of the federation that the reader expects.
 
     Raises SpecificationError for an invalid `key`.
     """
@@ -268,11 +268,13 @@ def _federation(certificate: Certificate, expected: Mapping[str, str] | None) ->
         return None
     if not stated:
         raise _Mismatch(f"the run was not made in a federation, and {expected['name']!r} is expected")
-    if stated != expected:
+    if any(stated[name] != expected[name] for name in ("name", "digest")):
         raise _Mismatch(
             f"the run was made in federation {stated['name']!r}, digest {stated['digest']}, and {expected['name']!r}, digest "
             f"{expected['digest']}, is expected: its members or their certificates differ"
         )
+    if "dealer" in stated and stated["dealer"] != expected.get("dealer"):
+        raise _Mismatch(f"the certificate names {stated['dealer']!r} as the dealer, which the federation file does not")
     return f"{stated['name']!r}, digest {stated['digest'][:16]}…: the expected members and certificates"
 
 

@@ -78,7 +78,7 @@ class Stated(Protocol):
 
     @property
     def federation(self) -> Mapping[str, str]:
-        """Name and digest of the federation of the run; {} for none."""
+        """Name and digest of the federation of the run, and the dealer of training on shares; {} for none."""
         ...
 
     @property
@@ -130,9 +130,10 @@ def described(certificate: Stated) -> str:
             "noise charged to ε"
         )
     if certificate.federation:
+        dealer = certificate.federation.get("dealer", "")
         lines.append(
             f"trained across the organisations of federation {certificate.federation['name']!r}, digest "
-            f"{certificate.federation['digest'][:_SHOWN]}…"
+            f"{certificate.federation['digest'][:_SHOWN]}…" + (f"; {dealer!r} dealt" if dealer else "")
         )
     if certificate.start:
         lines.append(

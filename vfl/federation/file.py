@@ -76,6 +76,14 @@ class Federation:
         """The coordinator, then the parties, then the dealer."""
         return MappingProxyType({self.coordinator.name: self.coordinator, **self.joining})
 
+    def stated(self, dealer: str = "") -> dict[str, str]:
+        """Return name and digest for a certificate, and for a run on shares the organisation that deals.
+
+        dealer : `Secure.dealer`, 'separate' or 'coordinator'; '' for other runs.
+        """
+        member = {"separate": self.dealer, "coordinator": self.coordinator}.get(dealer)
+        return {"name": self.name, "digest": self.digest} | ({} if member is None else {"dealer": member.name})
+
     def check_identity(self, identity: Identity) -> Member:
         """Return the member that has this identity. Raises SpecificationError if the file pins no such member or key."""
         member = self.members.get(identity.name)

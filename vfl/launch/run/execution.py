@@ -128,7 +128,7 @@ def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Resul
         policies=settings.policies,
         arrangement=settings.arrangement,
     )
-    witness = Witness(settings.budget, settings.log, _federation_of(settings.place))
+    witness = Witness(settings.budget, settings.log, _federation_of(settings.place, job))
     with contextlib.closing(events) as watched:  # type: ignore[type-var]
         for event in watched:
             if settings.counted:
@@ -140,11 +140,11 @@ def events_of(job: Job, data: Any, settings: Settings) -> Iterator[Event | Resul
                 yield event
 
 
-def _federation_of(place: Place | Organisations | None) -> dict[str, str] | None:
-    """Return name and digest of the federation in which a run is made; None for other places."""
+def _federation_of(place: Place | Organisations | None, job: Job) -> dict[str, str] | None:
+    """Return name and digest of the federation in which a run is made, and its dealer; None for other places."""
     if not isinstance(place, Organisations):
         return None
-    return {"name": place.federation.name, "digest": place.federation.digest}
+    return place.federation.stated("" if job.secure is None else job.secure.dealer)
 
 
 def finish(

@@ -45,15 +45,18 @@ def verify_run(
     Raises OutputError for files that cannot be read, SpecificationError for a `key` that is none.
     """
     run = Path(run)
-    expected: dict[str, str] | None = None
-    if federation is not None:
-        read = read_federation(federation)
-        expected = {"name": read.name, "digest": read.digest}
+    read = None if federation is None else read_federation(federation)
+
+    def expected_of(certificate: Certificate) -> dict[str, str] | None:
+        return None if read is None else read.stated(certificate.trust.get("dealer", ""))
+
     if run.is_file():
         certificate = Certificate.load(run)
+        expected = expected_of(certificate)
         return verify(certificate, ledger=ledger, key=key, federation=expected)
     check_finished(run)
     certificate = Certificate.load(run / CERTIFICATE)
+    expected = expected_of(certificate)
     result, model = Result.load(run), read_model(run)
     filed = _filed(run)
     if filed != certificate.job_digest:

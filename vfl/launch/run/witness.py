@@ -32,7 +32,7 @@ class Witness:
     """Counts the releases that one process of a run makes, and issues the certificate at its end.
 
     budget : account that the run charges. log : releases of earlier processes of the run.
-    federation : {name, digest} of the federation of organisations; None for a run of one operator.
+    federation : `Federation.stated` of the federation of organisations; None for a run of one operator.
     """
 
     def __init__(self, budget: Budget, log: Log, federation: Mapping[str, str] | None = None) -> None:
