@@ -112,7 +112,7 @@ class RowsActor:
         if self._loaded is None:
             spec = _opened(source)
             opened = open_for(self._task, spec, ids=chosen is not None)
-            require_content(self._task, opened, content)
+            require_content(self._task, opened, content, ids=chosen is not None)
             self._loaded = load_rows(self._task, spec, opened, shard, chosen, threads=self._threads)
         return self._loaded.facts()
 
@@ -309,7 +309,7 @@ class PartyActor:
                 (shard, chosen and replace(chosen, stamp=None))
                 for shard, chosen in shards_of(task, spec, opened, index, len(self._shards))
             ]
-            content = unchanged.content_for(task, opened)
+            content = unchanged.content_for(task, opened, ids=index is not None)
             self._source = agreed, index, ranges, unchanged, content
         if self._shards:
             self._load_shards(source)

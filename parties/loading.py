@@ -150,23 +150,27 @@ class Unchanged:
         if self._stamped() != self._stamp:
             raise self._origin.error("changed while its shards were read: start a new run, or restore it and resume")
 
-    def content_for(self, task: PartyTask, opened: Source | SparseSource) -> str:
-        """Return a digest of what a function returned, all of which is read once for it; '' for other sources."""
-        return _content(task, opened) if self._is_function else ""
+    def content_for(self, task: PartyTask, opened: Source | SparseSource, *, ids: bool = False) -> str:
+        """Return a digest of what a function returned, all of which is read once for it; '' for other sources.
+
+        ids : the source was opened with its id column, by which its rows are aligned.
+        """
+        return _content(task, opened, ids=ids) if self._is_function else ""
 
     def _stamped(self) -> tuple[tuple[object, ...], ...]:
         source = self._source
         return () if source is None else self._origin.attempt(lambda: stamp_of(source), "cannot be read")
 
 
-def _content(task: PartyTask, opened: Source | SparseSource) -> str:
-    wanted = contents_of(task.schema, task.columns, task.label, task.groups, task.factors)
-    return content_of(opened, list(wanted) or opened.names[:1])
+def _content(task: PartyTask, opened: Source | SparseSource, *, ids: bool) -> str:
+    wanted = list(contents_of(task.schema, task.columns, task.label, task.groups, task.factors))
+    named = [task.id] if ids and task.id is not None else []
+    return content_of(opened, [*named, *wanted] or opened.names[:1])
 
 
-def require_content(task: PartyTask, opened: Source | SparseSource, content: str) -> None:
+def require_content(task: PartyTask, opened: Source | SparseSource, content: str, *, ids: bool = False) -> None:
     """Raise DataError if a source holds other records than those of a digest (`Unchanged.content_for`); '' checks nothing."""
-    if content and _content(task, opened) != content:
+    if content and _content(task, opened, ids=ids) != content:
         raise opened.origin.error(
             "its function returned other rows, or rows in another order, to one shard than to another: let it return the "
             "same each time, or leave shards at 1"

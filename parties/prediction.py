@@ -224,7 +224,7 @@ class NewRows:
         as for parties.loading.load_rows.
         """
         opened = opened or open_for(self._task, source, ids=chosen is not None)
-        require_content(self._task, opened, content)
+        require_content(self._task, opened, content, ids=chosen is not None)
         columns, labels = load_range(self._task, source, opened, shard, chosen)
         if labels is not None:
             self._labels, self._offsets = self._part.job.targets.parts(labels)
@@ -313,7 +313,7 @@ class Prediction:
         shards, chosen = zip(*ranges, strict=True)
         if not here:  # every shard's process has files of its own, which it watches itself
             chosen = tuple(own and replace(own, stamp=None) for own in chosen)
-        content = "" if here else unchanged.content_for(task, opened)
+        content = "" if here else unchanged.content_for(task, opened, ids=self._index is not None)
         counts = rows.fetch(rows.start("load", source, Each(shards), Each(chosen), opened if here else content))
         if rows.size > 1:
             unchanged.require()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+import sqlite3
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -217,7 +219,9 @@ def test_exit_code_and_words_when_it_does_not_hold(copy: Path, capfd: pytest.Cap
     resigned(copy, epsilon=0.5)
     done = CliRunner().invoke(cli.vfl, ["verify", str(copy)])
     assert isinstance(done.exception, OutputError)
-    assert "the certificate does not hold: epsilon: its releases have ε = " in str(done.exception)
+    assert "the certificate does not hold, see FAIL above: " in str(done.exception)
+    assert "its releases have ε = " not in str(done.exception)  # the line of the check says so
+    assert done.output.count("its releases have ε = ") == 1
     assert "replacing the data" not in done.output  # no guarantee is printed
     assert "FAIL  epsilon" in done.output
 
@@ -269,6 +273,17 @@ class TestSharedLedger:
         assert 0.999 < said.epsilon <= 1.0
         assert all(findings(tmp_path / "1", ledger=ledger).values())
         assert "the ledger of the data set 'credit-2026' limits the total" in verify(tmp_path / "1", "--ledger", ledger)
+
+    def test_damage_is_said_once(self, tmp_path: Path, ledger: Path) -> None:
+        trained(tmp_path / "out", dataset="credit-2026", ledger=ledger)
+        with contextlib.closing(sqlite3.connect(ledger)) as connection:
+            connection.execute("DROP TRIGGER entries_are_not_changed")
+            connection.execute("UPDATE entries SET body = replace(body, '0', '1') WHERE seq = 2")
+            connection.commit()
+        found = findings(tmp_path / "out", ledger=ledger)
+        assert (found["ledger"], found["cap"]) == (False, None)
+        done = CliRunner().invoke(cli.vfl, ["verify", str(tmp_path / "out"), "--ledger", str(ledger)])
+        assert (done.output + str(done.exception)).count("the ledger is damaged at entry 2") == 1
 
     def test_without_the_ledger_it_says_so(self, tmp_path: Path, ledger: Path) -> None:
         trained(tmp_path / "out", dataset="credit-2026", ledger=ledger)

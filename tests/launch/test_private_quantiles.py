@@ -12,7 +12,7 @@ import pytest
 import vfl
 from vfl.errors import BudgetExceeded, SpecificationError
 from vfl.features import GRID, GridCell
-from vfl.launch.purchases.quantiles import _quantiles
+from vfl.launch.purchases.quantiles import _quantiles, _rounded
 from vfl.privacy import magnitudes
 from vfl.privacy.ledger import SqliteLedger
 
@@ -108,3 +108,11 @@ def test_mistakes_are_refused_before_anything_is_read(case: str) -> None:
     with pytest.raises(SpecificationError) as caught:
         buy({"bank": "none.csv", "telco": "none.csv"}, **options)
     assert said in str(caught.value)
+
+
+def test_edges_have_no_digits_beyond_the_grid() -> None:
+    grid = GridCell((0.0, 16.0))  # a cell is 0.1 wide
+    assert _rounded((1.23456, 1.23449, 7.0, 15.99999), grid) == (1.234, 1.235, 7.0)
+    assert _rounded((123_456.789,), GridCell((0.0, 200_000.0))) == (123_460.0,)
+    for edges in buy().edges.values():
+        assert all(len(repr(edge)) <= 9 for edge in edges)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import socket
 import sys
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
@@ -14,7 +15,7 @@ import pytest
 
 import vfl
 from vfl.errors import OutputError, SpecificationError
-from vfl.launch.run.tracking import tracked
+from vfl.launch.run.tracking import LIMITS, tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,6 +129,22 @@ def test_mlflow_holds_the_run(run: Path, tmp_path: Path, monkeypatch: pytest.Mon
         vfl.log_to_mlflow(result, uri="nonesuch://store")
 
 
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:{port}", "http://127.0.0.1:many"])
+def test_a_server_that_does_not_answer_is_refused_at_once(
+    uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    """MLflow itself would ask again for minutes. A double of its client would answer, so only the connection fails."""
+    _doubled(monkeypatch)
+    with socket.socket() as bound:  # nobody listens at its port
+        bound.bind(("127.0.0.1", 0))
+        said = call(
+            "run", "breast_cancer", "--track", uri.format(port=bound.getsockname()[1]), "--output", str(tmp_path / "r")
+        )
+    assert said.code == OutputError.exit_code
+    assert "so nothing was trained: " in said.err
+    assert not (tmp_path / "r").exists()
+
+
 def test_a_run_is_not_trained_without_mlflow(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: Callable[..., Any]
 ) -> None:
@@ -175,16 +192,23 @@ class Client:
         self.kept["ended"] = run
 
 
-def test_a_run_is_logged_when_it_ends(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: Callable[..., Any]
-) -> None:
-    """With a double of MLflow's client; test_mlflow_holds_the_run takes a real store where one is installed."""
+def _doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the double in place of MLflow. The limits that are set for MLflow end with the test."""
     exceptions = ModuleType("mlflow.exceptions")
     exceptions.MlflowException = RuntimeError  # type: ignore[attr-defined]
     mlflow = ModuleType("mlflow")
     mlflow.MlflowClient = Client  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
+    for name, value in LIMITS.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_run_is_logged_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: Callable[..., Any]
+) -> None:
+    """With a double of MLflow's client; test_mlflow_holds_the_run takes a real store where one is installed."""
+    _doubled(monkeypatch)
     run = ("run", "breast_cancer", "--engine", "inprocess", "--output")
     bad = call(*run, str(tmp_path / "bad"), "--track", "bad://server")
     assert bad.code == OutputError.exit_code

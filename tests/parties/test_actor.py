@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,20 @@ def test_a_function_that_gives_a_shard_other_rows_is_refused() -> None:
     ):
         actor.RowsActor(task, 1).load(lambda: moved, shard, None, content)
     assert Unchanged(columns, opened).content_for(task, opened) == ""
+
+
+def test_the_content_of_an_aligned_function_covers_its_ids() -> None:
+    """Rows were chosen by their ids: with other ids in the same places, a shard would take other records."""
+    task = replace(job(), id="customer").for_party("bank")
+    columns = {name: table(30)[name] for name in task.columns} | {"customer": [f"c{i}" for i in range(30)]}
+    other = columns | {"customer": [f"c{i}" for i in reversed(range(30))]}
+
+    def content(cells: Any, *, ids: bool) -> str:
+        opened = open_for(task, lambda: cells, ids=ids)
+        return Unchanged(lambda: cells, opened).content_for(task, opened, ids=ids)
+
+    assert content(columns, ids=True) == content(dict(columns), ids=True) != content(other, ids=True)
+    assert content(columns, ids=False) == content(other, ids=False)
 
 
 def test_the_content_of_a_source_covers_the_names_of_categories() -> None:

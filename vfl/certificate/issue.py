@@ -57,7 +57,7 @@ AMPLIFIED = (
     "the batches"
 )
 
-PARTED = "; no record is both trained on and held out (a public split), so ε is the larger of what the two parts cost"
+PARTED = "; a public split keeps training and held-out records apart, so ε is the larger of their two costs"
 
 SCALED = "Euclidean norm of a record's gradient of a block, coordinate j divided by √M_j; cap clip·√|block|"
 ISOTROPIC = "Euclidean norm of a record's gradient of a block, in scaled features; cap clip·√(Σ M_j)"

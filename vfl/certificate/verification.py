@@ -25,7 +25,7 @@ from vfl.certificate.selection import digest_of, fault_of, is_selection, seen
 from vfl.certificate.trust import fault_of as fault_of_trust
 from vfl.certificate.trust import said_of
 from vfl.certificate.words import sentences
-from vfl.errors import OutputError, VflError
+from vfl.errors import LedgerError, OutputError, VflError
 from vfl.job.flags import NOT_PRIVATE, UNCHARGED, flags_of
 from vfl.planning import plan as make_plan
 from vfl.privacy.events import Event, ReleaseKey
@@ -502,7 +502,13 @@ def _cap(certificate: Certificate, ledger: str | Path | None) -> str | None:
     if ledger is None or not certificate.ledger:
         return None
     account, settled = certificate.ledger["account"], certificate.ledger["entries"]
-    balance = next((b for b in SqliteLedger(ledger, readonly=True).show() if b.dataset == account), None)
+    try:
+        balances = SqliteLedger(ledger, readonly=True).show()
+    except LedgerError:
+        raise _Unsettled(
+            "not checked: the ledger cannot be read"
+        ) from None  # the check of the ledger fails and says why
+    balance = next((b for b in balances if b.dataset == account), None)
     if balance is None:
         raise _Mismatch(f"this ledger has no data set {account!r}")
     concealed = [str(r) for r in balance.revisions if r.seq < settled and str(r) not in certificate.flags]

@@ -34,6 +34,7 @@ def command(run: Path, ledger: Path | None, key: str | None, federation: Path | 
 
     Prints the guarantee in two sentences, then the outcome of each check and the checks that lacked their input.
     """
+    from vfl.errors import OutputError
     from vfl.launch.run.verification import verify_run
 
     report = verify_run(run, ledger=ledger, key=key, federation=federation)
@@ -47,6 +48,10 @@ def command(run: Path, ledger: Path | None, key: str | None, federation: Path | 
         click.echo()
     if not as_json:
         click.echo(str(report))
+        if failed := [check.name for check in report.checks if check.holds is False]:
+            raise OutputError(
+                f"the certificate does not hold, see FAIL above: {', '.join(failed)}; rely on neither it nor the model"
+            )
     report.require()
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class PrivateQuantiles:
     """Quantiles found by `private_quantiles`. They are public from now on, as edges of vfl.Binned or knots of vfl.Spline.
 
-    edges : {column: the quantiles, ascending, those that coincide once}.
+    edges : {column: the quantiles, ascending, those that coincide once}, rounded to a hundredth of a cell of the grid or less.
     rank_error : largest standard error of the share of records below a quantile, by noise.
     resolution : {column: width of a cell of its grid}, within which a quantile is interpolated.
     epsilon, delta : cost of the purchase, in addition to the cost of any training. scope : data that the guarantee covers.
@@ -88,7 +88,8 @@ def private_quantiles(
     outcome = purchase(draft, data, solver, terms)
     counts = outcome.w.reshape(len(asked), magnitudes.CELLS)[:, :GRID]
     found = {
-        column: _quantiles(noisy, grids[column].edges(), shares) for column, noisy in zip(asked, counts, strict=True)
+        column: _rounded(_quantiles(noisy, grids[column].edges(), shares), grids[column])
+        for column, noisy in zip(asked, counts, strict=True)
     }
     ((event, _),) = solver.releases(outcome.plan.problem) or ((None, 0),)
     sigma = 0.0 if event is None else float(event.sigma)  # type: ignore[attr-defined]
@@ -105,6 +106,14 @@ def _grid(job: Job, column: str) -> GridCell:
     if not isinstance(declared, Numeric) or declared.bounds is None:
         raise TypeError("only numbers within bounds have a grid")
     return GridCell(declared.bounds, of=job.partition.local(column), fill=declared.fill, missing=declared.missing)
+
+
+def _rounded(edges: Sequence[float], grid: GridCell) -> tuple[float, ...]:
+    """Return edges rounded to a hundredth of a cell or less: their further digits are interpolation and noise."""
+    digits = 2 - math.floor(math.log10((grid.bounds[1] - grid.bounds[0]) / GRID))
+    return tuple(
+        sorted({round(edge, digits) for edge in edges if grid.bounds[0] < round(edge, digits) < grid.bounds[1]})
+    )
 
 
 def _quantiles(counts: Vector, edges: Vector, shares: Sequence[float]) -> tuple[float, ...]:

@@ -43,6 +43,10 @@ FORMAT = 1
 NAME = "rounds.log"
 LEDGER = "ledger.db"
 """A run without a data set keeps its ledger under this name in its folder."""
+REMEDY = (
+    "restore the file from a copy, or start a new run; the releases of this one stay charged, and vfl ledger settle frees the "
+    "rest of its reservation"
+)
 SYNC_SECONDS = 1.0
 """Time between two fsyncs. A power cut may lose the lines of that time: their releases stay charged and are repeated."""
 
@@ -157,7 +161,7 @@ def _lines(content: bytes, folder: Path) -> tuple[list[tuple[str, dict[str, Any]
         if not line.endswith(b"\n") or digest != _hash(previous, text):
             if size + len(line) == len(content):
                 break
-            raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: start a new run")
+            raise OutputError(f"the log of the run in {str(folder)!r} is damaged at line {number}: {REMEDY}")
         previous = digest
         lines.append((digest, json.loads(text)))
         size += len(line)
@@ -218,7 +222,7 @@ def read(folder: Path, job: Job, digest: str | None = None) -> tuple[Start, Budg
     reserved = next((entry["reserved"] for entry in reversed(entries) if "reserved" in entry), None)
     made = [entry for entry in entries if "round" in entry]
     if [entry["round"] for entry in made] != list(range(len(made))):
-        raise OutputError(f"the log of the run in {str(folder)!r} does not hold its rounds in order: start a new run")
+        raise OutputError(f"the log of the run in {str(folder)!r} does not hold its rounds in order: {REMEDY}")
     charged = tuple(
         tuple(ReleaseKey(number, part, entry["attempt"]) for part in range(entry["charged"]))
         for number, entry in enumerate(made)

@@ -7,7 +7,10 @@ released with noise and charged. Un-noised diagnostics stay behind, and so do du
 from __future__ import annotations
 
 import math
+import os
 import re
+import socket
+import urllib.parse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +26,10 @@ UNCHARGED = ("diagnostics",)
 """Findings that are neither noised nor charged."""
 LONGEST = 500
 """Characters of a parameter or a tag; trackers refuse longer ones."""
+ANSWER_SECONDS = 10.0
+"""Limit for a tracking server to answer a connection."""
+LIMITS = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "15", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
+"""MLflow waits 120 s for an answer and asks seven times unless its environment says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,7 @@ def log_to_mlflow(
     found = tracked(result)
     client_of, refusals = _mlflow()
     try:
+        _reach(uri or "")
         client = client_of(tracking_uri=uri)
         known = client.get_experiment_by_name(experiment)
         home = client.create_experiment(experiment) if known is None else known.experiment_id
@@ -138,13 +146,27 @@ def check_tracker(uri: str) -> None:
     """Raise SpecificationError if MLflow is not installed, and OutputError if nothing answers at the URI; log nothing."""
     client_of, refusals = _mlflow()
     try:
+        _reach(uri)
         client_of(tracking_uri=uri).search_experiments(max_results=1)
     except (refusals, OSError) as error:
         raise OutputError(f"MLflow cannot use {uri!r}, so nothing was trained: {error}") from error
 
 
+def _reach(uri: str) -> None:
+    """Raise OSError within ANSWER_SECONDS if no tracking server answers at the address. MLflow would retry for minutes."""
+    server = urllib.parse.urlsplit(uri)
+    if server.scheme in ("http", "https") and server.hostname:
+        try:
+            port = server.port or (443 if server.scheme == "https" else 80)
+        except ValueError as error:
+            raise OSError(str(error)) from None
+        socket.create_connection((server.hostname, port), timeout=ANSWER_SECONDS).close()
+
+
 def _mlflow() -> tuple[Any, Any]:
-    """Return MLflow's client and the base of its exceptions."""
+    """Return MLflow's client and the base of its exceptions. Each request has limits, unless the environment sets others."""
+    for name, value in LIMITS.items():
+        os.environ.setdefault(name, value)
     try:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException

@@ -34,7 +34,7 @@ class FitBook:
     epsilon > 0, delta in (0, 1) : the cap.
     """
 
-    scope = "covered for this one fit only: no ledger is named, so other fits on the same data are not counted"
+    scope = "covers this one fit only: no ledger counts other fits on the same data"
 
     def __init__(self, epsilon: float, delta: float) -> None:
         self.epsilon = epsilon
