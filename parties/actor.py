@@ -10,7 +10,17 @@ import ray
 
 from parties.alignment.participant import Alignment
 from parties.dealing import Dealing
-from parties.loading import Unchanged, consented, load, load_rows, open_for, over, require_content, shards_of
+from parties.loading import (
+    Unchanged,
+    consented,
+    digests_of,
+    load,
+    load_rows,
+    open_for,
+    over,
+    require_content,
+    shards_of,
+)
 from parties.prediction import NewRows, Prediction
 from parties.sources.opening import require_rereadable
 from vfl.alignment import Keeping
@@ -51,6 +61,17 @@ class InMemory:
     """Reference to a source in the memory of the process that started the run; Ray passes it on unresolved."""
 
     reference: Any
+
+
+@dataclass(frozen=True, slots=True)
+class InStore:
+    """Fetch a block of a Ray dataset from Ray's object store, given its number (parties.sources.blocks.Blocks)."""
+
+    references: tuple[Any, ...]
+
+    def __call__(self, number: int) -> Any:
+        """Return the block: an Arrow table, whose memory is the store's, or a pandas frame."""
+        return ray.get(self.references[number], timeout=FETCH_SECONDS)
 
 
 def _opened(source: Any) -> Any:
@@ -96,6 +117,7 @@ class RowsActor:
     def __init__(self, task: PartyTask, threads: int) -> None:
         self._task, self._threads = task, threads
         self._loaded: Rows | None = None
+        self._digests: dict[int, str] = {}
         self._constants = Constants()
         self._reader, self._lender = Reader(), Lender()
         self._near = False
@@ -114,7 +136,12 @@ class RowsActor:
             opened = open_for(self._task, spec, ids=chosen is not None)
             require_content(self._task, opened, content, ids=chosen is not None)
             self._loaded = load_rows(self._task, spec, opened, shard, chosen, threads=self._threads)
+            self._digests = digests_of(opened)
         return self._loaded.facts()
+
+    def digests(self) -> dict[int, str]:
+        """Return {block: digest} of the blocks that were read; see parties.loading.digests_of."""
+        return self._digests
 
     def meet(self, probe: Lent | None) -> bool:
         """Return True if this process can read memory that its shard of the margins lends. Then it lends its vectors, too."""
@@ -194,6 +221,10 @@ class NewRowsActor:
     def load(self, source: Any, shard: Shard, chosen: Chosen | None, content: str) -> int:
         """Read the records, apply the part, and return their number; arguments as for `RowsActor.load`."""
         return self._rows.load(_opened(source), shard, chosen, content=content)
+
+    def digests(self) -> dict[int, str]:
+        """Return {block: digest} of the blocks that were read; see parties.loading.digests_of."""
+        return self._rows.digests
 
     def margins(self) -> tuple[bool, Vector]:
         """Return the party's part of the margins; see `Remote.vectors`."""
@@ -331,7 +362,7 @@ class PartyActor:
         group = Remote(self._started, self._of_shard, _encoded, handles=True)
         shards, chosen = (Each(part) for part in zip(*ranges, strict=True))
         facts = group.fetch(group.start("load", source, shards, chosen, content))
-        unchanged.require()
+        unchanged.require(group.ask("digests") if unchanged.in_blocks else ())
         if self._loaded is None:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)
 

@@ -13,6 +13,7 @@ from parties.alignment.reading import AlignedSource, check_aligned, open_with_id
 from parties.consent import Policy, policy_of
 from parties.party import Party
 from parties.rows import Rows
+from parties.sources.blocks import CHANGED, BlockSource
 from parties.sources.opening import is_function, open_source, require_rereadable
 from parties.sources.ranges import content_of, count_records, rows_of
 from parties.sources.sparse import SparseSource
@@ -28,7 +29,7 @@ from vfl.schema import RealLabel
 from vfl.shards import Here, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from parties.alignment.index import Index
     from parties.alignment.reading import Chosen
@@ -133,8 +134,9 @@ class Unchanged:
     """Check that a source does not change while several shards read it separately.
 
     Guarantee. No record is in two shards because it moved within the source meanwhile. For files of this machine and objects
-    in a store, `require` raises DataError instead. For a function, every shard's process compares `content_for` with that of
-    the data that it was given (`require_content`).
+    in a store, `require` raises DataError instead; also for two shards that read one block of a Ray dataset and found other
+    rows in it. For a function, every shard's process compares `content_for` with that of the data that it was given
+    (`require_content`).
 
     opened : the source (`open_for`).
     """
@@ -144,11 +146,19 @@ class Unchanged:
         self._is_function = is_function(source)
         self._origin = opened.origin
         self._stamp = self._stamped()
+        self._digests: dict[int, str] = {}
+        self.in_blocks = isinstance(opened, BlockSource)
 
-    def require(self) -> None:
-        """Raise DataError if a file has changed."""
+    def require(self, read: Iterable[Mapping[int, str]] = ()) -> None:
+        """Raise DataError if a file has changed, or a block since another shard read it.
+
+        read : digests of the blocks that each shard has read (`digests_of`), if the source is in blocks.
+        """
+        digests = ((number, digest) for own in read for number, digest in own.items())
+        if any(self._digests.setdefault(number, digest) != digest for number, digest in digests):
+            raise self._origin.error(CHANGED)
         if self._stamped() != self._stamp:
-            raise self._origin.error("changed while its shards were read: start a new run, or restore it and resume")
+            raise self._origin.error(CHANGED)
 
     def content_for(self, task: PartyTask, opened: Source | SparseSource, *, ids: bool = False) -> str:
         """Return a digest of what a function returned, all of which is read once for it; '' for other sources.
@@ -160,6 +170,11 @@ class Unchanged:
     def _stamped(self) -> tuple[tuple[object, ...], ...]:
         source = self._source
         return () if source is None else self._origin.attempt(lambda: stamp_of(source), "cannot be read")
+
+
+def digests_of(opened: Source | SparseSource) -> dict[int, str]:
+    """Return {block: digest} of the blocks of a source that were read, for `Unchanged.require`; {} for other sources."""
+    return dict(opened.digests) if isinstance(opened, BlockSource) else {}
 
 
 def _content(task: PartyTask, opened: Source | SparseSource, *, ids: bool) -> str:

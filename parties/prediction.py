@@ -13,7 +13,7 @@ import numpy as np
 
 from parties.alignment.participant import Alignment
 from parties.alignment.reading import holds_ids, raw_ids
-from parties.loading import divided, load_range, new_records, open_for, require_content
+from parties.loading import digests_of, divided, load_range, new_records, open_for, require_content
 from parties.permission import permitted
 from parties.storage.classes import ClassColumns
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
@@ -205,6 +205,7 @@ class NewRows:
     margins on.
 
     labelled : read the labels too, to measure the model.
+    digests : {block: digest} of the blocks that were read (parties.loading.digests_of).
     """
 
     def __init__(self, part: ModelPart, *, labelled: bool = False) -> None:
@@ -214,6 +215,7 @@ class NewRows:
         self._total: Vector = np.zeros(0)
         self._labels: Vector = np.zeros(0)
         self._offsets: Vector | None = None
+        self.digests: dict[int, str] = {}
 
     def load(
         self, source: Any, shard: Shard | None, chosen: Chosen | None, opened: Any = None, *, content: str = ""
@@ -226,6 +228,7 @@ class NewRows:
         opened = opened or open_for(self._task, source, ids=chosen is not None)
         require_content(self._task, opened, content, ids=chosen is not None)
         columns, labels = load_range(self._task, source, opened, shard, chosen)
+        self.digests = digests_of(opened)
         if labels is not None:
             self._labels, self._offsets = self._part.job.targets.parts(labels)
         self._own = self._part.applied(columns)
@@ -316,7 +319,7 @@ class Prediction:
         content = "" if here else unchanged.content_for(task, opened, ids=self._index is not None)
         counts = rows.fetch(rows.start("load", source, Each(shards), Each(chosen), opened if here else content))
         if rows.size > 1:
-            unchanged.require()
+            unchanged.require(rows.ask("digests") if unchanged.in_blocks else ())
         self._permission.count(sum(counts))
         self._rows = rows
 

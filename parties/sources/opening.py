@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from parties.sources import databases, files, plugins, sparse, stores, tables
 from parties.sources.base import BY_POSITION, Origin
+from parties.sources.blocks import Blocks, BlockSource, is_dataset
 from parties.sources.sparse import SparseSource
 from vfl.csv import Csv
 from vfl.errors import PartitionError, nearest
@@ -40,6 +41,7 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
         hold the ids of its rows under the id column's name; (ids, sparse matrix); the address of a database
         (parties.sources.databases) or of a file in an object store (parties.sources.stores); the address NAME://... of an
         installed source (parties.sources.plugins); or a function without arguments that returns one of these, called here.
+        The actors of a run on Ray also open the `Blocks` of a Ray dataset.
     columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
 
     Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
@@ -67,6 +69,13 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
         spec = plugins.called(spec, Origin(party, "the source"))
     if isinstance(spec, str | Path | Csv):
         return files.open_file(spec, contents, party)
+    if isinstance(spec, Blocks):
+        return BlockSource(spec, contents, Origin(party, "the Ray dataset"))
+    if is_dataset(spec):
+        raise Origin(party, "the Ray dataset").error(
+            "is read by the engine 'ray' alone, as the source of one party, {party: dataset}: choose that engine, or give a "
+            "table, dataset.to_pandas()"
+        )
     origin = Origin(party, "the table")
     if sparse.is_sparse(spec):
         return sparse.SparseSource(spec, contents, origin)

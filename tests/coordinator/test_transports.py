@@ -327,3 +327,30 @@ def test_shares_on_ray_and_in_process_agree_to_the_bit(local_ray: Any, options: 
     assert (ray.w == inprocess.w).all()
     assert any("one Ray cluster" in flag for flag in ray.certificate.flags)
     assert ray.certificate.trust == inprocess.certificate.trust
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # in Ray's own code
+@pytest.mark.parametrize(
+    "shards", [2, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
+def test_blocks_of_ray_datasets_agree_with_tables_to_the_bit(local_ray: Any, shards: int) -> None:
+    """The blocks are Arrow tables at one party and pandas frames at the other, and end where no shard does."""
+    import ray.data
+
+    tables = sources_of(job(), table(400))
+    bank, telco = tables["bank"], tables["telco"]
+    datasets = {
+        "bank": ray.data.from_arrow([bank.slice(0, 70), bank.slice(70, 0), bank.slice(70)]),
+        "telco": ray.data.from_pandas([telco.slice(0, 41).to_pandas(), telco.slice(41).to_pandas()]),
+    }
+    placement = vfl.Placement(shards=shards, pin="never")
+    result = vfl.train(job(), datasets, engine="ray", placement=placement)
+    assert result.coef_.tobytes() == vfl.train(job(), tables, engine="inprocess").coef_.tobytes()
+    late = datasets | {"bank": datasets["bank"].map_batches(dict)}
+    for given, engine, problem in (
+        (late, "ray", r"party 'bank', the Ray dataset: is not computed yet, .* give dataset.materialize\(\)"),
+        (datasets, "inprocess", "party 'bank', the Ray dataset: is read by the engine 'ray' alone"),
+        (datasets["bank"], "ray", "the Ray dataset: is read by the engine 'ray' alone"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            vfl.train(job(), given, engine=engine, placement=placement)

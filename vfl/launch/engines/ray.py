@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from coordinator.coordinator import Outcome
     from coordinator.rounds import Log, Lost, Made, Round
     from parties.prediction import ModelPart, PartGreeting
+    from parties.sources.blocks import Blocks
     from vfl.alignment import Aligning
     from vfl.job import Job
     from vfl.messages import Statistic
@@ -70,6 +71,32 @@ def _this_node(ray: Any) -> Any:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
+def _blocks_of(party: str, dataset: Any) -> Blocks:
+    """Return references to the blocks of a Ray dataset and their row counts, from their metadata. This process reads no block.
+
+    The order of the rows is that of dataset.take_all(). Raises DataError for a dataset that is not computed yet, because Ray
+    may then give its rows in another order each time.
+    """
+    from ray.data.dataset import MaterializedDataset
+
+    from parties.actor import InStore
+    from parties.sources.base import Origin
+    from parties.sources.blocks import Blocks
+
+    if not isinstance(dataset, MaterializedDataset):
+        raise Origin(party, "the Ray dataset").error(
+            "is not computed yet, and its rows may come in another order each time: give dataset.materialize(), which fixes "
+            "their order"
+        )
+    references, counts = [], []
+    for entry in (entry for bundle in dataset.iter_internal_ref_bundles() for entry in bundle.blocks):
+        # Ray before 2.50 has pairs here.
+        reference, metadata = (entry.ref, entry.metadata) if hasattr(entry, "ref") else entry
+        references.append(reference)
+        counts.append(metadata.num_rows)
+    return Blocks(InStore(tuple(references)), tuple(counts))
+
+
 @contextlib.contextmanager
 def _federation(
     job: Job | None,
@@ -100,7 +127,9 @@ def _federation(
         from coordinator.cluster.actor import CoordinatorActor
         from coordinator.cluster.seat import Seat, process_of
         from parties.actor import DealerActor, InMemory, PartyActor, Shared
+        from parties.sources.blocks import Blocks, is_dataset
 
+        datasets = {name: _blocks_of(name, source) for name, source in sources.items() if is_dataset(source)}
         asked = asked_of(placement, sources, pinned=pinned_there, here=here, secure=secure)
         # One process takes what one party takes, because it answers for one party at a time.
         heads = {CENTRE, DEALER, *(parties[0] for parties in processes)}
@@ -115,8 +144,8 @@ def _federation(
         )
         # Keep tables in memory for the whole run: a restarted party asks for its table again.
         handed = {
-            name: source if isinstance(source, str | Path) else InMemory(ray.put(source))
-            for name, source in sources.items()
+            name: source if isinstance(source, str | Path | Blocks) else InMemory(ray.put(source))
+            for name, source in {**sources, **datasets}.items()
         }
         alone = job is not None and not job.secure and job.solver.sequential
         threads = cores_of(place, arrangement, 1 if alone else len(processes))

@@ -1,0 +1,89 @@
+"""Data sets in blocks: tables that a process fetches one at a time, as those of a Ray dataset."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from parties.sources.ranges import content_of
+from parties.sources.tables import open_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from parties.sources.base import Content, Origin
+    from parties.sources.tables import ArraySource
+
+CHANGED = "changed while its shards were read: start a new run, or restore it and resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of a data set, in the order of its rows.
+
+    fetch : returns the table of a block, given its number. counts : number of rows of each block, from its metadata.
+    """
+
+    fetch: Callable[[int], Any]
+    counts: tuple[int, ...]
+
+
+class BlockSource:
+    """Rows of all blocks, one block after the other. A process holds one block at a time, and fetches those it reads alone.
+
+    digests : {block: SHA-256 of its wanted columns}, of the blocks that this object has read. Two shards that read one block
+        compare them, because a lost block may be computed again and differ (parties.loading.Unchanged).
+    """
+
+    typed = True
+
+    def __init__(self, blocks: Blocks, contents: Mapping[str, Content], origin: Origin) -> None:
+        self.origin = origin
+        self._blocks, self._contents = blocks, contents
+        self.at_most = sum(blocks.counts)
+        if not self.at_most:
+            raise origin.error("there are no records")
+        self.n_records: int | None = self.at_most
+        self.digests: dict[int, str] = {}
+        self._held: tuple[int, ArraySource] | None = None
+        self.names = self._block(next(k for k, count in enumerate(blocks.counts) if count)).names
+
+    def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the records in order; see `Source`."""
+        return self.batches_from(0, columns, rows)
+
+    def batches_from(
+        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records from position `first`; blocks before it are not fetched."""
+        names = list(self.names if columns is None else columns)
+        for number, count in enumerate(self._blocks.counts):
+            if first < count:
+                block = self._block(number)
+                wanted = list(self._contents) or list(self.names[:1])
+                digest = content_of(block, wanted)
+                if self.digests.setdefault(number, digest) != digest:
+                    raise self.origin.error(CHANGED)
+                yield from block.batches_from(first, names, rows)
+            first = max(0, first - count)
+
+    def _block(self, number: int) -> ArraySource:
+        """Return a block, which replaces the one that was held before."""
+        if self._held is None or self._held[0] != number:
+            self._held = None
+            table = self.origin.attempt(lambda: self._blocks.fetch(number), "has a block that cannot be fetched")
+            block = open_table(table, self._contents, self.origin)
+            self.origin.check_columns(block.names, self._contents)
+            if block.at_most != self._blocks.counts[number]:
+                raise self.origin.error(CHANGED)
+            self._held = number, block
+        return self._held[1]
+
+
+def is_dataset(spec: Any) -> bool:
+    """Return True for a ray.data.Dataset. A process that has not imported Ray Data holds none, so nothing is imported here."""
+    module = sys.modules.get("ray.data")
+    return module is not None and isinstance(spec, module.Dataset)
