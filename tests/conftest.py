@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+from vfl.auditing import audit
 from vfl.privacy import noise
 from vfl.tuning import draw
 
@@ -57,8 +59,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 class Entropy:
     """Random bytes in the place of the operating system's, so that a test that fails by chance fails at every run.
 
-    It replaces the entropy of `CryptographicNoise` and of a tune's coins in this process. Tests marked `true_noise`, forked
-    processes and Ray's workers keep the system's. VFL_TEST_SEED=n draws different bytes, to find tests that pass by chance.
+    It replaces the entropy of `CryptographicNoise` and of the coins of a tune and of an audit in this process. Tests marked
+    `true_noise`, forked processes and Ray's workers keep the system's. VFL_TEST_SEED=n draws different bytes, to find tests
+    that pass by chance; Hypothesis draws new examples then.
     """
 
     def __init__(self) -> None:
@@ -80,6 +83,18 @@ class Entropy:
 entropy = Entropy()
 noise.os = SimpleNamespace(urandom=entropy.urandom)  # type: ignore[assignment]
 draw.chosen.__defaults__ = (entropy.urandom,)
+audit.secrets = SimpleNamespace(  # type: ignore[assignment]
+    randbits=lambda bits: int.from_bytes(entropy.urandom(bits // 8), "little")
+)
+
+# As Hypothesis does where CI is set: the same examples at every run, without a limit on the time of one.
+settings.register_profile(
+    "repeated",
+    derandomize="VFL_TEST_SEED" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("repeated")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -35,7 +35,8 @@ from coordinator.federation.transport import FederationTransport
 from parties.joined.serving import _Joining
 from tests.benchmarks import relay as relaying
 from tests.benchmarks.rounds import resident
-from tests.coordinator.organisations import federation, free_address
+from tests.coordinator.organisations import federation
+from tests.ports import free_address
 from vfl.federation.file import identity_for, read_federation
 from vfl.kinds import from_plain
 from vfl.messages import Block, Forward, Greeting, Query, Records, Reply

@@ -21,7 +21,8 @@ import vfl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LIMIT = 5.0
+LIMIT = 60.0
+"""Seconds after which a process counts as one that does not end."""
 JOB = """format = 1
 name = "big"
 id = "id"
@@ -48,13 +49,15 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("signals")
-    rng, n = np.random.default_rng(0), 3000
-    ids = [f"c{i}" for i in range(n)]
-    a, b = rng.uniform(-1, 1, (2, n))
-    y = (a > b).astype(int)
-    pyarrow.parquet.write_table(pa.table({"id": ids, "a": a, "y": y}), folder / "bank.parquet")
-    pyarrow.parquet.write_table(pa.table({"id": ids, "b": b}), folder / "telco.parquet")
-    (folder / "job.toml").write_text(JOB, encoding="utf-8")
+    rng = np.random.default_rng(0)
+    for name, n in (("job", 3_000), ("long", 20_000)):  # the alignment of the second takes longer than starting it
+        ids = [f"c{i}" for i in range(n)]
+        a, b = rng.uniform(-1, 1, (2, n))
+        y = (a > b).astype(int)
+        pyarrow.parquet.write_table(pa.table({"id": ids, "a": a, "y": y}), folder / f"{name}-bank.parquet")
+        pyarrow.parquet.write_table(pa.table({"id": ids, "b": b}), folder / f"{name}-telco.parquet")
+        text = JOB.replace('"bank.parquet"', f'"{name}-bank.parquet"').replace('"telco.p', f'"{name}-telco.p')
+        (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     return folder
 
 
@@ -99,7 +102,7 @@ def ended(folder: Path, words: list[str], number: signal.Signals, after: str) ->
 RUN = ["run", "job.toml", "--engine", "inprocess"]
 COMMANDS = {
     "run": (RUN, "round "),
-    "align": (["align", "job.toml", "--engine", "inprocess", "--again"], "aligning "),
+    "align": (["align", "long.toml", "--engine", "inprocess", "--again"], "aligning "),
 }
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from parties.joined import serve
+from tests.ports import free_address
 from vfl.federation.file import write_federation
 from vfl.federation.identity import new_identity
 from vfl.job.faults import Faults
@@ -29,13 +29,6 @@ delta = 1e-4
 models = ["*"]
 labels = true
 """
-
-
-def free_address() -> str:
-    """Return an address on loopback that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 @dataclass

@@ -25,8 +25,9 @@ from coordinator.federation.gathering import Gathering
 from coordinator.federation.prediction import ID_BYTES, FederationPrediction
 from coordinator.federation.transport import FederationTransport
 from parties.joined import NotAccepted, serve
-from tests.coordinator.organisations import Joined, federation, free_address
+from tests.coordinator.organisations import Joined, federation
 from tests.faults.proxy import Proxy
+from tests.ports import free_address
 from vfl.errors import FederationError, PartyLost, PlacementError, SpecificationError
 from vfl.federation.file import Federation, Member
 from vfl.federation.identity import Identity, new_identity

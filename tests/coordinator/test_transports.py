@@ -233,7 +233,7 @@ class TestFailures:
         before = free()
         with pytest.raises(PartyLost, match="'telco' died"):
             vfl.train(job(), _split(table(30)) | {"telco": die})
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while free() < before and time.monotonic() < deadline:
             time.sleep(0.1)
         assert free() >= before
@@ -263,7 +263,7 @@ class TestFailures:
 
         @local_ray.remote
         def sleep() -> None:
-            time.sleep(30)
+            time.sleep(120)  # it is cancelled below
 
         ref = sleep.remote()
         with pytest.raises(PartyLost, match=r"'bank' did not answer within 0\.2 s"):

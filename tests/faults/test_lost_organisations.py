@@ -18,8 +18,9 @@ import pytest
 
 import vfl
 from coordinator.rounds import Lost, Round
-from tests.coordinator.organisations import POLICY, Joined, federation, free_address
+from tests.coordinator.organisations import POLICY, Joined, federation
 from tests.faults.proxy import Proxy
+from tests.ports import free_address
 from vfl.errors import PartyLost
 from vfl.job import file as jobfile
 from vfl.job.faults import Faults

@@ -11,6 +11,7 @@ import pytest
 
 from tests.faults.hosts import Hosts, why_not
 from tests.faults.walk import Folders, Namespaces, Walk
+from tests.ports import free_port
 from vfl.errors import FederationError
 
 if TYPE_CHECKING:
@@ -26,12 +27,7 @@ RUN = "vfl run long.toml --federation credit.toml --output runs/long"
 @pytest.mark.timeout(400)
 def test_the_page_can_be_followed_in_three_folders(tmp_path: Path) -> None:
     """Three processes on loopback."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    walk = Walk(Folders(tmp_path, port))
+    walk = Walk(Folders(tmp_path, free_port()))
     try:
         walk.follow()
         assert dict(walk.end()) == {"bank": 0, "telco": 0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 
 import numpy as np
@@ -223,8 +222,8 @@ def test_a_step_costs_entries_not_records():
         S = SparseBlock.of(np.ones(200), rows, np.array([0, 100, 200]), n)
         v, y, two, taken = np.zeros(n), np.ones(n), np.ones(2), []
         for _ in range(60):
-            start = time.perf_counter()
+            start = time.thread_time()  # without the time of other processes
             sparse.step(S, 1e-9 * two, 0.0, v, y, LOGISTIC, S, Geometry(0 * two, two, 1.0, GRID))
-            taken.append(time.perf_counter() - start)
-        times[n] = statistics.median(taken)
+            taken.append(time.thread_time() - start)
+        times[n] = min(taken)
     assert times[2_000_000] < 20 * times[2_000]

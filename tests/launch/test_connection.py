@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ports import free_address
 from vfl.errors import PlacementError
 from vfl.launch.engines import connection
 from vfl.launch.engines.submission import JobServer
@@ -41,12 +41,6 @@ def server(answer: bytes | None) -> Iterator[str]:
             one.close()
 
 
-def free_address() -> str:
-    """Return an address without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return "{}:{}".format(*listener.getsockname())
-
-
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Replace Ray by a fake, and list the addresses that it should connect to."""
@@ -68,7 +62,6 @@ def test_an_address_without_ray_fails_in_one_line(
 ) -> None:
     monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.5)
     address = free_address()
-    started = time.monotonic()
     with contextlib.ExitStack() as running:
         if answer != b"":
             address = running.enter_context(server(answer))
@@ -77,7 +70,6 @@ def test_an_address_without_ray_fails_in_one_line(
             connection.connected(2, address),
         ):
             pass
-    assert time.monotonic() - started < 5.0
     assert len(str(refused.value).splitlines()) == 1
     assert asked == []
 
@@ -91,15 +83,21 @@ def test_ray_connects_once_its_server_answers(asked: list[str]) -> None:
 def test_the_limit_covers_slow_name_resolution(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.2)
 
+    answered = threading.Event()
+
     def resolve(*_: object, **__: object) -> None:
-        time.sleep(1.0)
+        answered.wait(120)
         raise socket.gaierror("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    started = time.monotonic()
-    with pytest.raises(PlacementError, match=r"no answer within 0\.2 s"), connection.connected(2, "head.example:6379"):
-        pass
-    assert time.monotonic() - started < 0.9
+    try:  # the resolver answers after the test
+        with (
+            pytest.raises(PlacementError, match=r"no answer within 0\.2 s"),
+            connection.connected(2, "head.example:6379"),
+        ):
+            pass
+    finally:
+        answered.set()
     assert connection.ANSWER_SECONDS == 0.2
     assert asked == []
 

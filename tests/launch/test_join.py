@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pytest
 import vfl
 from coordinator.federation.gathering import Gathering
 from parties.joined import serving
+from tests.ports import free_address
 from vfl.errors import SpecificationError
 from vfl.federation.events import Connected, Disconnected
 from vfl.federation.file import read_federation
@@ -33,15 +33,12 @@ POLICY = 'format = 1\njobs = ["*"]\ntrust = ["trusted"]\ntotal = { epsilon = 4.0
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     members = {name: vfl.new_identity(name, tmp_path) for name in ("hub", "bank", "telco")}
     vfl.write_federation(
         tmp_path / "credit.toml",
         name="credit",
         coordinator=("hub", members["hub"].certificate_pem),
-        address=f"127.0.0.1:{port}",
+        address=free_address(),
         parties={name: members[name].certificate_pem for name in ("bank", "telco")},
     )
     (tmp_path / "policy.toml").write_text(POLICY)
@@ -71,7 +68,7 @@ class Joined:
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
-        self.thread.join(10)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -79,12 +76,10 @@ class TestJoin:
     def test_it_connects_reports_and_stops(self, folder: Path) -> None:
         with Joined("bank") as joined:
             with gathering(folder) as hub:
-                hub.wait(["bank"], 20)
-            while len(joined.events) < 2:
+                hub.wait(["bank"], 120)
+            while [type(event) for event in joined.events][-2:] != [Connected, Disconnected]:
                 joined.stop.wait(0.05)
-        kinds = [type(event) for event in joined.events if not isinstance(event, Disconnected)]
-        assert kinds == [Connected]
-        assert isinstance(joined.events[-1], Disconnected)
+        assert sum(isinstance(event, Connected) for event in joined.events) == 1
 
     def test_an_error_of_the_connection_is_raised_here(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refused(*_: object, **__: object) -> None:
@@ -98,7 +93,7 @@ class TestJoin:
         stopped = threading.Event()
 
         def serving_until_stopped(*given: Any, **_: object) -> None:
-            given[-1].wait(10)
+            given[-1].wait(60)
             stopped.set()
 
         class Interrupted(threading.Thread):
@@ -121,13 +116,20 @@ class TestJoin:
 
 
 class TestCheckOfLinks:
-    def test_those_who_are_there_and_those_who_are_not(self) -> None:
+    def test_those_who_are_there_and_those_who_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        link = Gathering.link
+
+        def once_telco_is_there(self: Gathering, party: str, seconds: float) -> Any:
+            link(self, "telco", 60.0)
+            return link(self, party, 0.0)
+
+        monkeypatch.setattr(Gathering, "link", once_telco_is_there)
         with Joined("telco"):
-            bank, telco = check_links("credit.toml", seconds=8)
+            bank, telco = check_links("credit.toml", seconds=60)
         assert (bank.party, bank.why) == ("bank", "it did not connect: it runs vfl join")
         assert (telco.party, telco.why, telco.version) == ("telco", "", __version__)
-        assert abs(telco.skew) < 1
-        assert 0 < telco.round_trip < 5
+        assert telco.round_trip > 0
+        assert abs(telco.skew) <= telco.round_trip / 2 + 1e-3  # the same clock, read at some time of the trip
         assert telco.throughput > 1e5
 
     def test_exit_code_and_json(self, call: Callable[..., Said]) -> None:
@@ -142,7 +144,7 @@ class TestCheckOfLinks:
 class TestCheckOfTheCoordinator:
     def test_it_is_there(self, folder: Path, call: Callable[..., Said]) -> None:
         with gathering(folder):
-            assert 0 < check_coordinator("credit.toml", "bank", seconds=10) < 10
+            assert 0 < check_coordinator("credit.toml", "bank", seconds=60) < 60
             said = call("federation", "check", "credit.toml", "--as", "bank")
         assert said.code == 0
         assert "with the key that credit.toml pins, and accepts the key of bank" in said.out
@@ -162,7 +164,7 @@ class TestCheckOfTheCoordinator:
             Gathering(federation, other),
             pytest.raises(vfl.FederationError, match=f"{other.fingerprint}, and {expected} is expected"),
         ):
-            check_coordinator("credit.toml", "bank", seconds=10)
+            check_coordinator("credit.toml", "bank", seconds=60)
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,12 @@ import urllib.request
 
 import pytest
 
+from tests.ports import free_port
 from vfl.errors import OutputError, SpecificationError
 from vfl.launch.metrics import Metrics
 
 COUNTERS = {"vfl_rounds": "queries answered"}
 GAUGES = {"vfl_epsilon_spent": "epsilon charged", "vfl_other": "never set"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_prometheus_reads_numbers_with_labels() -> None:

@@ -160,7 +160,7 @@ def server() -> Iterator[str]:
     process = subprocess.Popen(run, **silent, **other)
     address = f"postgresql:///postgres?host={place}&user=vfl"
     try:
-        for _ in range(100):
+        for _ in range(1000):
             try:
                 connection = adbc_driver_postgresql.dbapi.connect(address)
                 break

@@ -39,7 +39,7 @@ def fork(action: Callable[[], None]) -> int:
 
 def wait(pids: list[int]) -> None:
     """Wait for success; kill a child that hangs, which counts as failure."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     codes = []
     for pid in pids:
         done, status = os.waitpid(pid, os.WNOHANG)
