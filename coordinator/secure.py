@@ -20,6 +20,7 @@ from vfl.secure.columns import reach
 from vfl.secure.gram import opened_cross
 from vfl.secure.legs import (
     Begin,
+    CheckRecords,
     CheckRows,
     Contribute,
     ContributeProducts,
@@ -33,6 +34,7 @@ from vfl.secure.legs import (
     OpenRows,
     SetUp,
     ShareResidual,
+    StateRecords,
     TakeColumns,
     TakeProducts,
     TakeToss,
@@ -240,6 +242,9 @@ class SecureTransport:
             others = {other: key for other, key in keys.items() if other != name}
             self._post(name, Begin(self._session, self._plan.problem.n_records, others))
         self._collected()
+        for party in self._roles.parties:
+            self._post(party, StateRecords(self._session))
+        self._post(DEALER, CheckRecords(self._session))
         if isinstance(self._sharing, Sharing):
             label = self._roles.label
             self._post(label, Toss(self._session))

@@ -1,7 +1,8 @@
 """The dealer of a run on shares, as a participant without columns.
 
 Guarantee. The dealer receives only public facts, and sends words that are uniform for their receiver. It adds its noise to
-every opened sum. It derives roles, bits and caps from the job and n.
+every opened sum. It derives roles, bits and caps from the job and n, and deals nothing before every party has stated the same
+n: with a larger one, its noise would be too small.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parties.session import Credentials, Session
+from parties.session import RECORDS, Credentials, Session
 from vfl.errors import FederationError, PartyLost, PrivacyError
 from vfl.messages.joining import Done
 from vfl.planning import plan as make_plan
@@ -19,7 +20,7 @@ from vfl.privacy.geometry import Clip
 from vfl.privacy.sensitivity import check
 from vfl.secure.dealer import Dealer
 from vfl.secure.gram import GramDealer
-from vfl.secure.legs import Begin, DealProducts, DealSum, DealWaves, Meet, openings, owners_of
+from vfl.secure.legs import Begin, CheckRecords, DealProducts, DealSum, DealWaves, Meet, openings, owners_of
 from vfl.secure.roles import DEALER
 from vfl.secure.sharing import GramSharing
 from vfl.secure.sigmoid import SERIES
@@ -51,15 +52,17 @@ class Dealing:
         self._dealer: Dealer | None = None
         self._products: GramDealer | None = None
         self._sharing: Sharing | GramSharing | None = None
+        self._n_records, self._checked = 0, False
         self._recycles, self._sent = recycles, bytearray()
 
     def leg(self, leg: Leg, parcels: Sequence[Parcel]) -> tuple[object, list[Parcel]]:
-        """Return the reply to a leg, and the parcels for its receivers. The dealer itself receives no parcels."""
-        if parcels:
-            raise FederationError("the dealer received a sealed parcel, but it accepts none")
+        """Return the reply to a leg, and the parcels for its receivers. parcels : the parties' numbers of records."""
+        if parcels and not isinstance(leg, CheckRecords):
+            raise FederationError("the dealer received a sealed parcel, but it accepts only numbers of records")
         if isinstance(leg, Meet):
             self._session = Session(DEALER, leg.session, self._own)
             self._sharing, self._dealer, self._products = None, None, None
+            self._checked = False
             return self._session.key, []
         if self._session is None:
             raise PartyLost("the dealer was restarted and has no keys of the session", DEALER)
@@ -68,6 +71,7 @@ class Dealing:
         if isinstance(leg, Begin):
             sharing = self._planned(leg.n_records)
             streams = self._session.begin(leg.keys, sharing.roles.parties, self._noise)
+            self._n_records = leg.n_records
             self._sharing = sharing  # a second Begin of the session, perhaps with another n, was refused above
             if isinstance(sharing, GramSharing):
                 self._products = GramDealer(sharing.roles, streams, self._noise, leg.n_records, sharing.widths)
@@ -77,6 +81,11 @@ class Dealing:
         if self._sharing is None:
             raise FederationError("the dealer received a message before the keys of its session")
         sharing = self._sharing
+        if isinstance(leg, CheckRecords):
+            self._check_records(self._session, sharing.roles.parties, parcels)
+            return Done(), []
+        if not self._checked:
+            raise FederationError("the dealer was asked to deal before the parties have stated their number of records")
         if isinstance(sharing, GramSharing):
             return Done(), self._dealt(leg, self._session, sharing)
         if self._dealer is None:
@@ -88,6 +97,18 @@ class Dealing:
                 return Done(), self._sums(leg, self._dealer, self._session, sharing)
             case _:
                 raise FederationError(f"the dealer does not answer {type(leg).__name__}")
+
+    def _check_records(self, session: Session, parties: Sequence[str], parcels: Sequence[Parcel]) -> None:
+        """Raise PrivacyError unless every party states the n of this session."""
+        if len(parcels) != len(parties):
+            raise FederationError("the dealer did not receive the number of records of every party")
+        for party, parcel in zip(parties, parcels, strict=True):
+            (count,) = session.open(party, RECORDS, parcel, np.uint64, 1)
+            if count != self._n_records:
+                raise PrivacyError(
+                    f"the dealer was asked to deal for {self._n_records} records, and party {party!r} states {count}"
+                )
+        self._checked = True
 
     def _waves(self, version: Version, dealer: Dealer, session: Session, sharing: Sharing) -> bytearray:
         """Return the shares of the waves of a version, sealed piece by piece as they are drawn."""

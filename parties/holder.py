@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parties.book import RunCount
-from parties.session import SHARED, Credentials, Session
+from parties.session import RECORDS, SHARED, Credentials, Session
 from vfl.errors import FederationError, PrivacyError
 from vfl.kinds import to_plain
 from vfl.messages.joining import Done
@@ -36,6 +36,7 @@ from vfl.secure.legs import (
     OpenRows,
     SetUp,
     ShareResidual,
+    StateRecords,
     TakeColumns,
     TakeProducts,
     TakeToss,
@@ -137,6 +138,9 @@ class Holder:
             raise FederationError(
                 f"party {self.name!r} received {len(parcels)} sealed parcels instead of {len(senders_of)}"
             )
+        if isinstance(leg, StateRecords):
+            count = np.array([self._columns.n_records], dtype=np.uint64)
+            return Done(), [session.seal(DEALER, RECORDS, count)]
         given = dict(zip(senders_of, parcels, strict=True))
         if isinstance(self.sharing, GramSharing):
             return self._products(leg, self.sharing, session, given, receivers_of)

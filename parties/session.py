@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SHARED = ReleaseKey(-1)
 """Key of seeded masks. No release uses it."""
+RECORDS = "records"
+"""Label of the number of records that a party states to the dealer."""
 
 
 class Credentials:

@@ -1,7 +1,8 @@
 """The dealer of a federation: an organisation without data that deals in training on shares.
 
 Guarantee. The dealer opens no source and has no policy to ask, since it releases nothing but its noise and uniform words. It
-deals only for jobs that name a separate dealer, with keys that its own identity signs, and it accepts no other call.
+deals only for jobs that name a separate dealer, with keys that its own identity signs, and it accepts no other call. It takes
+from the parties only their number of records.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from parties.dealing import Dealing
 from parties.joined.desk import Desk, job_of, requested
-from parties.joined.training import BODY_BYTES, PARCEL, PER_COORDINATE
+from parties.joined.training import BODY_BYTES, PARCEL, PER_COORDINATE, given_parcels
 from parties.joined.work import Work
 from parties.session import Credentials
 from vfl.errors import FederationError
 from vfl.messages.joining import TRAIN
 from vfl.planning import layout_of
-from vfl.secure.legs import Begin, DealProducts, DealSum, DealWaves, Meet
+from vfl.secure.legs import Begin, CheckRecords, DealProducts, DealSum, DealWaves, Meet
 from vfl.secure.specification import SEPARATE
+from vfl.security.sealing import sealed_size
 from vfl.wire.frames import Limits
 
 if TYPE_CHECKING:
@@ -65,20 +67,23 @@ class DealerWork(Work):
         super().__init__(offer)
         self._dealing = dealing
         self._coordinates = sum(map(len, layout_of(job).columns.values()))
+        self._counts = dict.fromkeys(
+            (f"{PARCEL}{place}" for place in range(len(job.partition.parties))), sealed_size(8)
+        )
         self._n_records: int | None = None
         self._sums = 0
 
     @property
     def limits(self) -> Limits:
-        """Return the size limits of the next call: a gradient names the coordinates of all parties. No parcel is taken."""
-        return Limits(BODY_BYTES + PER_COORDINATE * (self._coordinates + 1))
+        """Return the size limits of the next call: a gradient names the coordinates of all parties. A parcel is one word."""
+        return Limits(BODY_BYTES + PER_COORDINATE * (self._coordinates + 1), self._counts)
 
     def other(self, message: object, vectors: Mapping[str, Any], progress: Callable[[int], None]) -> Sent:
         """Return the answer to a leg, and the parcels that the dealer sends."""
-        if vectors or not isinstance(message, Meet | Begin | DealWaves | DealSum | DealProducts):
+        if not isinstance(message, Meet | Begin | CheckRecords | DealWaves | DealSum | DealProducts):
             raise self.undue(message)
         leg: Leg = message
-        reply, parcels = self._dealing.leg(leg, [])
+        reply, parcels = self._dealing.leg(leg, given_parcels(vectors))
         if isinstance(leg, Begin):
             self._n_records = leg.n_records
         elif isinstance(leg, DealSum):

@@ -114,7 +114,7 @@ class Training(Work):
             if self._answered is not None:
                 self._answered.take(leg.key, leg.query.part, len(leg.query.blocks))
             self._releases += 1
-        reply, parcels = party.leg(leg, [bytes(vectors[f"{PARCEL}{place}"]) for place in range(len(vectors))])
+        reply, parcels = party.leg(leg, given_parcels(vectors))
         return reply, {f"{PARCEL}{place}": parcel for place, parcel in enumerate(parcels)}
 
     def summary(self) -> dict[str, Any]:
@@ -175,6 +175,14 @@ class Training(Work):
                 f"party {self._task.party!r} was sent a vector whose length differs from its number of records"
             )
         return vector
+
+
+def given_parcels(vectors: Mapping[str, Any]) -> list[bytes]:
+    """Return the sealed parcels of a call, in order. Raises FederationError for vectors with other names."""
+    names = [f"{PARCEL}{place}" for place in range(len(vectors))]
+    if set(vectors) != set(names):
+        raise FederationError("a leg arrived with vectors that are no sealed parcels")
+    return [bytes(vectors[name]) for name in names]
 
 
 def _parted(reply: Reply) -> tuple[object, Mapping[str, Any]]:

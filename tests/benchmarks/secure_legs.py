@@ -1,10 +1,12 @@
 """Bytes and seconds of training on shares, leg by leg: `python -m tests.benchmarks.secure_legs [--engine ray] [--records N]`.
 
 Two parties of --columns columns train logistic regression in blocks of --block columns. A table lists for every leg its
-messages, their bytes beside those of the cost model (vfl.secure.cost), and the processor's seconds of its sender. On Ray, the
-coordinator runs in this process and the participants are actors. Below the table: the time of a round, from one model to the
-next; its processor time over all participants, which two cores cannot undercut by more than one half; and the growth of the
-participants' memory over the second half of the run.
+messages, their bytes beside those of the cost model (vfl.secure.cost), and the processor's seconds of its sender. Messages are
+sealed parcels, and for Contribute the words that a party returns to the coordinator. On Ray, the coordinator runs in this
+process and the participants are actors. In the federation, all members run in threads of this process and talk over gRPC on
+loopback, so only messages and bytes are counted. Below the table: the time of a round, from one model to the next; its
+processor time over all participants, which two cores cannot undercut by more than one half; and the growth of the participants'
+memory over the second half of the run.
 
 Load on the machine changes seconds but no bytes. Give --passes 500 for 1,000 rounds with one block per party.
 """
@@ -14,10 +16,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
+import tempfile
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +30,17 @@ import pyarrow as pa
 import vfl
 from coordinator.cluster.ray_transport import RayTransport
 from coordinator.coordinator import Coordinator
+from coordinator.federation.transport import FederationTransport
 from coordinator.rounds import Round
 from parties.actor import DealerActor, PartyActor
 from parties.dealing import Dealing
 from parties.loading import load
+from tests.coordinator.organisations import federation
+from vfl.job.faults import Faults
 from vfl.launch.engines.inprocess import InProcessTransport
 from vfl.launch.sources import sources_of
 from vfl.secure import cost
+from vfl.secure.legs import Contribution
 from vfl.secure.sharing import Sharing
 from vfl.secure.sigmoid import SERIES
 
@@ -44,28 +53,42 @@ MODEL = {
     "SetUp": "setup",
     "MaskAngles": "angles",
     "DealWaves": "waves",
+    "OpenRows": "checks",
     "ShareResidual": "residuals",
     "DealSum": "openings",
     "Contribute": "openings",
 }
-"""Legs of a run, and the parts of the cost model that predict the bytes of their parcels."""
+"""Legs of a run, and the parts of the cost model that predict the bytes of their messages."""
+PARTIES = ("a", "b")
+POLICY = """
+format = 1
+jobs = ["*"]
+trust = ["secure"]
+[total]
+epsilon = 1000.0
+delta = 1e-4
+"""
 
 
 class Meter:
     """Messages, bytes and processor seconds of each kind of leg; the version of each round, and the memory after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
         self.legs: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0.0])
         self.memory: list[int] = []
+        self._clock, self._lock = clock, threading.Lock()
 
     def call(self, leg: Any, answer: Callable[[], tuple[Any, list[Any]]]) -> tuple[Any, list[Any]]:
         """Answer a leg and note what it took."""
-        begun = time.process_time()
+        begun = self._clock()
         reply, sent = answer()
-        entry = self.legs[type(leg).__name__]
-        entry[0] += len(sent)
-        entry[1] += sum(map(len, sent))
-        entry[2] += time.process_time() - begun
+        spent = self._clock() - begun
+        messages = [*sent, reply.words] if isinstance(reply, Contribution) else sent
+        with self._lock:
+            entry = self.legs[type(leg).__name__]
+            entry[0] += len(messages)
+            entry[1] += sum(map(len, messages))
+            entry[2] += spent
         if type(leg).__name__ in ("Contribute", "DealSum"):
             self.memory.append(own_memory())
         return reply, sent
@@ -160,8 +183,35 @@ def transport_on(engine: str, job: vfl.Job, table: pa.Table) -> Iterator[tuple[L
         )
 
 
+def across(job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
+    """Run the job in a federation on loopback; return its rounds and the figures of one meter."""
+    meter, sent, rounds = Meter(lambda: 0.0), FederationTransport._sent, []
+
+    def measuring(self: Any, to: str, leg: Any, parcels: Any, count: int) -> Any:
+        return meter.call(leg, lambda: sent(self, to, leg, parcels, count))
+
+    def watch(event: object) -> None:
+        if isinstance(event, Round):
+            rounds.append(event)
+
+    faults = Faults(wait_seconds=60.0, answer_seconds=600.0)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(FederationTransport, "_sent", measuring),
+        federation(Path(folder), PARTIES, dealer="notary") as joined,
+    ):
+        joined.faults = faults
+        joined.start("notary", None)
+        for name, source in sources_of(job, table, ids=False).items():
+            joined.start(name, source, policy=joined.policy(name, POLICY))
+        vfl.train(job, federation=joined.place, watch=watch)
+    return rounds, [meter.stated()]
+
+
 def measured(engine: str, job: vfl.Job, table: pa.Table) -> tuple[list[Round], list[Any]]:
     """Run the job; return its rounds and the figures of the meters."""
+    if engine == "federation":
+        return across(job, table)
     with transport_on(engine, job, table) as (transport, stated):
         rounds = [event for event in Coordinator(transport).stream(job) if isinstance(event, Round)]
         return rounds, stated()
@@ -183,7 +233,7 @@ def model(job: vfl.Job, n: int) -> cost.Cost:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--engine", choices=("inprocess", "ray"), default="inprocess")
+    parser.add_argument("--engine", choices=("inprocess", "ray", "federation"), default="inprocess")
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--columns", type=int, default=50)
     parser.add_argument("--block", type=int, default=10)
@@ -201,18 +251,20 @@ def main() -> None:
         f"{given.engine}: n = {given.records:,}, 2 × {given.columns} columns, blocks of {given.block}, {versions} models\n"
     )
     print(
-        "| leg | parcels | bytes | model | bytes/model | processor, s | ms per model |\n|---|---|---|---|---|---|---|"
+        "| leg | messages | bytes | model | bytes/model | processor, s | ms per model |\n|---|---|---|---|---|---|---|"
     )
     for name, part in MODEL.items():
         count, size, seconds = sums[name]
-        said = getattr(predicted, part) if part else 0
-        ratio = f"{size / said:.3f}" if said and part != "openings" else ""
+        share = {"DealSum": 1, "Contribute": len(PARTIES)}
+        said = getattr(predicted, part) * share.get(name, 1) // (1 + len(PARTIES) if name in share else 1)
+        ratio = f"{size / said:.3f}"
         print(
-            f"| {name} | {count} | {size:,} | {said:,} | {ratio} | {seconds:.2f} | "
+            f"| {name} | {count} | {size:,} | {said:,} | {ratio} | "
+            + (f"{seconds:.2f} | " if seconds else "| ")
             + (f"{1e3 * seconds / versions:.2f} |" if name != "SetUp" else " |")
         )
     whole = sum(entry[1] for entry in sums.values())
-    print(f"\nbytes of all parcels over those of the plan: {whole / planned.n_bytes:.3f}")
+    print(f"\nbytes of all messages over those of the plan: {whole / planned.n_bytes:.3f}")
     steps = [event for event in rounds if event.kind == "Descend"]
     per = versions / len(steps)
     print(

@@ -127,6 +127,7 @@ WORDS = {
     "SetUp": "masked columns",
     "MaskAngles": "masked angles",
     "DealWaves": "shares of waves",
+    "StateRecords": "the number of records",
     "Toss": "the coin of the session",
     "OpenRows": "opened rows of waves and masks",
     "ShareResidual": "masked residuals",

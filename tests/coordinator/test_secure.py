@@ -258,9 +258,11 @@ class TestViews:
     def test_parcels_go_only_where_roles_send_them(self) -> None:
         transport = Watched(job(3), DATA)
         outcome(transport)
-        assert not [leg for to, leg in transport.legs if to == DEALER and legs.senders(leg, to, _roles(transport))]
+        given = [leg for to, leg in transport.legs if to == DEALER and legs.senders(leg, to, _roles(transport))]
+        assert {type(leg) for leg in given} == {legs.CheckRecords}
         assert {type(leg) for to, leg in transport.legs if to == "q1"} == {
-            *(legs.Meet, legs.Begin, legs.TakeToss, legs.SetUp, legs.MaskAngles, legs.OpenRows, legs.Contribute)
+            *(legs.Meet, legs.Begin, legs.StateRecords, legs.TakeToss, legs.SetUp, legs.MaskAngles),
+            *(legs.OpenRows, legs.Contribute),
         }  # no holder: q2 has the labels, q0 is the other one
 
     def test_the_documented_table_is_that_of_a_transcript(self) -> None:
@@ -286,6 +288,8 @@ def _roles(transport: Watched) -> Any:
 LEGS = [
     (legs.Meet, "q0"),
     (legs.Begin, "q1"),
+    (legs.StateRecords, "q1"),
+    (legs.CheckRecords, DEALER),
     (legs.Toss, "q1"),
     (legs.TakeToss, "q0"),
     (legs.SetUp, "q0"),

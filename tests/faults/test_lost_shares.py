@@ -32,10 +32,12 @@ SQUARED: dict[str, Any] = {
     "solver": vfl.NoisyGram(),
     "bounds": {"*": (-1.0, 2.0), "y": (0.0, 1.0)},
 }
-BEGINNING = [("Meet", "bank"), ("Begin", "telco"), ("Meet", DEALER), ("Begin", DEALER), ("Toss", "telco"),
-             ("TakeToss", "bank"), ("SetUp", "bank"), ("TakeColumns", "telco")]  # fmt: skip
-LASTING = [("MaskAngles", "bank"), ("DealWaves", DEALER), ("OpenRows", "bank"), ("CheckRows", "telco"),
-           ("ShareResidual", "telco"), ("DealSum", DEALER), ("Contribute", "bank"), ("Contribute", "telco")]  # fmt: skip
+BEGINNING = [("Meet", "bank"), ("Begin", "telco"), ("Meet", DEALER), ("Begin", DEALER), ("StateRecords", "bank"),
+             ("CheckRecords", DEALER), ("Toss", "telco"), ("TakeToss", "bank"), ("SetUp", "bank"),
+             ("TakeColumns", "telco")]  # fmt: skip
+LASTING = [("MaskAngles", "bank"), ("MaskAngles", "telco"), ("DealWaves", DEALER), ("OpenRows", "bank"),
+           ("OpenRows", "telco"), ("CheckRows", "telco"), ("ShareResidual", "telco"), ("DealSum", DEALER),
+           ("Contribute", "bank"), ("Contribute", "telco")]  # fmt: skip
 PRODUCTS = [
     ("MaskProducts", "bank"),
     ("TakeProducts", "telco"),

@@ -9,9 +9,10 @@ import pytest
 
 import vfl
 from parties.dealing import Dealing
-from tests.coordinator.shares import Watched, job, outcome, table
-from vfl.errors import FederationError, PartyLost, PrivacyError
+from tests.coordinator.shares import N, Watched, job, outcome, table
+from vfl.errors import FederationError, PartyLost, PrivacyError, VflError
 from vfl.launch.engines.inprocess import InProcessTransport
+from vfl.messages.joining import Done
 from vfl.secure import legs
 from vfl.secure.legs import openings
 from vfl.secure.roles import DEALER
@@ -124,3 +125,22 @@ def test_a_dealer_that_was_restarted_is_lost() -> None:
     """So that a run begins a new session, as after any loss, and does not end."""
     with pytest.raises(PartyLost, match="restarted"):
         Dealing(job(privacy=PRIVACY)).leg(legs.DealWaves("session", None), ())  # type: ignore[arg-type]  # not read
+
+
+@pytest.mark.parametrize("stated", [None, 1, -1])
+def test_a_dealer_deals_only_for_the_number_of_records_that_the_parties_state(stated: int | None) -> None:
+    """With a larger n, its noise would be smaller than planned; it would also allocate memory for each record."""
+    run = Watched(job(privacy=PRIVACY, solver=vfl.SkGD(block_size=4, passes=1)), table())
+    post = run.post
+
+    def lying(to: str, leg: Any, parcels: Any, count: int) -> Any:
+        if to == DEALER and isinstance(leg, legs.Begin) and stated is not None:
+            leg = replace(leg, n_records=leg.n_records + stated)
+        if isinstance(leg, legs.StateRecords | legs.CheckRecords) and stated is None:
+            return (Done(), [b""] * count)
+        return post(to, leg, parcels, count)
+
+    run.post = lying  # type: ignore[method-assign]
+    with pytest.raises(VflError, match=f"states {N}" if stated else "before the parties have stated their number"):
+        outcome(run)
+    assert not any(isinstance(leg, legs.Contribute) for _, leg in run.legs)

@@ -8,6 +8,8 @@ parcels a participant sends and takes; a leg cannot change that.
 |---|---|---|---|
 | Meet | all | | its key of a new session (reply) |
 | Begin | all | | |
+| StateRecords | every party | | its number of records, to the dealer |
+| CheckRecords | the dealer | the numbers of records, from all parties | |
 | Toss | the label party | | the session's coin, to all other parties |
 | TakeToss | every other party | the coin, from the label party | |
 | SetUp | every party | | masked columns, to the other holders |
@@ -69,6 +71,20 @@ class Begin:
     session: str
     n_records: int
     keys: Mapping[str, SealingKey]
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecords:
+    """State the party's number of records to the dealer."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRecords:
+    """Compare the parties' numbers of records with that of `Begin`. The dealer deals nothing before."""
+
+    session: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,6 +242,8 @@ class Contribution:
 Legs = (
     Meet
     | Begin
+    | StateRecords
+    | CheckRecords
     | SetUp
     | TakeColumns
     | MaskAngles
@@ -251,6 +269,8 @@ def receivers(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
     match leg:
         case SetUp() | MaskAngles():
             return roles.receivers(name)
+        case StateRecords():
+            return (DEALER,)
         case DealWaves():
             return (roles.supplied,)
         case ShareResidual():
@@ -274,6 +294,8 @@ def senders(leg: Leg, name: str, roles: Roles) -> tuple[str, ...]:
     match leg:
         case TakeColumns() | TakeProducts():
             return (leg.owner,)
+        case CheckRecords():
+            return roles.parties
         case TakeToss():
             return (roles.label,)
         case CheckRows():
