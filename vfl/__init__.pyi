@@ -23,11 +23,14 @@ from vfl.errors import (
 )
 from vfl.estimators import (
     VerticalElasticNet as VerticalElasticNet,
+    VerticalGammaRegressor as VerticalGammaRegressor,
     VerticalGridSearch as VerticalGridSearch,
     VerticalLasso as VerticalLasso,
     VerticalLinearRegression as VerticalLinearRegression,
     VerticalLogisticRegression as VerticalLogisticRegression,
+    VerticalPoissonRegressor as VerticalPoissonRegressor,
     VerticalRidge as VerticalRidge,
+    VerticalTweedieRegressor as VerticalTweedieRegressor,
 )
 from vfl.evaluation import Evaluation as Evaluation, Fairness as Fairness
 from vfl.federation.file import write_federation as write_federation

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from vfl.estimators.linear import VerticalElasticNet, VerticalLasso, VerticalLinearRegression, VerticalRidge
 from vfl.estimators.logistic import VerticalLogisticRegression
+from vfl.estimators.loglinear import VerticalGammaRegressor, VerticalPoissonRegressor, VerticalTweedieRegressor
 from vfl.estimators.search import VerticalGridSearch
 from vfl.launch.run.warnings import PrivacyWarning
 
 __all__ = [
     "PrivacyWarning",
     "VerticalElasticNet",
+    "VerticalGammaRegressor",
     "VerticalGridSearch",
     "VerticalLasso",
     "VerticalLinearRegression",
     "VerticalLogisticRegression",
+    "VerticalPoissonRegressor",
     "VerticalRidge",
+    "VerticalTweedieRegressor",
 ]

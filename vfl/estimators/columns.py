@@ -68,12 +68,22 @@ def partition_of(partition: Partitioned, names: Sequence[str]) -> FeaturePartiti
     return FeaturePartition.from_sizes(sizes, names, label=_label(names))
 
 
+def with_exposure(partition: FeaturePartition, names: Sequence[str]) -> FeaturePartition:
+    """Return the partition with a column of exposures at the label's owner; one that it names already stays."""
+    if partition.exposure is not None:
+        return partition
+    return partition.with_factors(exposure=_free("exposure", (*names, partition.label_column)))
+
+
 def _label(names: Sequence[str]) -> str:
-    """Return a name for the label that no column has."""
-    label = "y"
-    while label in names:
-        label += "_"
-    return label
+    return _free("y", names)
+
+
+def _free(name: str, names: Sequence[str]) -> str:
+    """Return the name, with underscores after it until no column has it."""
+    while name in names:
+        name += "_"
+    return name
 
 
 def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -98,22 +108,28 @@ def bounds_of(bounds: Any, names: Sequence[str]) -> dict[str, tuple[float, float
     return {name: (low, high) for name, (low, high) in zip(names, pairs.tolist(), strict=True)}
 
 
-def sources_of(partition: FeaturePartition, names: Sequence[str], X: Any, y: Any = None) -> dict[str, Any]:
-    """Return {party: its part of X (n, p)}, with y (n,) at the label party.
+def sources_of(
+    partition: FeaturePartition, names: Sequence[str], X: Any, y: Any = None, exposure: Any = None
+) -> dict[str, Any]:
+    """Return {party: its part of X (n, p)}, with y (n,), and exposure (n,) if there is one, at the label party.
 
     A part of a dense X is {column: (n,) view}. A part of a sparse X is a CSC matrix with the columns in the partition's order;
-    at the label party its last column is y, which then has to be numeric. A label party without columns gets y alone.
+    at the label party its last columns are y and the exposures, which then have to be numeric. A label party without columns
+    gets these alone.
     """
+    late = {} if y is None else {partition.label_column: y}
+    if exposure is not None:
+        late[str(partition.exposure)] = exposure
     if is_sparse(X):
-        return _sparse_sources(partition, names, X.tocsc(), y)
-    column = dict(zip(names, X.T, strict=True))
-    if y is not None:
-        column[partition.label_column] = y
+        return _sparse_sources(partition, names, X.tocsc(), late)
+    column = dict(zip(names, X.T, strict=True)) | late
     wanted = {party: partition.wanted(party, label=y is not None) for party in partition.parties}
     return {q: {partition.local(name): column[name] for name in owned} for q, owned in wanted.items() if owned}
 
 
-def _sparse_sources(partition: FeaturePartition, names: Sequence[str], X: Any, y: Any) -> dict[str, Any]:
+def _sparse_sources(
+    partition: FeaturePartition, names: Sequence[str], X: Any, late: Mapping[str, Any]
+) -> dict[str, Any]:
     import scipy.sparse
 
     position = {name: j for j, name in enumerate(names)}
@@ -122,11 +138,11 @@ def _sparse_sources(partition: FeaturePartition, names: Sequence[str], X: Any, y
         for party in partition.parties
         if partition.columns(party)
     }
-    if y is not None:
+    if late:
         own = parts.get(partition.label_party)
         parts[partition.label_party] = (
-            {partition.label[1]: y}
+            {partition.local(name): values for name, values in late.items()}
             if own is None
-            else scipy.sparse.hstack([own, scipy.sparse.csc_array(np.asarray(y, np.float64)[:, np.newaxis])], "csc")
+            else scipy.sparse.hstack([own, scipy.sparse.csc_array(np.column_stack(list(late.values())))], "csc")
         )
     return parts

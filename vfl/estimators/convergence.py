@@ -33,9 +33,10 @@ def next_move(result: Result, features: Mapping[str, Any], labelled: Any) -> flo
     features : {party: training data without the label}. labelled : the label party's source, with the label.
     """
     job, loss = result.job, loss_of(result.job.loss)
-    y = load(job.for_party(job.partition.label_party), labelled).labels()
+    y, offsets = job.targets.parts(load(job.for_party(job.partition.label_party), labelled).labels())
     K, classes = job.n_margins, job.class_names
-    r = loss.derivative(result.decision_function(features).T.ravel(), y)  # (K·n,), one class after the other
+    margins = result.decision_function(features).T.ravel()  # (K·n,), one class after the other
+    r = loss.derivative(margins if offsets is None else margins + offsets, y)
     w = dict(zip(result.coordinates, result.w, strict=True))
     # The intercept is not penalised, so its step is a plain gradient step.
     moves = [float(abs(r.reshape(K, -1).mean(axis=1)).max() / loss.curvature)] if job.intercept else []

@@ -112,19 +112,29 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
         label_bounds: tuple[float, float] | None = None,
         classes: tuple[Any, ...] | None = None,
         read_from_data: str | None = None,
+        exposure: Vector | None = None,
+        exposure_bounds: tuple[float, float] | None = None,
     ) -> tuple[Vector, Any]:
         """Fit, and return coefficients (p,) in the order of X's columns, in its units, and the intercept.
 
         With K > 2 classes these are (K, p) and (K,).
 
         y : (n,) as the job reads its label. read_from_data : declarations that were read from X or y, in words.
+        exposure : (n,), with its limits, or None.
 
         Sets certificate_, result_ and n_iter_.
         """
         names = columns.column_names(self.partition, getattr(self, "feature_names_in_", None), X.shape[1])
         partition = columns.partition_of(self.partition, names)
-        plain = self.epsilon is None and self.bounds is None  # nobody asked for clamping
         label = {} if label_bounds is None else {partition.label_column: label_bounds}
+        if partition.exposure is not None and exposure is None:
+            raise SpecificationError(
+                f"the partition names exposure {partition.exposure!r}: give it, fit(X, y, exposure=...)"
+            )
+        if exposure_bounds is not None:
+            partition = columns.with_exposure(partition, names)
+            label[str(partition.exposure)] = exposure_bounds
+        plain = self.epsilon is None and self.bounds is None  # nobody asked for clamping
         job = Job(
             name=type(self).__name__,
             partition=partition,
@@ -140,7 +150,7 @@ class VerticalModel(BaseEstimator):  # type: ignore[misc]
             read_from_data=read_from_data,
             sparse=tuple(q for q in partition.parties if partition.columns(q)) if is_sparse(X) else (),
         )
-        sources = columns.sources_of(partition, names, X, y)
+        sources = columns.sources_of(partition, names, X, y, exposure)
         result, self.n_iter_ = self._run(job, sources)
         if job.privacy is None:
             features = columns.sources_of(partition, names, X)

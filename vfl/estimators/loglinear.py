@@ -1,0 +1,214 @@
+"""Regression of counts and amounts, whose mean is the exponential of the margin."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils.validation import column_or_1d
+
+from vfl.errors import DataError, SpecificationError
+from vfl.estimators.vertical import VerticalModel
+from vfl.launch.run.warnings import PrivacyWarning
+from vfl.losses import Gamma, Poisson, Tweedie, loss_of
+from vfl.penalties import L2
+from vfl.schema import checked_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vfl.losses import Loss
+    from vfl.penalties import Penalty
+    from vfl.types import Vector
+
+DEFAULT_LABELS = (0.0, 10.0)
+"""Bounds of the labels of a private fit that declares none."""
+
+SPREAD = 20.0
+"""Largest factor between a mean and the overall mean where no limits are declared; the loss is a straight line beyond."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalPoissonRegressor(RegressorMixin, VerticalModel):  # type: ignore[misc]
+    """Poisson regression of counts, (ε, δ)-differentially private for every record (replace one) of each fit.
+
+    The guarantee covers `coef_`, `intercept_` and everything computed from them alone, for the data that reach `fit`. It does
+    not cover earlier steps on the same records, scores on them, or other fits. `certificate_` states the guarantee.
+
+    The objective is scikit-learn's in PoissonRegressor: half the mean deviance plus alpha/2·‖w‖², on features that are clamped
+    to their bounds and mapped to [−1, 1], and labels clamped to theirs. The loss is a straight line beyond the limits of the
+    mean (vfl.losses.Poisson).
+
+    With an exposure e_i, such as the years that a record was observed, its mean is e_i·exp(x_iᵀw). This is PoissonRegressor on
+    y/e with sample_weight=e. `predict` returns the rate, which is the mean for an exposure of 1.
+
+    Parameters
+    ----------
+    alpha : strength of the penalty, λ = alpha.
+    label_bounds : public range (lo, hi) of y, lo ≥ 0. Values outside are clamped. None is (0, 10), with a warning
+        (vfl.PrivacyWarning): it is never taken from data. Without privacy None clamps nothing.
+    mean_bounds : public range (lo, hi) of the plausible means, with their exposure, lo > 0. Steps shrink as it grows. None is
+        the largest label and a four-hundredth of it. Without privacy None is the mean of y times and over 20.
+    exposure_bounds : public range (lo, hi) of the exposures, lo > 0. Values outside are clamped. A private fit with exposures
+        needs it; without privacy None clamps nothing.
+    All others are those of VerticalLinearRegression.
+
+    Attributes
+    ----------
+    coef_, intercept_, certificate_, result_, n_iter_, n_features_in_, feature_names_in_ : as there.
+
+    Raises the errors of VerticalLinearRegression; SpecificationError for exposures without public limits and for limits of
+    another form; DataError, without privacy, for labels below 0 and exposures that are not above 0.
+    """
+
+    alpha: float = 1.0
+    label_bounds: Sequence[float] | None = None
+    mean_bounds: Sequence[float] | None = None
+    exposure_bounds: Sequence[float] | None = None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # Noise at ε = 1 and clamped labels leave little accuracy on the small data of scikit-learn's checks.
+        tags.regressor_tags.poor_score = self.epsilon is not None
+        tags.target_tags.positive_only = True
+        return tags
+
+    def fit(self, X: Any, y: Any, exposure: Any = None, **refused: Any) -> Self:
+        """Fit to X (n, p), dense or sparse, and y (n,) of counts; the model is (ε, δ)-DP for every record.
+
+        exposure : (n,) above 0; None is 1 for every record. sample_weight is refused; the error names the reason.
+        """
+        if isinstance(y, list | tuple):
+            y = np.array(y, dtype=np.float64)  # numpy would choose one type for all numbers, from their values
+        X, y = self._validated(X, y, refused, y_numeric=True)
+        y = y.astype(np.float64, copy=False)
+        if exposure is not None:
+            exposure = column_or_1d(exposure, dtype=np.float64, input_name="exposure")
+            if len(exposure) != len(y):
+                raise ValueError(f"X has {len(y)} records and exposure has {len(exposure)}")
+        label_bounds, exposure_bounds = self._label_bounds(y), self._exposure_bounds(exposure)
+        self.coef_, self.intercept_ = self._train(
+            X,
+            y,
+            loss=self._loss(*self._means(y, label_bounds[1])),
+            penalty=self._penalty(),
+            label_bounds=label_bounds,
+            exposure=exposure,
+            exposure_bounds=exposure_bounds,
+        )
+        return self
+
+    def _label_bounds(self, y: Vector) -> tuple[float, float]:
+        if self.label_bounds is not None:
+            low, high = checked_bounds(tuple(self.label_bounds))
+            if not low >= 0.0:
+                raise SpecificationError(
+                    f"label_bounds are those of counts and amounts, from 0 on, not ({low}, {high})"
+                )
+            return low, high
+        if self.epsilon is not None:
+            warnings.warn(
+                f"label_bounds are not declared, so y is clamped to {DEFAULT_LABELS}: declare label_bounds=(lo, hi), from "
+                "what is publicly known",
+                PrivacyWarning,
+                stacklevel=3,  # who called fit
+            )
+            return DEFAULT_LABELS
+        if not (y >= 0.0).all():
+            raise DataError(
+                "y holds numbers below 0, which are no counts or amounts: drop the records, or declare label_bounds"
+            )
+        return 0.0, max(float(y.max()), 1e-6)
+
+    def _exposure_bounds(self, exposure: Vector | None) -> tuple[float, float] | None:
+        if exposure is None:
+            return None
+        if self.exposure_bounds is not None:
+            return checked_bounds(tuple(self.exposure_bounds))
+        if self.epsilon is not None:
+            raise SpecificationError(
+                "exposure needs public limits, above 0: declare exposure_bounds=(lo, hi), from what is publicly known"
+            )
+        if not (np.isfinite(exposure).all() and exposure.min() > 0.0):
+            raise DataError("exposure holds numbers that are not above 0 and finite: drop the records")
+        low, high = float(exposure.min()), float(exposure.max())
+        return low, high if high > low else math.nextafter(low, math.inf)
+
+    def _means(self, y: Vector, largest: float) -> tuple[float, float]:
+        """Return the limits of the mean; from y only without privacy."""
+        if self.mean_bounds is not None:
+            low, high = checked_bounds(tuple(self.mean_bounds))
+            if not low > 0.0:
+                raise SpecificationError(f"mean_bounds are two numbers above 0, not ({low}, {high})")
+            return low, high
+        if self.epsilon is not None:
+            return largest / SPREAD**2, largest
+        mean = float(np.minimum(y, largest).mean()) or 1.0
+        return mean / SPREAD, mean * SPREAD
+
+    def _loss(self, low: float, high: float) -> Loss:
+        """Return the loss for means between two limits."""
+        return Poisson(margin=math.log(high))
+
+    @property
+    def _power(self) -> float:
+        """Return p, where the variance is in proportion to the p-th power of the mean."""
+        return 1.0
+
+    def _penalty(self) -> Penalty:
+        return L2(self.alpha)
+
+    def predict(self, X: Any) -> Vector:
+        """Return the means (n,) for an exposure of 1. Values of X outside the bounds are clamped."""
+        margins = self._margins(X)
+        return loss_of(self.result_.job.loss).response(margins)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return D², the fraction of the deviance that the model explains. A score on private records is NOT PRIVATE.
+
+        After a fit with exposures, give the rates y/e and sample_weight=e, as for scikit-learn's PoissonRegressor.
+        """
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=self._power))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalGammaRegressor(VerticalPoissonRegressor):
+    """Gamma regression of amounts above 0, (ε, δ)-differentially private for every record (replace one) of each fit.
+
+    The guarantee and the parameters are those of VerticalPoissonRegressor, the objective is that of scikit-learn's
+    GammaRegressor: the standard deviation of an amount is in proportion to its mean (vfl.losses.Gamma).
+    """
+
+    def _loss(self, low: float, high: float) -> Loss:
+        return Gamma(low=math.log(low), high=math.log(high))
+
+    @property
+    def _power(self) -> float:
+        return 2.0
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class VerticalTweedieRegressor(VerticalPoissonRegressor):
+    """Tweedie regression of amounts, often 0, (ε, δ)-differentially private for every record (replace one) of each fit.
+
+    The guarantee and the parameters are those of VerticalPoissonRegressor, the objective is that of scikit-learn's
+    TweedieRegressor: the variance of an amount is in proportion to the p-th power of its mean (vfl.losses.Tweedie).
+
+    Parameters
+    ----------
+    power : p, between 1 and 2.
+    """
+
+    power: float = 1.5
+
+    def _loss(self, low: float, high: float) -> Loss:
+        return Tweedie(low=math.log(low), high=math.log(high), power=self.power)
+
+    @property
+    def _power(self) -> float:
+        return self.power
