@@ -20,6 +20,7 @@ from parties.loading import (
     over,
     require_content,
     shards_of,
+    spec_for,
 )
 from parties.prediction import NewRows, Prediction
 from parties.sources.opening import require_rereadable
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from parties.party import Party
     from parties.prediction import ModelPart, PartGreeting
     from parties.rows import RowFacts, Rows, Sums
+    from parties.sources.csv import Scanned
     from vfl.alignment import IdsGreeting, Indexed
     from vfl.job import Job
     from vfl.job.task import PartyTask
@@ -285,7 +287,15 @@ class PartyActor:
         self._shards = shards
         self._started: list[Any] = []
         self._source: (
-            tuple[Policy | None, Index | None, list[tuple[Shard | None, Chosen | None]], Unchanged, str] | None
+            tuple[
+                Policy | None,
+                Index | None,
+                list[tuple[Shard | None, Chosen | None]],
+                list[Scanned | None],
+                Unchanged,
+                str,
+            ]
+            | None
         ) = None
         self._given, self._name, self._policy = job, name, policy
         self._keeping = keeping or Keeping()
@@ -341,7 +351,8 @@ class PartyActor:
                 for shard, chosen in shards_of(task, spec, opened, index, len(self._shards))
             ]
             content = unchanged.content_for(task, opened, ids=index is not None)
-            self._source = agreed, index, ranges, unchanged, content
+            places = [spec_for(spec, opened, shard, chosen) for shard, chosen in ranges]
+            self._source = agreed, index, ranges, places, unchanged, content
         if self._shards:
             self._load_shards(source)
 
@@ -355,13 +366,14 @@ class PartyActor:
     def _load_shards(self, source: Any) -> None:
         """Start the shards' actors, and make those without rows load them."""
         assert self._source is not None  # noqa: S101 - set by `load`
-        task, (agreed, index, ranges, unchanged, content) = self._task, self._source
+        task, (agreed, index, ranges, places, unchanged, content) = self._task, self._source
         if not self._started:
             made = ray.remote(RowsActor)
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
         group = Remote(self._started, self._of_shard, _encoded, handles=True)
         shards, chosen = (Each(part) for part in zip(*ranges, strict=True))
-        facts = group.fetch(group.start("load", source, shards, chosen, content))
+        sources = Each(place or source for place in places)
+        facts = group.fetch(group.start("load", sources, shards, chosen, content))
         unchanged.require(group.ask("digests") if unchanged.in_blocks else ())
         if self._loaded is None:
             self._loaded = over(task, group, facts, agreed, alignment="" if index is None else index.hash)

@@ -14,6 +14,7 @@ from parties.consent import Policy, policy_of
 from parties.party import Party
 from parties.rows import Rows
 from parties.sources.blocks import CHANGED, BlockSource
+from parties.sources.csv import CsvSource, Scanned
 from parties.sources.opening import is_function, open_source, require_rereadable
 from parties.sources.ranges import content_of, count_records, rows_of
 from parties.sources.sparse import SparseSource
@@ -170,6 +171,17 @@ class Unchanged:
     def _stamped(self) -> tuple[tuple[object, ...], ...]:
         source = self._source
         return () if source is None else self._origin.attempt(lambda: stamp_of(source), "cannot be read")
+
+
+def spec_for(source: Any, opened: Source | SparseSource, shard: Shard | None, chosen: Chosen | None) -> Scanned | None:
+    """Return the source for the process of one shard, with its place in a CSV file; None if that opens it as it was given.
+
+    Aligned rows lie anywhere in a file, so it is then read whole.
+    """
+    found = isinstance(opened, CsvSource) and opened.one_a_line and (bool(file_of(source)) or is_stored(source))
+    if shard is None or chosen is not None or not found:
+        return None
+    return Scanned(source, opened.lines.near(shard.start + 1))  # type: ignore[union-attr]
 
 
 def digests_of(opened: Source | SparseSource) -> dict[int, str]:

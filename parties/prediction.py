@@ -13,7 +13,7 @@ import numpy as np
 
 from parties.alignment.participant import Alignment
 from parties.alignment.reading import holds_ids, raw_ids
-from parties.loading import digests_of, divided, load_range, new_records, open_for, require_content
+from parties.loading import digests_of, divided, load_range, new_records, open_for, require_content, spec_for
 from parties.permission import permitted
 from parties.storage.classes import ClassColumns
 from vfl.errors import DataError, OutputError, SpecificationError, VersionMismatch, VflError
@@ -317,7 +317,9 @@ class Prediction:
         if not here:  # every shard's process has files of its own, which it watches itself
             chosen = tuple(own and replace(own, stamp=None) for own in chosen)
         content = "" if here else unchanged.content_for(task, opened, ids=self._index is not None)
-        counts = rows.fetch(rows.start("load", source, Each(shards), Each(chosen), opened if here else content))
+        places = map(functools.partial(spec_for, self._source, opened), shards, chosen)
+        sources = source if here else Each(place or source for place in places)
+        counts = rows.fetch(rows.start("load", sources, Each(shards), Each(chosen), opened if here else content))
         if rows.size > 1:
             unchanged.require(rows.ask("digests") if unchanged.in_blocks else ())
         self._permission.count(sum(counts))

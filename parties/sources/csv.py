@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import datetime as dt
 import io
 import re
 import sys
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
 from parties.sources.base import chunk_rows
+from parties.sources.lines import keeps_lines, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from parties.sources.base import Content, Origin
+    from parties.sources.lines import Lines
     from vfl.csv import Csv
     from vfl.errors import DataError
 
 MIN_BLOCK_BYTES, MAX_BLOCK_BYTES = 2 << 20, 64 << 20
 """Records are read in blocks of 32 times the header's length, within these limits; several blocks are read ahead."""
 
-PIECE_BYTES = 1 << 18
-_NEW_LINE, _RETURN = b"\n\r"
+_BYTE_ORDER_MARK = codecs.BOM_UTF8
 
 _TYPES = {"number": pa.float64(), "boolean": pa.bool_(), "text": pa.string(), "date": pa.string(), "id": pa.string()}
 _ENCODING = (
@@ -59,10 +62,27 @@ def dialect(spec: Csv) -> dict[str, Any]:
     return {"delimiter": spec.delimiter, **quoting}
 
 
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """A CSV file whose lines another process has found, so that this one reads only its part of them.
+
+    source : path, address or `Csv`, as it was given.
+    """
+
+    source: str | Path | Csv
+    lines: Lines
+
+
 class CsvSource:
     """A CSV file with a header line, fields quoted if need be. stream : opens it; None opens the path.
 
     Blank lines are passed over, but in a file of one column: there they are records whose cell is missing.
+
+    `batches_from` starts to read at a line near the first record asked for, where each line is a record: if the file is not
+    compressed, no quoted field holds a line break, the encoding keeps lines (parties.sources.lines), and a file of one column
+    has no blank lines. Other files are read from their beginning.
+
+    lines : of the file, if they are known; None finds them.
     """
 
     typed = False
@@ -73,6 +93,7 @@ class CsvSource:
         contents: Mapping[str, Content],
         origin: Origin,
         stream: Callable[[], Any] | None = None,
+        lines: Lines | None = None,
     ) -> None:
         self.origin = origin
         self._spec = spec
@@ -81,15 +102,77 @@ class CsvSource:
         self.n_records: int | None = None
         self.names, self._blank_before = self._header()
         self._block_bytes = min(max(MIN_BLOCK_BYTES, 32 * sum(map(len, self.names))), MAX_BLOCK_BYTES)
-        self.at_most, self._quotes, self._quoted = origin.attempt(self._count, "cannot be read")
+        self.lines = lines or origin.attempt(lambda: scan(self._stream, spec.quote), "cannot be read")
+        self.at_most, self._quoted = self.lines.at_most, self.lines.quoted
+        self._separable = origin.attempt(self._is_separable, "cannot be read")
+        if self._separable and not self._quoted:
+            self.n_records = self.lines.filled - 1
+        # Another process has found that each line is a record.
+        self._one_a_line = lines is not None
+
+    @property
+    def one_a_line(self) -> bool:
+        """True if each line that is not blank is one record, as far as is known: quotes need that the records were counted."""
+        return self._separable and (self._one_a_line or self.n_records == self.lines.filled - 1)
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
+        count = 0
+        for batch in self._read(columns, rows, None):
+            count += batch.num_rows
+            if count > self.at_most:
+                raise self.origin.error("changed while it was read")
+            yield batch
+        if count < self.at_most and self.lines.quotes and not self.origin.attempt(self._ends, _SHAPE):
+            raise self.origin.error("has a quote that is never closed, so the records after it cannot be told apart")
+        self.n_records = count
+
+    def batches_from(
+        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records from position `first`; see the class for the files of which earlier ones are not read."""
+        place = self._place(first) if self.one_a_line else None
+        batches = self.batches(columns, rows) if place is None else self._read(columns, rows, place[1])
+        first -= 0 if place is None else place[0]
+        for batch in batches:
+            if first < batch.num_rows:
+                yield batch.slice(first)
+            first = max(0, first - batch.num_rows)
+
+    def _place(self, first: int) -> tuple[int, int] | None:
+        """Return number and position of a record up to `first`; None to read the file from its beginning."""
+        line, position = self.lines.before(first + 1)  # line 0 is the header
+        size, start = self.origin.attempt(lambda: self._around(position), "cannot be read")
+        if size != self.lines.size or start[:1] not in (b"\n", b"\r"):
+            raise self.origin.error("changed while it was read")
+        # Arrow would drop the mark as that of a file, but keep it within a file.
+        return None if start[1:] == _BYTE_ORDER_MARK else (line - 1, position)
+
+    def _around(self, position: int) -> tuple[int, bytes]:
+        """Return the size of the file, and the byte before a position with as many after it as a byte order mark has."""
+        with self._stream() as raw:
+            raw.seek(position - 1)
+            return raw.size(), raw.read(1 + len(_BYTE_ORDER_MARK))
+
+    def _is_separable(self) -> bool:
+        """Return True if lines can be read without those before them, where each is a record."""
+        (first, second), lines = self.lines.header, self.lines
+        if second is None or not keeps_lines(self._spec.encoding):
+            return False
+        if len(self.names) == 1 and lines.filled != lines.at_most + 1:
+            return False
+        with self._stream() as raw:
+            if not raw.seekable():
+                return False
+            text = raw.read(second)[first:].decode(self._spec.encoding, "replace").removeprefix("\ufeff")
+        return tuple(next(csv.reader([text.rstrip("\r\n")], **dialect(self._spec)), ())) == self.names
+
+    def _read(self, columns: Sequence[str] | None, rows: int | None, position: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield the records from a position in the file, None for all."""
         names = list(self._contents if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
         types = {name: self._type(self._contents.get(name, "text")) for name in names}
-        blocks = self._blocks(types)
-        count = 0
+        blocks = self._blocks(types, position)
         while True:
             failed = False
             try:
@@ -99,17 +182,11 @@ class CsvSource:
             except Exception:  # noqa: BLE001 — Arrow's message quotes the field, so it is neither shown nor chained
                 failed = True
             if failed:
-                raise self._explain(names)
+                raise self._explain(names, position)
             if batch is None:
-                break
-            count += batch.num_rows
-            if count > self.at_most:
-                raise self.origin.error("changed while it was read")
+                return
             for start in range(0, batch.num_rows, step):
                 yield self._converted(batch.slice(start, step))
-        if count < self.at_most and self._quotes and not self.origin.attempt(self._ends, _SHAPE):
-            raise self.origin.error("has a quote that is never closed, so the records after it cannot be told apart")
-        self.n_records = count
 
     def _header(self) -> tuple[tuple[str, ...], int]:
         names, blank = self.origin.attempt(lambda: header(self._spec, self._stream), "has no header that can be read")
@@ -144,41 +221,14 @@ class CsvSource:
             csv.field_size_limit(limit)
         return True
 
-    def _count(self) -> tuple[int, bool, bool]:
-        """Return an upper bound of the number of records, whether there are quotes, and whether records have any.
-
-        Every record ends in a line break, so counting these bounds it; a pass over the bytes costs a fraction of
-        reading them as a table, and lets the columns be stored where they stay.
-        """
-        breaks = quotes = later = 0
-        last = 0
-        quote = ord(self._spec.quote) if self._spec.quote else -1
-        buffer = bytearray(PIECE_BYTES)
-        whole = np.frombuffer(buffer, dtype=np.uint8)
-        with self._stream() as raw:
-            while size := raw.readinto(buffer):
-                piece = whole[:size]
-                new_lines, returns, marks = piece == _NEW_LINE, piece == _RETURN, piece == quote
-                found = int(np.count_nonzero(marks))
-                if breaks:
-                    later += found
-                elif found and (ends := np.flatnonzero(new_lines | returns)).size:
-                    later = int(np.count_nonzero(marks[ends[0] :]))
-                quotes += found
-                breaks += int(np.count_nonzero(new_lines))
-                if returns.any():
-                    # One that a line feed follows is counted with it, but for the end of a piece.
-                    breaks += int(np.count_nonzero(returns[:-1] & ~new_lines[1:])) + int(returns[-1])
-                last = int(piece[-1])
-        return max(0, breaks - (last in (_NEW_LINE, _RETURN))), quotes > 0, later > 0
-
-    def _blocks(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    def _blocks(self, types: Mapping[str, pa.DataType], position: int | None) -> Iterator[pa.RecordBatch]:
         spec = self._spec
         options = {
             "read_options": pa.csv.ReadOptions(
                 block_size=self._block_bytes,
                 encoding=spec.encoding.replace("utf-8", "utf8"),
-                skip_rows=self._blank_before if len(self.names) == 1 else 0,
+                skip_rows=self._blank_before if len(self.names) == 1 and position is None else 0,
+                column_names=None if position is None else list(self.names),
             ),
             # Looking for line breaks inside of fields takes a second parse; only quotes can hide them.
             "parse_options": pa.csv.ParseOptions(
@@ -195,8 +245,11 @@ class CsvSource:
                 strings_can_be_null=True,
             ),
         }
-        with self._stream() as raw, pa.csv.open_csv(raw, **options) as reader:
-            yield from reader
+        with self._stream() as raw:
+            if position is not None:
+                raw.seek(position)
+            with pa.csv.open_csv(raw, **options) as reader:
+                yield from reader
 
     def _type(self, content: Content) -> pa.DataType:
         """Return the type in which Arrow reads a field; it has no digit groups, so that those numbers are read as text."""
@@ -217,9 +270,9 @@ class CsvSource:
                     raise self.origin.no_date(name)
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
-    def _explain(self, names: list[str]) -> DataError:
+    def _explain(self, names: list[str], position: int | None) -> DataError:
         """Read again as bytes, to find out which column could not be converted, or that the lines do not fit."""
-        blocks = self._blocks(dict.fromkeys(names, pa.binary()))
+        blocks = self._blocks(dict.fromkeys(names, pa.binary()), position)
         while True:
             try:
                 batch = next(blocks, None)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from parties.sources.base import Content, Source
+    from parties.sources.lines import Lines
     from parties.sources.sparse import SparseSource
 
 BUFFER_BYTES = 1 << 20
@@ -29,14 +30,16 @@ ARROW = (".feather", ".arrow", ".ipc")
 DAMAGED = "is damaged, cut short or not of the kind that its name says"
 
 
-def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
-    """Open a file by its extension, or a folder of Parquet files. Raises DataError."""
+def open_file(
+    spec: str | Path | Csv, contents: Mapping[str, Content], party: str | None, lines: Lines | None = None
+) -> Source | SparseSource:
+    """Open a file by its extension, or a folder of Parquet files. lines : of a CSV file, if known. Raises DataError."""
     csv = spec if isinstance(spec, Csv) else None
     path = Path(csv.path if csv else spec)  # type: ignore[arg-type]
     origin = Origin(party, f"file {str(path)!r}")
     origin.check_there(path)
-    if csv:
-        return CsvSource(csv, contents, origin)
+    if csv or path.name.lower().endswith(CSV):
+        return CsvSource(csv or _plain_csv(path), contents, origin, lines=lines)
     if path.is_dir():
         found = sorted(file for file in path.rglob("*.parquet") if not file.name.startswith((".", "_")))
         if not found:
@@ -46,7 +49,7 @@ def open_file(spec: str | Path | Csv, contents: Mapping[str, Content], party: st
     for endings, opener in _OPENERS.items():
         if name.endswith(endings):
             return opener(path, contents, origin)
-    known = ", ".join(ending for endings in _OPENERS for ending in endings)
+    known = ", ".join(ending for endings in (CSV, *_OPENERS) for ending in endings)
     raise origin.error(f"has an unknown extension; known are {known}")
 
 
@@ -185,10 +188,6 @@ def _open_parquet(path: Path, contents: Mapping[str, Content], origin: Origin) -
     return ParquetSource([path], origin)
 
 
-def _open_csv(path: Path, contents: Mapping[str, Content], origin: Origin) -> Source:
-    return CsvSource(_plain_csv(path), contents, origin)
-
-
 def _plain_csv(path: Path) -> Csv:
     return Csv(str(path), delimiter="\t" if is_tabbed(path.name) else ",")
 
@@ -218,7 +217,6 @@ def _npz_arrays(path: Path, contents: Mapping[str, Content]) -> tuple[tuple[str,
 
 
 _OPENERS: dict[tuple[str, ...], Callable[[Path, Mapping[str, Content], Origin], Source | SparseSource]] = {
-    CSV: _open_csv,
     PARQUET: _open_parquet,
     ARROW: _open_arrow,
     (".npy",): _open_npy,

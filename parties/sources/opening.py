@@ -14,6 +14,7 @@ import pyarrow as pa
 from parties.sources import databases, files, plugins, sparse, stores, tables
 from parties.sources.base import BY_POSITION, Origin
 from parties.sources.blocks import Blocks, BlockSource, is_dataset
+from parties.sources.csv import Scanned
 from parties.sources.sparse import SparseSource
 from vfl.csv import Csv
 from vfl.errors import PartitionError, nearest
@@ -41,7 +42,7 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
         hold the ids of its rows under the id column's name; (ids, sparse matrix); the address of a database
         (parties.sources.databases) or of a file in an object store (parties.sources.stores); the address NAME://... of an
         installed source (parties.sources.plugins); or a function without arguments that returns one of these, called here.
-        The actors of a run on Ray also open the `Blocks` of a Ray dataset.
+        The actors of a run on Ray also open the `Blocks` of a Ray dataset, and a `Scanned` CSV file.
     columns : the columns wanted, with how to read them (a bare sequence: all numbers). Others are not read.
 
     Raises DataError when something is not there or cannot be read, SpecificationError for an unknown kind of source.
@@ -55,11 +56,14 @@ def open_source(spec: Any, columns: Sequence[str] | Mapping[str, Content], *, pa
 
 
 def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> Source | SparseSource:
+    lines = None
+    if isinstance(spec, Scanned):
+        spec, lines = spec.source, spec.lines
     if plugins.is_address(address := spec.path if isinstance(spec, Csv) else spec):
         origin = Origin(party, f"source {plugins.shown(address)!r}")
         scheme = plugins.scheme_of(address)
         if scheme in stores.SCHEMES and not plugins.installed(scheme):
-            return stores.open_stored(spec, contents, origin)
+            return stores.open_stored(spec, contents, origin, lines)
         if isinstance(spec, Csv):
             raise origin.error("is no file, and has no format of text")
         if scheme in _DATABASES and not plugins.installed(scheme):
@@ -68,7 +72,7 @@ def _opened(spec: Any, contents: Mapping[str, Content], party: str | None) -> So
     if is_function(spec):
         spec = plugins.called(spec, Origin(party, "the source"))
     if isinstance(spec, str | Path | Csv):
-        return files.open_file(spec, contents, party)
+        return files.open_file(spec, contents, party, lines)
     if isinstance(spec, Blocks):
         return BlockSource(spec, contents, Origin(party, "the Ray dataset"))
     if is_dataset(spec):

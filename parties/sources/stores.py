@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
     from parties.sources.base import Content, Origin, Source
+    from parties.sources.lines import Lines
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss")
+COMPRESSED = (".gz", ".bz2", ".lz4", ".zst", ".br")
 SECRET = ("password", "access_key", "secret_key", "session_token", "sas_token", "account_key")
 
 
-def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin) -> Source:
-    """Open an object by its extension, or a folder of Parquet objects. Raises DataError."""
+def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin, lines: Lines | None = None) -> Source:
+    """Open an object by its extension, or a folder of Parquet objects. lines : of a CSV file, if known. Raises DataError."""
     import pyarrow.fs
 
     address = spec.path if isinstance(spec, Csv) else spec
@@ -55,7 +57,9 @@ def open_stored(spec: str | Csv, contents: Mapping[str, Content], origin: Origin
         return ParquetSource(files, origin, opened=system.open_input_file)
     if isinstance(spec, Csv) or name.endswith(CSV):
         given = spec if isinstance(spec, Csv) else Csv(address, delimiter="\t" if is_tabbed(path) else ",")
-        return CsvSource(given, contents, origin, stream=partial(system.open_input_stream, path))
+        # A stream decompresses what its name says, and a file can be read from any position.
+        read = system.open_input_stream if name.endswith(COMPRESSED) else system.open_input_file
+        return CsvSource(given, contents, origin, stream=partial(read, path), lines=lines)
     if name.endswith(PARQUET):
         return ParquetSource([path], origin, opened=system.open_input_file)
     if name.endswith(ARROW):
