@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from parties.loading import (
 )
 from parties.prediction import NewRows, Prediction
 from parties.sources.opening import require_rereadable
+from parties.visits import Visited
 from vfl.alignment import Keeping
 from vfl.errors import FederationError, PartyLost
 from vfl.kinds import from_plain, to_plain
@@ -31,6 +33,7 @@ from vfl.messages import Descend, Notice, Query, Records, Stored
 from vfl.privacy.events import ReleaseKey
 from vfl.shards import Each, Here, Remote
 from vfl.shards.lending import Borrower, Lender, Lent
+from vfl.shards.line import Ended, answering
 from vfl.shards.ray_transport import FETCH_SECONDS, INLINE_BYTES, Reader, answer_of, stored
 from vfl.version import __version__
 
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from vfl.secure.legs import Parcel
     from vfl.security.psi import Points
     from vfl.shards import Shard
+    from vfl.shards.line import Address
     from vfl.types import Integers, Vector
 
 
@@ -145,10 +149,13 @@ class RowsActor:
         """Return {block: digest} of the blocks that were read; see parties.loading.digests_of."""
         return self._digests
 
-    def meet(self, probe: Lent | None) -> bool:
-        """Return True if this process can read memory that its shard of the margins lends. Then it lends its vectors, too."""
-        self._near = self._reader.reads(probe)
-        return self._near
+    def meet(self, margins: Lent | None, party: Lent | None) -> tuple[bool, bool]:
+        """Return whether this process can read memory of its shard of the margins, and of the party's actor.
+
+        If it can read that of the margins, it lends its vectors, too.
+        """
+        self._near = self._reader.reads(margins)
+        return self._near, self._reader.reads(party)
 
     def labels(self) -> Any:
         """Return y of these records, or its handle. Pass it only to margins."""
@@ -176,6 +183,17 @@ class RowsActor:
     def step(self, number: int, delta: Vector, shift: float) -> Sums:
         """Return the sum of the next step."""
         return self._rows.step(number, delta, shift)
+
+    def visit(self, query: Plain, records: Records, address: Address) -> Any:
+        """Answer a whole visit, whose steps arrive on a line; return what `leave` does, or None if the visit was given up."""
+        with contextlib.suppress(Ended), answering(address) as line:
+            line.send(self.enter(query, records))
+            while True:
+                number, delta, shift = line.receive()
+                if number is None:
+                    return self.leave(delta, shift)
+                line.send(self.step(number, delta, shift))
+        return None
 
     def leave(self, delta: Vector, shift: float) -> Any:
         """Return the visit's change of the margins, or its handle. Pass it only to margins."""
@@ -286,6 +304,7 @@ class PartyActor:
     ) -> None:
         self._shards = shards
         self._started: list[Any] = []
+        self._visited: Visited | None = None
         self._source: (
             tuple[
                 Policy | None,
@@ -370,7 +389,9 @@ class PartyActor:
         if not self._started:
             made = ray.remote(RowsActor)
             self._started = [made.options(**options).remote(task, self._threads) for options in self._shards]
-        group = Remote(self._started, self._of_shard, _encoded, handles=True)
+        if self._visited is None:
+            self._visited = Visited(self._started, self._of_shard, _encoded, handles=True)
+        group = self._visited
         shards, chosen = (Each(part) for part in zip(*ranges, strict=True))
         sources = Each(place or source for place in places)
         facts = group.fetch(group.start("load", sources, shards, chosen, content))
@@ -380,7 +401,10 @@ class PartyActor:
 
     def meet(self, probes: list[Lent | None]) -> list[bool]:
         """Return, per shard, whether it can read memory that its shard of the margins lends."""
-        return Remote(self._started, self._of_shard).ask("meet", Each(probes))
+        assert self._visited is not None  # noqa: S101 - set by `load`
+        answers = self._visited.ask("meet", Each(probes), self._lender.lend(np.zeros(1)))
+        self._visited.near = all(own for _, own in answers)
+        return [near for near, _ in answers]
 
     def _of_shard(self, number: int, ref: Any) -> Any:
         """Return the answer of one shard. Loss of the shard counts as loss of the party."""
