@@ -60,7 +60,8 @@ class Visited(Remote):
     def _heard(self, receive: Sequence[Any]) -> list[Any]:
         try:
             return [
-                hear(lambda answer=answer: _done(answer)) for hear, answer in zip(receive, self._answers, strict=True)
+                hear(lambda answer=answer: self._done(answer))
+                for hear, answer in zip(receive, self._answers, strict=True)
             ]
         except Ended:
             self._failed()
@@ -81,6 +82,5 @@ class Visited(Remote):
         with contextlib.suppress(Exception):  # the next call of a lost member raises its loss
             self.fetch(answers)
 
-
-def _done(answer: Any) -> bool:
-    return bool(ray.wait([answer], timeout=0)[0])
+    def _done(self, answer: Any) -> bool:
+        return bool(ray.wait([answer], timeout=0)[0])

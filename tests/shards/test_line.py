@@ -1,0 +1,90 @@
+"""Lines between processes of one machine: messages arrive whole, and each end notices the loss of the other."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vfl.shards.line import Address, Ended, Line, answering
+
+OTHER = """
+import sys
+from vfl.shards.line import Address, answering
+with answering(Address(*map(int, sys.argv[1:]))) as line:
+    line.send("ready")
+    while (asked := line.receive()) is not None:
+        line.send(asked * 2)
+"""
+
+
+def other(address: Address) -> subprocess.Popen[bytes]:
+    ends = map(str, (address.process, address.reads, address.writes))
+    return subprocess.Popen([sys.executable, "-c", OTHER, *ends], cwd=Path(__file__).parents[2])
+
+
+def opened() -> set[Path]:
+    """Return where the descriptors of this process lead."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(descriptor.readlink())
+    return found
+
+
+def test_messages_travel_both_ways_and_a_loss_is_noticed() -> None:
+    """Messages larger than a pipe holds arrive, too."""
+    line = Line(120.0)
+    process = other(line.address)
+    assert line.first(lambda: process.poll() is not None) == "ready"
+    for message in (1, np.ones(100_000)):
+        line.send(message)
+        np.testing.assert_array_equal(line.receive(), message * 2)
+    process.kill()
+    process.wait()
+    with pytest.raises(Ended):
+        line.receive()
+    with pytest.raises(Ended):
+        line.send(1)
+    line.close()
+
+
+def test_a_process_that_never_opens_its_end() -> None:
+    line = Line(120.0)
+    with pytest.raises(Ended):
+        line.first(lambda: True)
+    line.close()
+    hasty = Line(0.0)
+    with pytest.raises(Ended):
+        hasty.first(lambda: False)
+    with pytest.raises(Ended):
+        hasty.receive()
+    hasty.close()
+
+
+def test_the_other_end_notices_that_the_line_is_closed_and_nothing_stays_open() -> None:
+    line = Line(120.0)
+    pipes = {Path(f"/proc/self/fd/{end}").readlink() for end in (line.address.reads, line.address.writes)}
+    assert pipes <= opened()
+
+    def wait() -> str:
+        with answering(line.address) as end:
+            end.send("ready")
+            try:
+                return str(end.receive())
+            except Ended:
+                return "ended"
+
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(wait)
+        assert line.first(answer.done) == "ready"
+        line.close()
+        assert answer.result(120.0) == "ended"
+    assert pipes.isdisjoint(opened())
+    with pytest.raises(OSError, match="No such file"), answering(line.address):
+        pass
