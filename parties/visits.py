@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import ray
-
 from vfl.shards import Each, Remote, given
 from vfl.shards.line import Ended, Line
+from vfl.shards.ray_transport import answered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,4 +82,4 @@ class Visited(Remote):
             self.fetch(answers)
 
     def _done(self, answer: Any) -> bool:
-        return bool(ray.wait([answer], timeout=0)[0])
+        return answered(answer)

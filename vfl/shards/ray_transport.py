@@ -60,6 +60,11 @@ def answer_of(name: str, ref: Any, timeout: float) -> Any:
         raise PartyLost(f"{name!r} died: {_first_line(error)}", name) from error
 
 
+def answered(ref: Any) -> bool:
+    """Return True if the actor has answered, or will not."""
+    return bool(ray.wait([ref], timeout=0)[0])
+
+
 def _first_line(error: Exception) -> str:
     """Return the first line of the cause, without the tables of ids that Ray adds."""
     return next(iter(str(error).splitlines()), type(error).__name__)
