@@ -89,8 +89,8 @@ def test_every_solver_is_covered() -> None:
     assert {name.split("-")[0] for name in SCENES} == set(SOLVERS)
 
 
-DEAR = ("SVRG-poisson",)
-"""Its plan takes seconds to calibrate; the quick run covers disjoint batches alone."""
+DEAR = ("SVRG-poisson", "SGD-poisson")
+"""Their plans take seconds to calibrate; in the quick run SCD's samples stand for theirs, beside all disjoint batches."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in DEAR)) for n in SCENES])

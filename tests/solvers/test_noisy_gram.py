@@ -217,6 +217,7 @@ class TestAudit:
         spread = math.sqrt((arms[0].var(ddof=1) + arms[1].var(ddof=1)) / 2)
         return float(-ndtri(rates[0]) - ndtri(rates[1])), float((arms[0].mean() - arms[1].mean()) / spread)
 
+    @pytest.mark.slow  # tests/solvers/test_audits.py says the same by the exact likelihood ratio
     def test_the_claim_holds_and_is_tight(self) -> None:
         claimed = mu_of(16.0, 1e-5)
         lower, seen = self.bound(vfl.NoisyGram(clip=1.0))

@@ -50,7 +50,26 @@ DRAWS = [
 ]
 SLOWER = {"full": 2, "nice": 1, "uniform": 2, "importance": 3}
 """Small steps; draws that leave coordinates out for long."""
-EACH_DRAW = pytest.mark.parametrize("draw", DRAWS, ids=lambda draw: "-".join(str(v) for v in draw.values()))
+
+
+def short(value: object) -> str:
+    return "-".join(str(v) for v in value.values()) if isinstance(value, dict) else str(value)
+
+
+EACH_DRAW = pytest.mark.parametrize("draw", DRAWS, ids=short)
+
+
+def pairwise(*axes: list, quick: int) -> list:
+    """Return the product of the axes, whose values are tuples, with all but one of `quick` points marked as slow.
+
+    As in a Latin square, the others hold each value of every axis, and of three axes each pair of values.
+    """
+    return [
+        pytest.param(*itertools.chain(*point), marks=[pytest.mark.slow] * (sum(place) % quick != 0))
+        for place, point in zip(
+            itertools.product(*(range(len(axis)) for axis in axes)), itertools.product(*axes), strict=True
+        )
+    ]
 
 
 @functools.cache
@@ -111,9 +130,16 @@ def optimum(loss: str) -> np.ndarray:
     return np.insert(peer.coef_[0], INTERCEPT, peer.intercept_[0])
 
 
-@EACH_DRAW
-@pytest.mark.parametrize(("clip", "geometry"), [(math.inf, "scaled"), ("bounds", "scaled"), ("bounds", "isotropic")])
-@pytest.mark.parametrize("iterate", ["last", "average", "tail"])
+@pytest.mark.parametrize(
+    ("clip", "geometry", "iterate", "draw"),
+    pairwise(
+        [(math.inf, "scaled"), ("bounds", "scaled"), ("bounds", "isotropic")],
+        [("last",), ("average",), ("tail",)],
+        [(draw,) for draw in DRAWS],
+        quick=3,
+    ),
+    ids=short,
+)
 def test_every_combination_of_options_reaches_the_optimum(
     clip: float | str, iterate: str, geometry: str, draw: dict
 ) -> None:
@@ -683,8 +709,9 @@ def test_group_lasso_needs_named_blocks() -> None:
         make_plan(job(penalty=GroupLasso(0.1), blocks=GROUPS, block_size=2), N)
 
 
-@EACH_DRAW
-@pytest.mark.parametrize("box", [Box(low=0.0), Box(-0.4, 0.5)], ids=repr)
+@pytest.mark.parametrize(
+    ("box", "draw"), pairwise([(Box(low=0.0),), (Box(-0.4, 0.5),)], [(draw,) for draw in DRAWS], quick=2), ids=short
+)
 def test_box_reaches_the_bounded_least_squares(box: Box, draw: dict) -> None:
     X, y = np.column_stack([table("squared")[c] for c in COLUMNS]), table("squared")["y"]
     best = lsq_linear(X - X.mean(axis=0), y - y.mean(), (box.low, box.high), tol=1e-14, method="bvls").x
