@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
+import pytest
 
 import vfl
 from tests.neighbours.setting import PARTITION
@@ -119,6 +120,26 @@ def parquet(table: Table, folder: Path) -> str:
     return str(folder / "table.parquet")
 
 
+def duckdb_file(table: Table, folder: Path) -> str:
+    with pytest.importorskip("duckdb").connect(str(folder / "table.duckdb")) as connection:
+        connection.register("given", arrow(table, folder))
+        connection.execute("CREATE TABLE whole AS SELECT * FROM given")
+    return f"duckdb://{folder / 'table.duckdb'}?table=whole"
+
+
+def held_by_duckdb(*columns: pa.Array) -> bool:
+    """Return True if DuckDB has types for these columns, and can store their cells."""
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect() as connection:
+        try:
+            for cells in columns:
+                connection.register("given", pa.table({"cells": cells}))
+                connection.execute("CREATE OR REPLACE TABLE whole AS SELECT * FROM given")
+        except duckdb.Error:
+            return False
+    return True
+
+
 def polars(table: Table, folder: Path) -> Any:
     return pl.from_arrow(arrow(table, folder))
 
@@ -154,6 +175,7 @@ TYPED: dict[str, Form] = {
     "Arrow readers": each(arrow_reader),
     "Feather files": each(feather),
     "Parquet files": each(parquet),
+    "DuckDB files": each(duckdb_file),
     "Polars frames": each(polars),
     "pandas frames of Arrow columns": each(pandas_arrow),
 }

@@ -145,3 +145,11 @@ def test_measured_figures_lie_within_twice_the_range(spec: vfl.Job, n: int, left
     for candidate in vfl.recommend(spec, n).candidates:
         if candidate.solver in left:
             assert candidate.low / 2 <= left[candidate.solver] <= 2 * candidate.high
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_a_run_that_is_expected_to_learn_nothing_has_a_range(loss: str) -> None:
+    """The expected share is held to 1 before its range is made: of such runs, many learn something."""
+    (ours,) = (c for c in vfl.recommend(job(loss=loss), 30).candidates if c.solver == "SkGD")
+    assert (ours.left, ours.high) == (1.0, 1.0)
+    assert ours.low <= 0.06
