@@ -36,6 +36,7 @@ from vfl.kinds import from_plain
 from vfl.messages import Notice, Query
 from vfl.messages.joining import EVALUATE, PREDICT, PURPOSES, TRAIN, Done, Failure, Finish, Offer, Ping, Pong
 from vfl.privacy.events import ReleaseKey
+from vfl.secure.legs import Contribute, ContributeProducts, DealProducts, DealSum
 from vfl.secure.roles import DEALER
 from vfl.secure.specification import COORDINATOR as AT_COORDINATOR
 from vfl.security.sealing import Sealer
@@ -169,7 +170,11 @@ class Desk:
                 return Done(), {}
             case Notice():
                 return self._working().hear(message), {}
-        return self._working().other(message, vectors, progress)
+        work = self._working()
+        answer = work.other(message, vectors, progress)
+        if isinstance(message, Contribute | ContributeProducts | DealSum | DealProducts):
+            self._released(work)
+        return answer
 
     def _working(self) -> Work:
         if self._work is None:

@@ -16,7 +16,7 @@ from tests.coordinator.organisations import POLICY, federation
 from tests.coordinator.shares import N, job, table
 from tests.faults.at_legs import AFTER, BEFORE, at_legs
 from vfl.errors import ConsentRefused, FederationError, SpecificationError
-from vfl.federation.events import Allowed, Ended, Requested
+from vfl.federation.events import Allowed, Ended, Released, Requested
 from vfl.launch.engines import federation as engine
 from vfl.launch.sources import sources_of
 from vfl.secure.roles import DEALER
@@ -71,9 +71,15 @@ def test_across_organisations_and_in_process_agree_to_the_bit(
 
 def test_fresh_noise_is_booked_by_every_party(joined: Any) -> None:
     spec = job(secure=AT_COORDINATOR, privacy=vfl.Privacy(epsilon=8.0), solver=vfl.SkGD(block_size=4, passes=3))
+    before = {party: len(joined.events[party]) for party in ("q0", "q1")}
     found = vfl.train(spec, federation=joined.place)
     assert found.certificate.private
     assert found.certificate.flags == ()
+    for party, count in before.items():  # its owner's screen shows the cost while the run goes on
+        made = [event for event in joined.events[party][count:] if isinstance(event, Released)]
+        assert made[0].releases >= 1
+        assert made[0].epsilon is not None
+        assert 0 < made[0].epsilon <= 8.0
 
 
 @pytest.mark.parametrize("cut", [("ShareResidual", "q1", BEFORE), ("DealSum", DEALER, AFTER)], ids=["party", "dealer"])
