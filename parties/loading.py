@@ -181,7 +181,7 @@ def spec_for(source: Any, opened: Source | SparseSource, shard: Shard | None, ch
     found = isinstance(opened, CsvSource) and opened.one_a_line and (bool(file_of(source)) or is_stored(source))
     if shard is None or chosen is not None or not found:
         return None
-    return Scanned(source, opened.lines.near(shard.start + 1))  # type: ignore[union-attr]
+    return Scanned(source, opened.lines.near(shard.start + 1, shard.stop + 1))  # type: ignore[union-attr]
 
 
 def digests_of(opened: Source | SparseSource) -> dict[int, str]:

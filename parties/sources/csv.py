@@ -78,7 +78,7 @@ class CsvSource:
 
     Blank lines are passed over, but in a file of one column: there they are records whose cell is missing.
 
-    `batches_from` starts to read at a line near the first record asked for, where each line is a record: if the file is not
+    `batches_between` reads little more than the lines of the records asked for, where each line is a record: if the file is not
     compressed, no quoted field holds a line break, the encoding keeps lines (parties.sources.lines), and a file of one column
     has no blank lines. Other files are read from their beginning.
 
@@ -127,26 +127,30 @@ class CsvSource:
             raise self.origin.error("has a quote that is never closed, so the records after it cannot be told apart")
         self.n_records = count
 
-    def batches_from(
-        self, first: int, columns: Sequence[str] | None = None, rows: int | None = None
+    def batches_between(
+        self, first: int, stop: int, columns: Sequence[str] | None = None, rows: int | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records from position `first`; see the class for the files of which earlier ones are not read."""
-        place = self._place(first) if self.one_a_line else None
-        batches = self.batches(columns, rows) if place is None else self._read(columns, rows, place[1])
-        first -= 0 if place is None else place[0]
+        """Yield the records first..stop − 1, perhaps with some after them; see the class for files that are read in part."""
+        begin, part = self._part(first, stop) if self.one_a_line else (0, None)
+        batches = self.batches(columns, rows) if part is None else self._read(columns, rows, part)
+        first -= begin
         for batch in batches:
             if first < batch.num_rows:
                 yield batch.slice(first)
             first = max(0, first - batch.num_rows)
 
-    def _place(self, first: int) -> tuple[int, int] | None:
-        """Return number and position of a record up to `first`; None to read the file from its beginning."""
+    def _part(self, first: int, stop: int) -> tuple[int, tuple[int, int] | None]:
+        """Return the number of a record up to `first`, and position and size of a part of the file with all up to `stop`.
+
+        The part is None to read the file from its beginning, record 0.
+        """
         line, position = self.lines.before(first + 1)  # line 0 is the header
         size, start = self.origin.attempt(lambda: self._around(position), "cannot be read")
         if size != self.lines.size or start[:1] not in (b"\n", b"\r"):
             raise self.origin.error("changed while it was read")
-        # Arrow would drop the mark as that of a file, but keep it within a file.
-        return None if start[1:] == _BYTE_ORDER_MARK else (line - 1, position)
+        if start[1:] == _BYTE_ORDER_MARK:  # Arrow would drop it as the mark of a file, but keeps it within a file
+            return 0, None
+        return line - 1, (position, self.lines.after(stop + 1) - position)
 
     def _around(self, position: int) -> tuple[int, bytes]:
         """Return the size of the file, and the byte before a position with as many after it as a byte order mark has."""
@@ -167,12 +171,14 @@ class CsvSource:
             text = raw.read(second)[first:].decode(self._spec.encoding, "replace").removeprefix("\ufeff")
         return tuple(next(csv.reader([text.rstrip("\r\n")], **dialect(self._spec)), ())) == self.names
 
-    def _read(self, columns: Sequence[str] | None, rows: int | None, position: int | None) -> Iterator[pa.RecordBatch]:
-        """Yield the records from a position in the file, None for all."""
+    def _read(
+        self, columns: Sequence[str] | None, rows: int | None, part: tuple[int, int] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a part of the file, given by position and size in bytes; None for all."""
         names = list(self._contents if columns is None else columns)
         step = chunk_rows(len(names)) if rows is None else rows
         types = {name: self._type(self._contents.get(name, "text")) for name in names}
-        blocks = self._blocks(types, position)
+        blocks = self._blocks(types, part)
         while True:
             failed = False
             try:
@@ -182,7 +188,7 @@ class CsvSource:
             except Exception:  # noqa: BLE001 — Arrow's message quotes the field, so it is neither shown nor chained
                 failed = True
             if failed:
-                raise self._explain(names, position)
+                raise self._explain(names, part)
             if batch is None:
                 return
             for start in range(0, batch.num_rows, step):
@@ -221,14 +227,14 @@ class CsvSource:
             csv.field_size_limit(limit)
         return True
 
-    def _blocks(self, types: Mapping[str, pa.DataType], position: int | None) -> Iterator[pa.RecordBatch]:
+    def _blocks(self, types: Mapping[str, pa.DataType], part: tuple[int, int] | None) -> Iterator[pa.RecordBatch]:
         spec = self._spec
         options = {
             "read_options": pa.csv.ReadOptions(
                 block_size=self._block_bytes,
                 encoding=spec.encoding.replace("utf-8", "utf8"),
-                skip_rows=self._blank_before if len(self.names) == 1 and position is None else 0,
-                column_names=None if position is None else list(self.names),
+                skip_rows=self._blank_before if len(self.names) == 1 and part is None else 0,
+                column_names=None if part is None else list(self.names),
             ),
             # Looking for line breaks inside of fields takes a second parse; only quotes can hide them.
             "parse_options": pa.csv.ParseOptions(
@@ -245,11 +251,11 @@ class CsvSource:
                 strings_can_be_null=True,
             ),
         }
-        with self._stream() as raw:
-            if position is not None:
-                raw.seek(position)
-            with pa.csv.open_csv(raw, **options) as reader:
-                yield from reader
+        with (
+            self._stream() as raw,
+            pa.csv.open_csv(raw if part is None else raw.get_stream(*part), **options) as reader,
+        ):
+            yield from reader
 
     def _type(self, content: Content) -> pa.DataType:
         """Return the type in which Arrow reads a field; it has no digit groups, so that those numbers are read as text."""
@@ -270,9 +276,9 @@ class CsvSource:
                     raise self.origin.no_date(name)
         return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
-    def _explain(self, names: list[str], position: int | None) -> DataError:
+    def _explain(self, names: list[str], part: tuple[int, int] | None) -> DataError:
         """Read again as bytes, to find out which column could not be converted, or that the lines do not fit."""
-        blocks = self._blocks(dict.fromkeys(names, pa.binary()), position)
+        blocks = self._blocks(dict.fromkeys(names, pa.binary()), part)
         while True:
             try:
                 batch = next(blocks, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +39,15 @@ class Lines:
         """Return the last mark up to a line of the records. Raises IndexError if there is none."""
         return self.marks[bisect_right(self.marks, (line, self.size)) - 1]
 
-    def near(self, line: int) -> Lines:
-        """Return these lines with no other mark than the last one up to a line."""
-        return replace(self, marks=(self.before(line),))
+    def after(self, line: int) -> int:
+        """Return the position of the first mark from a line on; the end of the file if there is none."""
+        found = bisect_left(self.marks, (line, -1))
+        return self.marks[found][1] if found < len(self.marks) else self.size
+
+    def near(self, start: int, stop: int) -> Lines:
+        """Return these lines with the marks around lines start..stop − 1 alone."""
+        first = bisect_right(self.marks, (start, self.size)) - 1
+        return replace(self, marks=(self.marks[first], *self.marks[bisect_left(self.marks, (stop, -1)) :][:1]))
 
 
 def scan(stream: Callable[[], Any], quote: str) -> Lines:

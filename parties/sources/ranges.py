@@ -55,7 +55,8 @@ def rows_of(source: Source | SparseSource, start: int, stop: int) -> Source | Sp
 class RowRange:
     """Rows start..stop of another source.
 
-    A source that can begin at a row has a method `batches_from(start, columns, rows)`; others are read from their first row.
+    A source that can begin at a row has a method `batches_from(start, columns, rows)`, and one that can also end at a row has
+    `batches_between(start, stop, columns, rows)`; others are read from their first row.
     """
 
     def __init__(self, source: Source, start: int, stop: int) -> None:
@@ -67,12 +68,15 @@ class RowRange:
 
     def batches(self, columns: Sequence[str] | None = None, rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records in order; see `Source`."""
+        between = getattr(self._source, "batches_between", None)
         begin = getattr(self._source, "batches_from", None)
         skipped, batches = 0, None
-        if begin is None:
-            skipped, batches = self._start, self._source.batches(columns, rows)
-        else:
+        if between is not None:
+            batches = between(self._start, self._start + self.at_most, columns, rows)
+        elif begin is not None:
             batches = begin(self._start, columns, rows)
+        else:
+            skipped, batches = self._start, self._source.batches(columns, rows)
         left = self.at_most
         for batch in batches:
             own = batch.slice(min(skipped, batch.num_rows), left)

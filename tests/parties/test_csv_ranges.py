@@ -100,17 +100,22 @@ def test_a_file_of_one_column(blank: int, tmp_path: Path) -> None:
     assert by_shards(spec, opened, 3, {"b": "text"}) == cells(open_source(spec, {"b": "text"}, party="bank"))
 
 
-def test_a_shard_reads_no_line_before_its_own(tmp_path: Path) -> None:
-    """Others hold text in a column of numbers here, which would be refused."""
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_shard_reads_only_its_own_lines(number: int, tmp_path: Path) -> None:
+    """Others hold text in a column of numbers here, which would be refused; but for a few lines around the shard's."""
     spec = spec_of(tmp_path, text_of())
     opened: Any = open_source(spec, CONTENTS, party="bank")
-    shard = cut(N, 2)[1]
+    shard = cut(N, 3)[number]
     place = spec_for(spec, opened, shard, None)
     assert place is not None
-    ((line, position),) = place.lines.marks
+    (line, start), *end = place.lines.marks
     assert 0 <= shard.start + 1 - line < 64
+    stop = end[0][1] if end else place.lines.size
     data = bytearray((tmp_path / "d.csv").read_bytes())
-    data[opened.lines.header[1] : position - 1] = b"?" * (position - 1 - opened.lines.header[1])
+    own = slice(place.lines.header[1], start - 1), slice(stop, len(data))
+    for part in own:
+        data[part] = b"?" * len(data[part])
+    assert data.count(b"?") > len(data) / 3
     (tmp_path / "d.csv").write_bytes(bytes(data))
     assert len(cells(rows_of(open_source(place, CONTENTS, party="bank"), shard.start, shard.stop))) == shard.size
     with pytest.raises(DataError, match="is no well-formed table"):
