@@ -192,7 +192,7 @@ def test_prometheus(local_ray: Any, tmp_path: Path) -> None:
     found: Mapping[str, float] = {}
     with contextlib.closing(stream(spec, armed)) as events:
         plan = next(event for event in events if isinstance(event, Plan))
-        rounds, until = watched(events), time.monotonic() + 90
+        rounds, until = watched(events), time.monotonic() + 200
         while found.get("ray_vfl_rounds_total", 0) < 100 and time.monotonic() < until:
             seen = next(rounds)
             found = scraped(local_ray, "credit") if seen % 200 == 0 else found

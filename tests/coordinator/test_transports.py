@@ -98,7 +98,7 @@ def on_ray(local_ray: Any) -> Iterator[Any]:
     sources = sources_of(job(), table())
     actors = {name: local_ray.remote(PartyActor).remote(job(), name) for name in sources}
     local_ray.get([actors[name].load.remote(source) for name, source in sources.items()])
-    yield RayTransport(actors, 60.0)
+    yield RayTransport(actors, 240.0)
     for actor in actors.values():
         local_ray.kill(actor)
 

@@ -22,6 +22,7 @@ def quiet(event):
     """Watch without a warning."""
 
 
+@pytest.mark.usefixtures("local_ray")  # a Ray of its own takes seconds to start
 def test_a_tune_on_ray(tmp_path):
     begun = []
     found = tune(job(), CANDIDATES, table(), engine="ray", output=tmp_path / "run", watch=begun.append)
