@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,6 +81,64 @@ def test_pinned_parties_share_no_process() -> None:
 
 def test_processes_hold_the_parties_in_their_order() -> None:
     assert vfl.Placement(parties_per_process=2).processes("abcde") == [("a", "b"), ("c", "d"), ("e",)]
+
+
+@pytest.mark.parametrize(
+    ("parties", "cores", "processes"),
+    [(4, 1, 4), (5, 2, 3), (20, 2, 4), (20, 16, 10), (20, 64, 20), (200, 2, 4), (0, 2, 0)],
+)
+def test_many_parties_of_a_simulation_share_few_processes(parties: int, cores: int, processes: int) -> None:
+    names = [f"q{k}" for k in range(parties)]
+    placement = vfl.Placement().for_simulation(names, "trusted", cores)
+    assert len(placement.processes(names)) == processes
+    assert sum(placement.processes(names), ()) == tuple(names)
+
+
+@pytest.mark.parametrize(
+    ("options", "trust"),
+    [
+        ({"parties_per_process": 1}, "trusted"),
+        ({"parties_per_process": 3}, "trusted"),
+        ({"pin": "always"}, "trusted"),
+        ({"shards": 2}, "trusted"),
+        ({}, "secure"),
+    ],
+)
+def test_a_simulation_leaves_other_placements_as_they_are(options: dict[str, Any], trust: str) -> None:
+    placement = vfl.Placement(**options)
+    assert placement.for_simulation("abcdefghij", trust, 2) is placement
+
+
+class Started(Exception):
+    """Raised in place of a connection to Ray."""
+
+
+@pytest.mark.parametrize(
+    ("address", "connected", "policies", "processes"),
+    [
+        (None, False, None, 4),
+        (None, True, None, 20),
+        ("10.0.0.1:6379", False, None, 20),
+        (None, False, {"q0": "policy.toml"}, 20),
+    ],
+    ids=["a local Ray of the run", "a connected Ray", "a cluster", "an owner's policy"],
+)
+def test_parties_share_processes_only_on_a_ray_that_the_run_starts(
+    monkeypatch: pytest.MonkeyPatch, address: Any, connected: bool, policies: Any, processes: int
+) -> None:
+    def start(cpus: int, _address: Any) -> Any:
+        raise Started(cpus)
+
+    monkeypatch.setattr(engine, "usable_cores", lambda: 2)
+    monkeypatch.setattr(engine, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: connected))
+    monkeypatch.setattr(engine, "connected", start)
+    sources = {f"q{k}": "q.csv" for k in range(20)}
+    with (
+        pytest.raises(Started) as asked,
+        engine._federation(None, sources, Place(address), Arrangement(), policies=policies),
+    ):
+        pass
+    assert asked.value.args == (processes + 1,)
 
 
 def test_only_public_methods_can_be_called() -> None:

@@ -73,6 +73,7 @@ def command(
     from vfl.alignment import reveals
     from vfl.federation.file import read_federation
     from vfl.launch.align import remembered_records
+    from vfl.launch.engines.arrangement import usable_cores
     from vfl.launch.engines.place import dealer_of
     from vfl.launch.row_order import row_order_warnings
     from vfl.launch.sources import data_of
@@ -107,6 +108,11 @@ def command(
 
         write_plan(planned, plot, positives=positives, signal=signal)
     sizes, machine, placement = sizes_of(planned), Machine.here(), environment.placement
+    here = (
+        placement
+        if environment.policies
+        else placement.for_simulation(spec.partition.parties, spec.trust, usable_cores())
+    )
     costs = {
         transport: cost_of(
             sizes,
@@ -114,7 +120,7 @@ def command(
             transport,
             shards=placement.shards if transport == "cluster" else 1,
             threads=max(1, int(placement.party_cpus)),
-            processes=len(placement.processes(spec.partition.parties)) if transport == "ray" else None,
+            processes=len(here.processes(spec.partition.parties)) if transport == "ray" else None,
         )
         for transport in TRANSPORTS
     }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vfl.errors import JobFileError, PlacementError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 COORDINATOR = "coordinator"
 IN_ONE_PROCESS = "trust='secure' keeps all rows of a party in one process: leave shards at 1"
@@ -18,6 +18,8 @@ ALONE = (
     "[ray] parties_per_process lets parties share a process, and pinned parties run on the nodes of their owners: set pin to "
     "'never' for a simulation, or leave parties_per_process out"
 )
+FEWEST_PROCESSES = 4
+"""Up to this number, parties of a simulation have processes of their own even on fewer cores."""
 PINS = ("auto", "always", "never")
 
 
@@ -30,7 +32,9 @@ class Placement:
     ready_seconds : limit for the cluster to offer the required resources.
     party_cpus : CPUs that a party's actor takes of its node and computes with. The coordinator takes none.
     parties_per_process : number of parties that share a worker process. Results are the same to the bit, but parties in
-        one process are not protected from each other: for simulations by one owner, where actors are not pinned.
+        one process are not protected from each other: for simulations by one owner, where actors are not pinned. None lets
+        the run decide: parties share processes only on a local Ray that the run starts, without owners' policies, secure
+        trust or shards, and only if they outnumber both four and the cores (`for_simulation`). Otherwise each has its own.
     shards : number of actors among which the rows of each party, and the margins, are divided. The model is the same to the
         bit for every number; without privacy it agrees to rounding. Each shard takes party_cpus.
     """
@@ -39,7 +43,7 @@ class Placement:
     resources: Mapping[str, str] = field(default_factory=dict)
     ready_seconds: float = 15.0
     party_cpus: float = 1.0
-    parties_per_process: int = 1
+    parties_per_process: int | None = None
     shards: int = 1
 
     def __post_init__(self) -> None:
@@ -50,13 +54,13 @@ class Placement:
         if not (math.isfinite(self.party_cpus) and self.party_cpus >= 0):
             raise JobFileError(f"[ray] party_cpus must be at least 0, not {self.party_cpus!r}")
         shared = self.parties_per_process
-        if not isinstance(shared, int) or isinstance(shared, bool) or shared < 1:
+        if shared is not None and (not isinstance(shared, int) or isinstance(shared, bool) or shared < 1):
             raise JobFileError(f"[ray] parties_per_process must be a whole number of at least 1, not {shared!r}")
-        if shared > 1 and self.pin == "always":
+        if self.shares_processes and self.pin == "always":
             raise JobFileError(ALONE)
         if isinstance(self.shards, bool) or not isinstance(self.shards, int) or self.shards < 1:
             raise JobFileError(f"[ray] shards must be a whole number of at least 1, not {self.shards!r}")
-        if self.shards > 1 and shared > 1:
+        if self.shards > 1 and self.shares_processes:
             raise JobFileError("[ray] shards and parties_per_process exclude each other: leave one of them out")
         for party, resource in self.resources.items():
             if not isinstance(resource, str) or not resource:
@@ -64,7 +68,7 @@ class Placement:
 
     def require_fit(self, trust: str) -> None:
         """Raise PlacementError if a job under this trust setting cannot run in such shards or shared processes."""
-        if trust == "secure" and self.parties_per_process > 1:
+        if trust == "secure" and self.shares_processes:
             raise PlacementError(APART)
         if trust == "secure" and self.shards > 1:
             raise PlacementError(IN_ONE_PROCESS)
@@ -73,10 +77,25 @@ class Placement:
         """Return True if actors are pinned on the cluster at this address; None is a local Ray."""
         return self.pin == "always" or (self.pin == "auto" and address is not None)
 
+    @property
+    def shares_processes(self) -> bool:
+        """Return True if parties were told to share processes."""
+        return (self.parties_per_process or 1) > 1
+
+    def for_simulation(self, parties: Collection[str], trust: str, cores: int) -> Placement:
+        """Return the placement of a local simulation by one owner, in which many parties share few processes.
+
+        The number of processes is at most the larger of `cores` and FEWEST_PROCESSES: each spends over a second of processor
+        time on imports. A number that was set, pins, shards and trust = 'secure' stay as they are.
+        """
+        if self.parties_per_process is not None or self.pin == "always" or self.shards > 1 or trust == "secure":
+            return self
+        return replace(self, parties_per_process=max(1, math.ceil(len(parties) / max(cores, FEWEST_PROCESSES))))
+
     def processes(self, parties: Iterable[str]) -> list[tuple[str, ...]]:
         """Return the parties of each process, in their order."""
-        names = tuple(parties)
-        return [names[k : k + self.parties_per_process] for k in range(0, len(names), self.parties_per_process)]
+        names, each = tuple(parties), self.parties_per_process or 1
+        return [names[k : k + each] for k in range(0, len(names), each)]
 
     def resource(self, party: str) -> str:
         """Return the name of the resource that the party's node offers."""

@@ -1,8 +1,9 @@
 """The Ray engine: one actor per party and one for the coordinator. The driver starts them and watches.
 
 Without an address, a local Ray is started if this process is not connected to one. It gets one CPU per actor of the job,
-whatever the machine has. It never spills vectors to disk. On a cluster, spilling is the operator's to switch off; the
-certificate flags a cluster that may spill. On a cluster that is named by an address, every party is pinned to its node.
+whatever the machine has. There, many parties of a simulation share few processes (vfl.Placement). It never spills vectors to
+disk. On a cluster, spilling is the operator's to switch off; the certificate flags a cluster that may spill. On a cluster that
+is named by an address, every party is pinned to its node.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from vfl.alignment import Aligned
 from vfl.errors import PlacementError
 from vfl.job.placement import ALONE
 from vfl.kinds import to_plain
-from vfl.launch.engines.arrangement import Arrangement
-from vfl.launch.engines.connection import connected
+from vfl.launch.engines.arrangement import Arrangement, usable_cores
+from vfl.launch.engines.connection import connected, import_ray
 from vfl.launch.engines.place import Place
 from vfl.launch.engines.readiness import CENTRE, asked_of, options_of, require_offered, require_ready
 from vfl.launch.engines.shards import reserved
@@ -117,11 +118,14 @@ def _federation(
     placement = place.placement
     secure = None if job is None else job.secure
     pinned_there = placement.pinned(place.address)
-    processes = placement.processes(sources)
-    if pinned_there and placement.parties_per_process > 1:
+    if pinned_there and placement.shares_processes:
         raise PlacementError(ALONE)
     if job is not None:
         placement.require_fit(job.trust)
+    # A connected Ray may be a cluster, whose nodes have room for each party; owners with policies stay apart.
+    if place.address is None and not policies and not import_ray().is_initialized():
+        placement = placement.for_simulation(sources, "trusted" if job is None else job.trust, usable_cores())
+    processes = placement.processes(sources)
     cpus = len(processes) * placement.shards + 1 + (secure is not None)
     with connected(cpus, place.address) as ray, contextlib.ExitStack() as groups:
         from coordinator.cluster.actor import CoordinatorActor
