@@ -199,7 +199,7 @@ class CoordinatorActor:
 
     def _of_margins(self, number: int, ref: Any) -> Any:
         try:
-            return answer_of("", ref, self._answer_seconds)
+            return answer_of("the margins", ref, self._answer_seconds)
         except PartyLost as lost:
             if lost.party in self._actors:
                 raise

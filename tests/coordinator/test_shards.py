@@ -216,7 +216,7 @@ def of_shards(spec: vfl.Job, moment: int, *, silent: bool = False) -> tuple[Rest
 RESTORED = {
     "record cap, held-out records": {"holdout": 0.3, "evaluation": vfl.Evaluation(epsilon=1.0)},
     "both parties at once": {"solver": vfl.SkGD(passes=2, parallel=2, block_size=2)},
-    "SVRG": {"solver": vfl.SVRG(passes=1, batch_size=100, sampling="disjoint"), "penalty": vfl.L2(0.1)},
+    "SVRG": {"solver": vfl.SVRG(passes=3, batch_size=200, sampling="disjoint"), "penalty": vfl.L2(0.1)},
 }
 
 
