@@ -177,8 +177,8 @@ class Executor:
     def _note(self, again: Query, key: ReleaseKey) -> None:
         """Note what a query did to the state, to rebuild it. Changes of Xw before a reset do not matter any more.
 
-        Weightings before the reset are repeated on other margins. Solvers that reset Xw replace their state afterwards (SVRG), and
-        solvers that go on with earlier state never reset Xw (SCD).
+        Weightings before the reset are repeated on other margins. Solvers that reset Xw replace their state afterwards
+        (SVRG), and solvers that go on with earlier state never reset Xw (SCD).
         """
         if self._reload is None:
             return
