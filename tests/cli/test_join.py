@@ -341,5 +341,5 @@ class TestProcess:
         process = joined("--metrics", f"127.0.0.1:{port}", "--json")
         lines = self.read_until(process, "disconnected")
         assert all(json.loads(line)["time"] for line in lines)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             assert 'vfl_party_connected{party="bank",federation="credit"} 0.0' in answer.read().decode()

@@ -86,7 +86,7 @@ class Joined:
         for stop, _ in self._running:
             stop.set()
         for _, thread in self._running:
-            thread.join(20.0)
+            thread.join(60.0)
             assert not thread.is_alive()
 
 

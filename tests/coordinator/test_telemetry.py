@@ -174,7 +174,7 @@ def scraped(ray: Any, run: str) -> dict[str, float]:
     """Return {metric: value} of a run, from the endpoint of the node."""
     (node,) = ray.nodes()
     url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # those of our own Ray
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=60) as answer:  # those of our own Ray
         lines = answer.read().decode().splitlines()
         values = (line.rpartition(" ") for line in lines if line.startswith("ray_vfl_") and f'job="{run}"' in line)
         return {name.partition("{")[0]: float(value) for name, _, value in values}

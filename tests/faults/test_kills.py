@@ -64,7 +64,7 @@ class Nursery:
 
     def close(self) -> None:
         self.process.stdin.close()
-        self.process.wait(timeout=20)
+        self.process.wait(timeout=60)
         self.process.stdout.close()
 
 

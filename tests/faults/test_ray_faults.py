@@ -166,7 +166,7 @@ def test_a_killed_driver_leaves_a_run_to_resume(tmp_path: Path) -> None:
         assert time.monotonic() < until
         time.sleep(0.02)
     driver.kill()
-    assert driver.wait(timeout=20) == -signal.SIGKILL
+    assert driver.wait(timeout=60) == -signal.SIGKILL
     assert not (tmp_path / "run" / "model.json").exists()
     SqliteLedger(tmp_path / "run" / "ledger.db").verify()
     done = subprocess.run([*vfl_command, "resume", "run", "--json"], capture_output=True, timeout=120, **options)

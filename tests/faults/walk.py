@@ -112,7 +112,7 @@ class Walk:
             before, _, join = text.partition(JOIN)
             if STOP in before:
                 self.joined[name].send_signal(signal.SIGTERM)
-                assert self.joined[name].wait(10) == 0
+                assert self.joined[name].wait(60) == 0
             self.joined[name] = self.machines.popen(name, f"{before}exec {JOIN}{join}", self.screen_file(name))
             return ""
         output = self.machines.folder(name) / "output.txt"
@@ -162,7 +162,7 @@ class Walk:
         for name, process in self.joined.items():
             process.send_signal(signal.SIGTERM)
             try:
-                yield name, process.wait(10)
+                yield name, process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 yield name, -9

@@ -254,7 +254,7 @@ class TestMutualTls:
         credentials = grpc.ssl_channel_credentials(pinned, *own)
         options = [("grpc.ssl_target_name_override", name)]
         with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
-            return bytes(channel.unary_unary("/vfl/name")(b"", timeout=10))
+            return bytes(channel.unary_unary("/vfl/name")(b"", timeout=60))
 
     def test_members_reach_one_another_over_tls_1_3(self, members: dict[str, Identity], port: int) -> None:
         for name in ("bank", "telco"):

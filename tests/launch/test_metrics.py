@@ -22,7 +22,7 @@ def test_prometheus_reads_numbers_with_labels() -> None:
         metrics.add("vfl_rounds", 2.0)
         metrics.add("vfl_rounds", 1.0)
         metrics.set("vfl_epsilon_spent", 0.25)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             assert answer.read().decode() == (
                 "# HELP vfl_rounds_total queries answered\n"
@@ -33,11 +33,11 @@ def test_prometheus_reads_numbers_with_labels() -> None:
                 'vfl_epsilon_spent{party="a \\"b\\"\\\\\\n"} 0.25\n'
             )
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60)
         with pytest.raises(OutputError, match=r"cannot serve metrics at .*: Address already in use; name a free"):
             Metrics(f"127.0.0.1:{port}", COUNTERS, GAUGES)
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
 
 
 def test_a_client_that_sends_nothing_does_not_hold_up_others() -> None:
@@ -45,7 +45,7 @@ def test_a_client_that_sends_nothing_does_not_hold_up_others() -> None:
     with (
         Metrics(f"127.0.0.1:{port}", COUNTERS, GAUGES),
         socket.create_connection(("127.0.0.1", port)),
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer,
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer,
     ):
         assert b"vfl_rounds_total 0.0" in answer.read()
 

@@ -66,7 +66,7 @@ class Answer:
     """Status, headers and text of an answer."""
 
     def __init__(self, server: Server, path: str, *, method: str = "GET", host: str | None = None) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
         connection.putrequest(method, path, skip_host=host is not None)
         if host:
             connection.putheader("Host", host)
