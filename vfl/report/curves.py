@@ -31,21 +31,23 @@ def _calibration(histogram: Histogram) -> Markup | None:
     if not bins:
         return None
     points = [((b.low + b.high) / 2, b.share) for b in bins]
+    # Of a rare class, all bins lie near 0: the axes end where they do.
+    top = min(1.0, 1.05 * max(max(x, y + 2 * b.error) for (x, y), b in zip(points, bins, strict=True)))
     lines = [
-        charts.Curve("as stated", [(0.0, 0.0), (1.0, 1.0)], None),
+        charts.Curve("as stated", [(0.0, 0.0), (top, top)], None),
         charts.Curve("found", points, 0),
         *(
             charts.Curve("two standard errors", [(x, max(0.0, y - 2 * b.error)), (x, min(1.0, y + 2 * b.error))], 1)
             for (x, y), b in zip(points, bins, strict=True)
         ),
     ]
-    x = charts.Axis("probability that the model states, middle of the bin", 0.0, 1.0)
-    y = charts.Axis("share of positives found", 0.0, 1.0)
+    x = charts.Axis("probability that the model states, middle of the bin", 0.0, top)
+    y = charts.Axis("share of positives found", 0.0, top)
     agree = sum(b.agrees for b in bins)
     rows: list[tuple[Child, ...]] = [
         (
-            f"{b.low:.2f} to {b.high:.2f}",
-            f"{b.share:.2f}",
+            f"{b.low:.3g} to {b.high:.3g}",
+            f"{b.share:.3g}",
             f"± {b.error:.2g}",
             f"{b.records:,.0f}",
             _mark(agrees=b.agrees),
