@@ -375,7 +375,7 @@ class TestCharged:
         assert 1.99 < plan.epsilon <= 2.0
         result = train(job(loss))
         assert 1.99 < result.certificate.epsilon <= 2.0
-        assert "ε is the larger of what the two parts cost" in result.certificate.scope
+        assert "ε is the larger of their two costs" in result.certificate.scope
         assert result.certificate.n_records == N
 
     @pytest.mark.parametrize("solver", [kind() for kind in SOLVERS.values()], ids=SOLVERS)
