@@ -113,7 +113,7 @@ def killed(tmp_path: Path, spec: vfl.Job, planned: list[tuple[str, str, str]], p
 
 @pytest.mark.parametrize(
     "planned",
-    [[ONE], pytest.param(alternating(), marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+    [[ONE], pytest.param(alternating(), marks=[pytest.mark.slow, pytest.mark.timeout(1200)])],
     ids=["one", "every leg"],
 )
 def test_participants_are_killed_and_the_model_is_the_same(
@@ -140,8 +140,8 @@ def ended(made: Members, how: str, kill: tuple[str, str, str]) -> None:
     ("changes", "kills"),
     [
         (LOGISTIC, [("Contribute", "bank", AFTER)]),
-        pytest.param(LOGISTIC, alternating(), marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-        pytest.param(SQUARED, twice(PRODUCTS), marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(LOGISTIC, alternating(), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+        pytest.param(SQUARED, twice(PRODUCTS), marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
     ids=["one", "every leg", "products"],
 )
