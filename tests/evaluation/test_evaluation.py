@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import r2_score, roc_auc_score
+from sklearn.metrics import d2_tweedie_score, mean_tweedie_deviance, r2_score, roc_auc_score
 
 import vfl
 from coordinator.coordinator import Coordinator
@@ -94,6 +94,16 @@ STATISTICS = {
         (-5.0, 0.0, 5.0),
     ),
     "residuals of counts": (Residuals(loss_of("poisson"), 4.0, (1, 10)), (0.0, 1.0, 100.0)),
+    "deviances of counts": (Residuals(loss_of("poisson"), 4.0, (300_000,) * 6, 4.0, 8.0), (-2.0, 0.0, 4.0, 100.0)),
+    "deviances of amounts": (
+        Residuals(loss_of("gamma"), 4.0, (9, 8, 700_000) * 2, 1.0, 8.0),
+        (0.0, 1.0, 1e300, math.inf),
+    ),
+    "deviances of costs": (
+        Residuals(loss_of("tweedie"), 4.0, (9, 8, 700_000) * 2, 1.0, 8.0),
+        (0.0, 1.0, 1e300, math.nan),
+    ),
+    "deviances from a constant of zero": (Residuals(loss_of("poisson"), 4.0, (9,) * 6, 0.0, 8.0), (0.0, 9.0)),
     "positives": (Positives(), (-1.0, 1.0)),
 }
 
@@ -192,6 +202,38 @@ class TestEstimates:
         assert (found["r2"].baseline, found["r2"].best, found["rmse"].best) == (0.0, 1.0, 0.0)
         assert not any(estimate.too_noisy for estimate in found.values())
 
+    @pytest.mark.parametrize(("name", "power"), [("poisson", 1.0), ("tweedie", 1.5), ("gamma", 2.0)])
+    def test_deviances_are_scikit_learns(self, name: str, power: float) -> None:
+        rng = np.random.default_rng(6)
+        v = rng.normal(0.5, 0.6, 3000)
+        y = rng.poisson(np.exp(v)) if name == "poisson" else rng.gamma(2.0, np.exp(v) / 2.0) * (rng.random(3000) < 0.7)
+        y = np.maximum(y, 1e-3) if name == "gamma" else np.asarray(y, float)
+        loss = loss_of(name)
+        statistic = Residuals(loss, 99.0, (1 << 30,) * 6, float(y.mean()), 99.0)
+        found = estimates.residuals(statistic(v, y) * GRID, statistic, len(v), 0.0)
+        assert found["deviance"].value == pytest.approx(
+            mean_tweedie_deviance(y, loss.response(v), power=power), rel=1e-6
+        )
+        constant = np.full(len(y), y.mean())
+        assert found["deviance"].baseline == pytest.approx(mean_tweedie_deviance(y, constant, power=power), rel=1e-6)
+        assert found["d2"].value == pytest.approx(d2_tweedie_score(y, loss.response(v), power=power), abs=1e-6)
+        assert (found["deviance"].best, found["d2"].best, found["d2"].baseline) == (0.0, 1.0, 0.0)
+
+    def test_the_error_of_d2_covers_noise_and_sampling(self) -> None:
+        """Of 400 samples, at least 95 in 100 intervals of two standard errors hold the population's D²."""
+        rng = np.random.default_rng(4)
+        statistic, n, sigma = Residuals(loss_of("poisson"), 20.0, (1 << 20,) * 6, 1.65, 20.0), 2000, 2.0
+
+        def sums(size: int) -> np.ndarray:
+            v = rng.normal(0.0, 1.0, size)
+            return statistic(v, rng.poisson(np.exp(v)).astype(float)) * GRID
+
+        true = estimates.residuals(sums(10**6), statistic, 10**6, 0.0)["d2"].value
+        found = [
+            estimates.residuals(sums(n) + sigma * rng.normal(size=6), statistic, n, sigma)["d2"] for _ in range(400)
+        ]
+        assert sum(abs(d2.value - true) <= 2.0 * d2.error for d2 in found) >= 380
+
     def test_the_error_of_r2_covers_noise_and_sampling(self) -> None:
         """Of 1000 samples, at least 95 in 100 intervals of two standard errors hold the population's R²."""
         rng = np.random.default_rng(4)
@@ -209,6 +251,8 @@ class TestEstimates:
         statistic = Residuals(loss_of("squared"), 1.0, (1 << 20,) * 4, 0.0)
         found = estimates.residuals(np.array([1.0, 1.0, 3.0, 3.0]), statistic, 10, 2.0)
         assert found.keys() == {"mae", "rmse"}
+        assert (found["mae"].baseline, found["rmse"].baseline) == (None, None)
+        assert str(found["rmse"]).startswith("too noisy to tell: 0.3162 ± ")
         assert estimates.residuals(np.array([1.0, 1.0, 3.0, 0.0]), statistic, 10, 0.0).keys() == {"mae", "rmse"}
 
     def test_a_measure_with_a_wide_interval_is_called_too_noisy(self) -> None:
@@ -217,6 +261,10 @@ class TestEstimates:
         assert str(estimates.Estimate(0.9, 0.1, baseline=0.5)) == "0.9 ± 0.1 (baseline 0.5)"
         assert str(estimates.Estimate(0.3, 0.1, baseline=0.69, best=0.0)) == "0.3 ± 0.1 (baseline 0.69)"
         assert str(estimates.Estimate(0.9, 0.5)) == "0.9 ± 0.5"
+        unknown = estimates.Estimate(0.9, 0.5, best=0.0)
+        assert str(unknown) == "too noisy to tell: 0.9 ± 0.5"
+        findings = estimates.Findings({"rmse": unknown}, 9, "exact")
+        assert estimates.Findings.from_dict(json.loads(json.dumps(findings.to_dict()))) == findings
 
     def test_the_noise_has_the_stated_standard_error(self) -> None:
         """Fresh noise on the same records: errors over their stated standard error have a standard deviation of one."""
@@ -280,12 +328,12 @@ class TestEstimates:
         rng = np.random.default_rng(5)
         first, second = (
             Outcomes(loss_of("logistic"), 4.0, (1 << 20, 1 << 20)),
-            Residuals(loss_of("squared"), 2.0, (9, 9, 9, 9), 0.5),
+            Residuals(loss_of("poisson"), 2.0, (9,) * 6, 0.5, 3.0),
         )
         for _ in range(3000):
             n, sigma = int(rng.integers(1, 30)), float(10 ** rng.uniform(-3, 3))
             cells, bins = rng.multinomial(n, np.full(4, 0.25)), rng.multinomial(n, rng.dirichlet(np.full(24, 0.1)))
-            noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 4)]
+            noisy = [np.append(cells, n / 3.0), bins.astype(float), rng.uniform(0, n, 6)]
             noisy = [sums + sigma * rng.normal(size=sums.size) for sums in noisy]
             found = estimates.outcomes(noisy[0], first, n, sigma)
             found |= estimates.scores(noisy[1], n, sigma, estimates.positives_of(noisy[0], first, n), sigma)
@@ -580,6 +628,11 @@ WRONG: dict[str, tuple[Callable[[], object], type[VflError], str]] = {
         "leave one of the two out",
     ),
     "a cap of nothing": (lambda: vfl.Evaluation(loss_cap=0.0), SpecificationError, "loss_cap must be positive"),
+    "a cap on deviances without use": (
+        lambda: job(evaluation=vfl.Evaluation(deviance_cap=1.0)),
+        SpecificationError,
+        "deviance_cap has no use under logistic loss",
+    ),
     "a cap without use": (
         lambda: job(evaluation=vfl.Evaluation(error_cap=1.0)),
         SpecificationError,

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.linear_model import PoissonRegressor
+from sklearn.metrics import mean_poisson_deviance
 
 import vfl
 from parties.prediction import NewRows
@@ -103,10 +104,13 @@ def test_measures_count_the_exposure(table: dict[str, np.ndarray]) -> None:
     held = {name: column[apart] for name, column in table.items()}
     features = {name: held[name] for name in "abc"}
     mae = np.abs(held["years"] * np.exp(found.decision_function(features)) - held["y"]).mean()
-    assert found.findings["held out"].measures["mae"].value == pytest.approx(mae, abs=1e-5)
-    for shards in (1, 3):
-        measured = vfl.evaluate(found, held, placement=vfl.Placement(shards=shards))
+    deviance = mean_poisson_deviance(held["y"], held["years"] * np.exp(found.decision_function(features)))
+    each = [found.findings["held out"]]
+    each += [vfl.evaluate(found, held, placement=vfl.Placement(shards=shards)) for shards in (1, 3)]
+    for measured in each:
         assert measured.measures["mae"].value == pytest.approx(mae, abs=1e-5)
+        assert measured.measures["deviance"].value == pytest.approx(deviance, abs=1e-5)
+        assert {"deviance", "d2"} <= set(measured.measures)
 
 
 def test_a_shard_of_new_records_adds_its_offsets(table: dict[str, np.ndarray]) -> None:
@@ -132,7 +136,9 @@ def test_a_private_run_starts_at_the_rate(table: dict[str, np.ndarray]) -> None:
     """Its first purchase has the sum of the exposures, and the plan stays within ε."""
     many = {name: np.tile(column, 20) for name, column in table.items()}
     spec = job(privacy=vfl.Privacy(epsilon=4.0, noise=vfl.SeededNoise(2)), loss="poisson")
-    assert plan(spec, 20 * N).epsilon <= 4.0
+    made = plan(spec, 20 * N)
+    assert made.epsilon <= 4.0
+    assert "histogram of the labels for " in made.solver.explain(made.problem)[2]
     private, exact = fitted(spec, many), fitted(replace(spec, privacy=None), many)
     assert private.intercept_ == pytest.approx(exact.intercept_, abs=0.1)
     assert private.coef_ == pytest.approx(exact.coef_, abs=0.2)

@@ -15,7 +15,7 @@ import vfl
 from tests.neighbours.cells import odd
 from tests.neighbours.forms import UNTYPED, each, lists
 from tests.neighbours.harness import compare, read
-from tests.neighbours.setting import ENDS, PARTITION, job, mirrored, replaced, table, turned
+from tests.neighbours.setting import ENDS, PARTITION, N, job, mirrored, replaced, table, turned
 from tests.neighbours.test_solvers import TRIED, how, loss_for
 from vfl.errors import VflError
 from vfl.penalties import Box, ElasticNet, NoPenalty
@@ -51,6 +51,20 @@ def test_a_job_with_further_options(asked: str) -> None:
 @pytest.mark.parametrize("pair", [turned, mirrored])
 def test_a_loss(loss: str, pair: Any) -> None:
     found = compare(job(SKGD, loss), *pair(loss))
+    assert found.raised == (None, None)
+    assert found.complaints == ()
+    assert found.path > 0
+
+
+@pytest.mark.parametrize("loss", ["poisson", "gamma", "tweedie"])
+@pytest.mark.parametrize("bounded", [True, False])
+def test_deviances_of_a_record_held_out(loss: str, bounded: bool) -> None:
+    """The record's label is at either end. Under a low cap, the deviances are clamped at one of them."""
+    spec = job(SKGD, loss, holdout=0.4, evaluation=vfl.Evaluation(deviance_cap=None if bounded else 1e-3))
+    assert spec.split is not None
+    record = int(np.flatnonzero(spec.split.held_out(N))[0])
+    tables = [replaced(table(loss), record, y=end) for end in ENDS[loss]]
+    found = compare(spec, *tables)
     assert found.raised == (None, None)
     assert found.complaints == ()
     assert found.path > 0

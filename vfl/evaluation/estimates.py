@@ -44,8 +44,13 @@ class Estimate:
 
     @property
     def too_noisy(self) -> bool:
-        """Return True if an interval of two standard errors is wider than the way from the baseline to a perfect model."""
-        return self.baseline is not None and 4.0 * self.error > abs(self.best - self.baseline)
+        """Return True if an interval of two standard errors is wider than the way from the baseline to a perfect model.
+
+        Without a baseline it is True if the interval of a measure that is at best 0 reaches 0.
+        """
+        if self.baseline is None:
+            return self.best == 0.0 and 2.0 * self.error >= self.value
+        return 4.0 * self.error > abs(self.best - self.baseline)
 
     def __str__(self) -> str:
         shown = f"{self.value:.4g} ± {self.error:.2g}"
@@ -115,7 +120,8 @@ class Findings:
         """Return plain values; `from_dict` gives the findings back."""
         measures = {
             name: {"value": e.value, "error": e.error}
-            | ({} if e.baseline is None else {"baseline": e.baseline, "best": e.best})
+            | ({} if e.baseline is None else {"baseline": e.baseline})
+            | ({} if e.baseline is None and e.best == 1.0 else {"best": e.best})
             | ({} if e.noiseless is None else {"noiseless": list(e.noiseless)})
             | ({} if e.shift is None else {"shift": list(e.shift)})
             for name, e in self.measures.items()
@@ -245,45 +251,48 @@ def _area_sampling(A: float, P: float, N: float) -> float:
 
 
 def residuals(released: Vector, statistic: Residuals, n_records: int, sigma: float) -> dict[str, Estimate]:
-    """Return the mean absolute error, the root mean squared error and R² = 1 − A/B, of clamped errors.
+    """Return mean absolute and root mean squared error and R² of clamped errors, and mean deviance and D² of clamped deviances.
 
-    A and B are the mean squared errors of the model and of the constant. A has the variance of its noise, (σ/bn)², and its
+    R² = 1 − A/B, where A and B are the mean squared errors of the model and of the constant. D² is the same of the mean
+    deviances: the fraction of the deviance that the model explains. A has the variance of its noise, (σ/bn)², and its
     sampling; B likewise. The error of R² follows by the delta method: noise (σ_A/B)² + (A·σ_B/B²)², and for sampling the bound
-    E(t² − u²·A/B)² ≤ A + A²/B for t, u in [0, 1], divided by nB². The bound leaves out a covariance that would lower it.
-    Without a constant there are no baselines and no R². R² is left out if noise may explain B.
+    E(t − u·A/B)² ≤ A + A²/B for parts t, u of records in [0, 1] with means A, B, divided by nB². The bound leaves out a
+    covariance that would lower it. Without a constant there are no baselines, no R² and no D². A baseline, R² or D² is left out
+    if noise may explain the constant's sum.
     """
     shares = released / (np.array(statistic.steps) * GRID) / n_records
     noise = sigma / (np.array(statistic.steps) * GRID) / n_records
-    pairs = [
-        _errors(*pair, statistic.cap, n_records)
-        for pair in zip(shares[::2], shares[1::2], noise[::2], noise[1::2], strict=True)
-    ]
-    found = pairs[0]
+    each = statistic.each
+    found = _errors(shares[:each], noise[:each], statistic, n_records)
     if statistic.constant is None:
         return found
-    bases = pairs[1]
-    found = {
-        name: replace(e, baseline=bases[name].value if name in bases else 0.0, best=0.0) for name, e in found.items()
-    }
-    A, B = (min(max(float(shares[k]), 0.0), 1.0) for k in (1, 3))
-    if max(SEEN * float(noise[3]), 0.0) < B:
-        squared = (noise[1] / B) ** 2 + (A * noise[3] / B**2) ** 2 + (A + A * A / B) / (n_records * B * B)
-        found["r2"] = Estimate(1.0 - A / B, math.sqrt(float(squared)), baseline=0.0)
+    bases = _errors(shares[each:], noise[each:], statistic, n_records)
+    for k, name in enumerate(("mae", "rmse", "deviance")[:each]):
+        hidden = shares[each + k] <= SEEN * noise[each + k]
+        if name in found:
+            found[name] = replace(found[name], baseline=None if hidden else bases[name].value, best=0.0)
+        if name != "mae" and not hidden:
+            A, B = (min(max(float(shares[at]), 0.0), 1.0) for at in (k, each + k))
+            squared = (noise[k] / B) ** 2 + (A * noise[each + k] / B**2) ** 2 + (A + A * A / B) / (n_records * B * B)
+            explained = Estimate(1.0 - A / B, math.sqrt(float(squared)), baseline=0.0)
+            found["r2" if name == "rmse" else "d2"] = explained
     return found
 
 
-def _errors(
-    absolute: float, square: float, first: float, second: float, cap: float, n_records: int
-) -> dict[str, Estimate]:
-    """Return both errors from the means of t and t² and the noise of each."""
-    absolute, square = (min(max(float(share), 0.0), 1.0) for share in (absolute, square))
+def _errors(shares: Vector, noise: Vector, statistic: Residuals, n_records: int) -> dict[str, Estimate]:
+    """Return both errors and the deviance of one model from the means of t, t² and s and the noise of each."""
+    cap, means = statistic.cap, [min(max(float(share), 0.0), 1.0) for share in shares]
+    absolute, square = means[:2]
     variance = max(square - absolute**2, 0.0)
-    first = math.hypot(first, math.sqrt(variance / n_records))
-    second = math.hypot(second, math.sqrt(square * (1.0 - square) / n_records))
-    found = {"mae": Estimate(absolute * cap, first * cap)}
+    # A variable within [0, 1] of mean m has at most the variance m(1 − m).
+    spread = [math.sqrt(variance / n_records), *(math.sqrt(m * (1.0 - m) / n_records) for m in means[1:])]
+    errors = [math.hypot(own, sampled) for own, sampled in zip(noise, spread, strict=True)]
+    found = {"mae": Estimate(absolute * cap, errors[0] * cap)}
     if square > 0.0:
         root = math.sqrt(square)
-        found["rmse"] = Estimate(root * cap, second / (2.0 * root) * cap)
+        found["rmse"] = Estimate(root * cap, errors[1] / (2.0 * root) * cap)
+    if statistic.deviance_cap is not None:
+        found["deviance"] = Estimate(means[2] * statistic.deviance_cap, errors[2] * statistic.deviance_cap)
     return found
 
 

@@ -17,6 +17,7 @@ from vfl.evaluation.curves import Histogram
 from vfl.evaluation.estimates import Estimate, Findings
 from vfl.evaluation.statistics import GRID, LabelMean, Losses, Outcomes, Positives, Residuals, Scores, weight
 from vfl.holdout import Side
+from vfl.losses import power_of, unit_deviance
 from vfl.messages import Forward, Tally, Unnoised
 from vfl.privacy.calibration import noise_multiplier, split
 from vfl.privacy.events import Gaussian
@@ -46,6 +47,8 @@ within their bounds. For eight models of breast cancer and adult, from nearly co
 lowered the area under the curve by at most 0.014, and by 0.003 at the median."""
 FINE = 400
 """Number of edges without noise."""
+DEVIANCE_CAP = 8.0
+"""Cap on a deviance where the bounds of the label give none: under Gamma loss it is that of amounts of 0.007 and 7 means."""
 LARGEST_MULTIPLIER = 2.0**26
 """Largest σ/Δ that exact sums can hold."""
 
@@ -126,7 +129,8 @@ class HeldOut:
     classes it first releases counts of outcomes and clamped losses, then histograms of scores. The histograms are centred at
     the margin that a calibrated logistic model has at the released base rate. The edges depend on released values only.
     Without classes it first releases the mean of the labels within their declared bounds, then the clamped errors of the model
-    and of the constant model that predicts the released mean. Without bounds for the label there is no constant model.
+    and of the constant model that predicts the released mean, and the clamped deviances of both for losses of counts and
+    amounts. Without bounds for the label there is neither a constant model nor a deviance.
 
     problem : of the training part. n_records : of the held-out part. mu : the budget; None measures without noise.
     """
@@ -170,8 +174,11 @@ class HeldOut:
         if constant is not None:
             total = OF_NUMBERS["errors"] + OF_NUMBERS["constant"]
             shares = [OF_NUMBERS[part] / total / 2 for part in ("errors", "errors", "constant", "constant")]
+        cap = None if constant is None else self.deviance_cap()
+        if cap is not None:
+            shares = [2.0 / 3.0 * share for share in (*shares[:2], shares[1], *shares[2:], shares[3])]
         steps = tuple(weight(share, 1.0) for share in shares)
-        return Residuals(self.problem.loss, self.error_cap(), steps, constant)
+        return Residuals(self.problem.loss, self.error_cap(), steps, constant, cap)
 
     def loss_cap(self) -> float:
         """Return the cap on a record's loss."""
@@ -189,6 +196,16 @@ class HeldOut:
                 "evaluation: errors are clamped to a public cap: declare bounds for the label, or give error_cap"
             )
         return cap
+
+    def deviance_cap(self) -> float | None:
+        """Return the cap on a record's deviance; None for a loss without deviances."""
+        power = power_of(self.problem.loss)
+        if power is None or self.spec.deviance_cap is not None:
+            return None if power is None else self.spec.deviance_cap
+        low = max(self.problem.label_low, 0.0)
+        ends = np.array([low, self.problem.label_low + self.problem.label_range])
+        largest = float(unit_deviance(ends, np.full(2, ends.mean()), power).max())
+        return largest if math.isfinite(largest) and largest > 0.0 else DEVIANCE_CAP
 
     @property
     def _first_event(self) -> Gaussian | None:
@@ -234,7 +251,9 @@ class HeldOut:
     def _measures(self) -> tuple[str, ...]:
         if self.problem.loss.classification:
             return ("accuracy", "tpr", "fpr", "loss", "auc")
-        return ("mae", "rmse", "r2") if self._in_two else ("mae", "rmse")
+        if not self._in_two:
+            return ("mae", "rmse")
+        return ("mae", "rmse", "r2") if self.deviance_cap() is None else ("mae", "rmse", "r2", "deviance", "d2")
 
     def _measure(self, w: Vector, found: dict[str, Estimate]) -> Generator[Query, Released, Histogram | None]:
         first, event = self._first, self._first_event
@@ -267,7 +286,11 @@ class HeldOut:
         if not isinstance(first, Outcomes):
             errors = self._errors(0.0 if self._in_two else None)
             noise = (second or event).sigma / (errors.steps[0] * GRID) / self.n_records * errors.cap
-            return f"{about}; noise of the mean absolute error {noise:.2g}, errors clamped at {errors.cap:.4g}"
+            said = f"{about}; noise of the mean absolute error {noise:.2g}, errors clamped at {errors.cap:.4g}"
+            if errors.deviance_cap is None:
+                return said
+            noise = (second or event).sigma / (errors.steps[2] * GRID) / self.n_records * errors.deviance_cap
+            return f"{said}; noise of the mean deviance {noise:.2g}, deviances clamped at {errors.deviance_cap:.4g}"
         a = event.sigma / (first.steps[0] * GRID) / self.n_records
         noise = second.sigma if second else 0.0
         half, tenth = (estimates.area_error(2 * (len(EDGES) + 1), self.n_records, noise, share) for share in (0.5, 0.1))

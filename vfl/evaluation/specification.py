@@ -25,13 +25,16 @@ class Evaluation:
     """Measures of the trained model on the records that `holdout` keeps out of training, released once, with noise.
 
     With classes these are accuracy, true and false positive rate, area under the ROC curve, and mean clamped loss. Without
-    classes they are mean absolute and root mean squared error, and R², of clamped errors. Each has a standard error and the
-    value of a model without features as baseline. Without classes, R² and the baselines need bounds for the label.
+    classes they are mean absolute and root mean squared error, and R², of clamped errors. Poisson, Gamma and Tweedie loss add
+    the mean clamped deviance and D², the fraction of the deviance that the model explains. Each has a standard error and the
+    value of a model without features as baseline. Without classes, R², deviances and the baselines need bounds for the label.
 
     epsilon : budget of the measures. None takes all of the job's ε: no record is both held out and trained on, so the run
         costs the larger of the two and not their sum (vfl.holdout). A smaller value adds noise and does not lower the run's ε.
     loss_cap : cap on a record's loss; None is four times the loss at margin 0.
     error_cap : cap on a record's error, without classes; None is the width of the label's bounds.
+    deviance_cap : cap on a record's deviance, for Poisson, Gamma and Tweedie loss; None is the larger deviance of the label's
+        two bounds under the mean in their middle, or 8 where that is infinite (Gamma loss and labels from 0).
     score : the one measure to release, with the whole budget, instead of all: 'loss' or 'accuracy' with classes, 'mae' or 'mse'
         (mean absolute or mean squared clamped error) without. None releases all.
     public : True declares the held-out records public. Measures are then un-noised and uncharged, these records have no
@@ -41,6 +44,7 @@ class Evaluation:
     epsilon: float | None = None
     loss_cap: float | None = None
     error_cap: float | None = None
+    deviance_cap: float | None = None
     public: bool = False
     score: str | None = None
 
@@ -53,7 +57,7 @@ class Evaluation:
             raise SpecificationError(
                 "evaluation: public records are measured without noise, so no score has to be chosen: leave score out"
             )
-        for option in ("epsilon", "loss_cap", "error_cap"):
+        for option in ("epsilon", "loss_cap", "error_cap", "deviance_cap"):
             value = getattr(self, option)
             if value is not None:
                 require_number(f"evaluation: {option}", value)

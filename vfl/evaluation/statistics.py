@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from vfl.losses import power_of, unit_deviance
 from vfl.messages import HELD_GROUPS, HELD_NORMS, HELD_POSITIONS
 
 if TYPE_CHECKING:
@@ -124,24 +125,36 @@ class Residuals:
     error changes from 0 to C. A constant k with u = |k − label|/C adds (c·u, d·u²): Δ² = a² + b² + c² + d², attained when both
     errors change from 0 to C. The response of the model and k are released values. Released jointly, as one Gaussian vector.
 
-    cap : C. steps : a, b, and with a constant c, d, as whole numbers of GRID. constant : k; None leaves it out.
+    With a cap D on deviances, each of the two models also has Σ d/D of the deviances d of its records, clamped to [0, D], NaN
+    being D. A record adds (e·s, f·q) with s, q in [0, 1], whatever its margin and label are, so Δ² grows by e² + f².
+
+    cap : C. steps : a, b, and with a constant c, d, as whole numbers of GRID; with deviances a, b, e, c, d, f. constant : k;
+    None leaves it out. deviance_cap : D, for losses of counts and amounts; None leaves deviances out.
     """
 
     loss: Loss
     cap: float
     steps: tuple[int, ...]
     constant: float | None = None
+    deviance_cap: float | None = None
 
     grid: ClassVar[float] = GRID
 
     def __post_init__(self) -> None:
+        if self.deviance_cap is not None and power_of(self.loss) is None:
+            raise ValueError(f"{self.loss.name} loss has no deviance")
         if len(self.steps) != self.dimension:
             raise ValueError(f"errors have {self.dimension} weights, not {len(self.steps)}")
 
     @property
+    def each(self) -> int:
+        """Return the number of sums of one model: 2, or 3 with deviances."""
+        return 2 if self.deviance_cap is None else 3
+
+    @property
     def dimension(self) -> int:
-        """Return 2, or 4 with a constant."""
-        return 2 if self.constant is None else 4
+        """Return the number of sums of the model, and of the constant if there is one."""
+        return self.each if self.constant is None else 2 * self.each
 
     @property
     def sensitivity(self) -> float:
@@ -149,11 +162,16 @@ class Residuals:
         return root(sum(step * step for step in self.steps))
 
     def __call__(self, margins: Vector, labels: Vector) -> Integers:
-        """Return (Σ a·t, Σ b·t², Σ c·u, Σ d·u²) in steps."""
+        """Return (Σ a·t, Σ b·t², Σ c·u, Σ d·u²) in steps; with deviances (Σ a·t, Σ b·t², Σ e·s, Σ c·u, Σ d·u², Σ f·q)."""
+        sums: list[Vector] = []
         with np.errstate(all="ignore"):
-            away = [self.loss.response(margins) - labels, *([] if self.constant is None else [self.constant - labels])]
-            errors = [np.minimum(abs(e) / self.cap, 1.0) for e in away]
-        sums = [part for t in errors for part in (t, t * t)]
+            constant = [] if self.constant is None else [np.full(labels.size, self.constant)]
+            for mean in (self.loss.response(margins), *constant):
+                t = np.minimum(abs(mean - labels) / self.cap, 1.0)
+                sums += [t, t * t]
+                power = power_of(self.loss)
+                if self.deviance_cap is not None and power is not None:
+                    sums.append(unit_deviance(labels, mean, power) / self.deviance_cap)
         return np.array([steps_of(part, step) for part, step in zip(sums, self.steps, strict=True)], dtype=np.int64)
 
 

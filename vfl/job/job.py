@@ -19,7 +19,7 @@ from vfl.job.plain import canonical, digest_of, encode, to_toml
 from vfl.job.secure import require_offered
 from vfl.job.start import Start
 from vfl.job.task import PartyTask
-from vfl.losses import Loss, Multinomial, Power, loss_of
+from vfl.losses import Loss, Multinomial, Power, loss_of, power_of
 from vfl.partition import FeaturePartition
 from vfl.penalties import NoPenalty
 from vfl.privacy.noise import CryptographicNoise
@@ -292,6 +292,10 @@ class Job:
         if getattr(asked, unused) is not None:
             raise SpecificationError(
                 f"evaluation: {unused} has no use under {loss_of(self.loss).name} loss: leave it out"
+            )
+        if asked.deviance_cap is not None and power_of(loss_of(self.loss)) is None:
+            raise SpecificationError(
+                f"evaluation: deviance_cap has no use under {loss_of(self.loss).name} loss: leave it out"
             )
         if asked.epsilon is not None and (privacy is None or asked.epsilon > privacy.epsilon):
             raise PrivacyError(

@@ -200,7 +200,11 @@ class SkGD(Solver):
     def explain(self, problem: Problem) -> tuple[str, ...]:
         """Return a sentence for every option that a rule decided."""
         still = (record_defaults.standing_still(problem),) if self.by_pass else ()
-        return (*filter(None, still), *defaults.explain(problem, self), *describe(self.tol))
+        return (
+            *filter(None, still),
+            *defaults.explain(problem, self, counted=counts.has_counts(problem)),
+            *describe(self.tol),
+        )
 
     @property
     def adaptive(self) -> bool:

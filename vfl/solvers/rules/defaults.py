@@ -158,8 +158,11 @@ def outer_rounds(n_passes: int) -> int:
     return n_passes // part
 
 
-def explain(problem: Problem, solver: SkGD) -> tuple[str, ...]:
-    """Return a sentence for every option that a rule decided."""
+def explain(problem: Problem, solver: SkGD, *, counted: bool) -> tuple[str, ...]:
+    """Return a sentence for every option that a rule decided.
+
+    counted : True if the start is bought as a histogram of counts or amounts.
+    """
     noise = f"signal-to-noise μn/p = {signal_to_noise(problem):.3g}" if problem.private else "no noise"
     κ = solver.clip if isinstance(solver.clip, str) else f"{solver.clip:.3g}"
     said = [f"clip κ = {κ}, for {problem.loss.name} loss at {noise}."]
@@ -173,7 +176,9 @@ def explain(problem: Problem, solver: SkGD) -> tuple[str, ...]:
             said.append(f"histogram of residuals for {solver.residual_share:.2g} of that: C follows it afterwards.")
         if solver.spares:
             said.append(f"passes that are set aside for repeats: {solver.spares}.")
-    if solver.label_share and problem.loss.classification:
+    if solver.label_share and counted:
+        said.append(f"histogram of the labels for {solver.label_share:.2g} of μ²: the intercept starts at their mean.")
+    elif solver.label_share and problem.loss.classification:
         said.append(f"share of positive labels for {solver.label_share:.2g} of μ²: the intercept starts there.")
     elif (
         solver.label_share
