@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from scipy.optimize import minimize
 from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import mean_poisson_deviance
 
@@ -59,6 +60,28 @@ def test_a_fit_without_noise_equals_scikit_learns_rates(
     found = fitted(job(solver=solver), table)
     assert found.coef_ == pytest.approx(reference.coef_, abs=2e-6)
     assert found.intercept_ == pytest.approx(reference.intercept_, abs=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("solver", "within"),
+    [(vfl.SGD(passes=100), 0.01), (vfl.SVRG(passes=100), 1e-4), (vfl.SCD(passes=100), 1e-3)],
+    ids=["SGD", "SVRG", "SCD"],
+)
+def test_stochastic_solvers_reach_the_minimum_with_offsets(
+    solver: Any, within: float, table: dict[str, np.ndarray]
+) -> None:
+    """The reference minimises the penalised loss at margins Xw + log(exposure). Without offsets it is 0.2 away or more."""
+    X, offsets = np.column_stack([table[name] for name in "abc"]), np.log(table["years"])
+
+    def minimum(offsets: np.ndarray | float) -> np.ndarray:
+        def objective(w: np.ndarray) -> float:
+            return float(LOSS.value(X @ w + offsets, table["y"]).mean() + 0.025 * w @ w)
+
+        return np.asarray(minimize(objective, np.zeros(3), tol=1e-12).x)
+
+    found = fitted(job(solver=solver, penalty=vfl.L2(0.05), scaling="none", intercept=False), table)
+    assert found.coef_ == pytest.approx(minimum(offsets), abs=within)
+    assert abs(minimum(offsets) - minimum(0.0)).max() > 0.2
 
 
 def test_predictions_and_the_export_are_rates(table: dict[str, np.ndarray], reference: PoissonRegressor) -> None:
